@@ -1,0 +1,181 @@
+"""Who may import whom, and which names say nothing.  Reads .py, .pyx, .pxd, .c and .h as text."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+# A room is a folder of the package, or a module at its top.  Every room may import itself.
+MAY_IMPORT = {
+    "kernels": set(),
+    "data": set(),
+    "solve": {"kernels", "data"},
+    "models": {"solve", "data"},
+    "inference": {"models", "solve", "data"},
+    "plots": set(),
+    "anndata": {"models", "inference", "solve", "data", "plots"},
+    "cli": {"__init__", "anndata", "models", "inference", "solve", "data", "plots"},
+    "__init__": {"anndata", "models", "inference", "solve", "data", "plots"},
+}
+ONLY_IN = {
+    "dask": "data/distributed.py",
+    "distributed": "data/distributed.py",
+    "matplotlib": "plots.py",
+}
+LATE = {"anndata", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
+
+NOT_CODE = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|#.*|\\\n')
+IMPORT = re.compile(
+    r"(?:^|[;:])[ \t]*"
+    r"(?:from[ \t]+(?P<module>[.\w]+)[ \t]*c?import\b[ \t]*(?P<names>\([^)]*\)|[^\n;]*)"
+    r"|c?import[ \t]+(?P<modules>[^\n;]+))",
+    re.MULTILINE,
+)
+INCLUDE = re.compile(r'(?:extern[ \t]+from|^[ \t]*#[ \t]*include)[ \t]+"([^"]+)"', re.MULTILINE)
+
+
+def split_names(names):
+    """Return the names of `a, b as c` or `(a,\\n b)`."""
+    return [name.split()[0] for name in names.strip("() \t\n").split(",") if name.strip()]
+
+
+def imported_modules(path, text):
+    """Yield the absolute dotted name of everything that the file at `path` imports."""
+    package = ("nmfscale", *PurePosixPath(path).parent.parts)
+    for found in IMPORT.finditer(NOT_CODE.sub("", text)):
+        if found["modules"]:
+            yield from split_names(found["modules"])
+            continue
+        module = found["module"].lstrip(".")
+        level = len(found["module"]) - len(module)
+        parents = package[: len(package) - level + 1] if level else ()
+        for name in split_names(found["names"]):
+            yield ".".join((*parents, *([module] if module else []), name))
+
+
+def room_of(path):
+    """Return the room of a file, given its path inside the package."""
+    first = PurePosixPath(path).parts[0]
+    return first.split(".")[0]
+
+
+def import_faults(path, text):
+    """Yield what is wrong with the imports of one file."""
+    room = room_of(path)
+    for name in imported_modules(path, text):
+        parts = name.split(".")
+        if parts[0] != "nmfscale":
+            if ONLY_IN.get(parts[0], path) != path:
+                yield f"{path} imports {name}, which belongs in {ONLY_IN[parts[0]]} only"
+            continue
+        target = parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
+        if target != room and target not in MAY_IMPORT[room]:
+            yield f"{path} imports {name}, but {room} may not import {target}"
+
+
+def faults(sources):
+    """Return what is wrong in the package, given as {path inside the package: text}."""
+    found = []
+    arithmetic = {
+        PurePosixPath(path).name
+        for path in sources
+        if room_of(path) == "kernels" and path.endswith((".c", ".h"))
+    }
+    for path, text in sources.items():
+        if PurePosixPath(path).stem.strip("_") in EMPTY_NAMES:
+            found.append(f"{path}: the name says nothing about what is inside")
+        if room_of(path) not in MAY_IMPORT:
+            found.append(f"{path}: {room_of(path)} is not in the table MAY_IMPORT")
+            continue
+        if path.endswith((".py", ".pyx", ".pxd")):
+            found.extend(import_faults(path, text))
+        if room_of(path) != "kernels":
+            found.extend(
+                f"{path} includes {name}, but only kernels may"
+                for name in INCLUDE.findall(text)
+                if PurePosixPath(name).name in arithmetic
+            )
+    return found
+
+
+def test_package_keeps_its_layers():
+    package = Path(__file__).resolve().parents[1] / "nmfscale"
+    if not package.is_dir():
+        pytest.skip("the sources of the package are not beside the tests")
+    sources = {
+        path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(package.rglob("*"))
+        if path.suffix in {".py", ".pyx", ".pxd", ".c", ".h"}
+    }
+    assert {"kernels", "data", "solve", "models"} <= {room_of(path) for path in sources}
+    assert not faults(sources)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("data/counts.py", "from ..solve import alternate"),
+        ("data/counts.py", "from ..solve.alternate import fit_factors"),
+        ("data/counts.py", "import nmfscale.models.base as base"),
+        ("data/counts.py", "from nmfscale import models"),
+        ("data/counts.py", "from .. import PoissonNMF"),
+        ("data/counts.py", "import nmfscale"),
+        ("data/layout.pyx", "from ..kernels.row cimport dot"),
+        ("data/layout.pyx", "cimport numpy, nmfscale.kernels.row"),
+        ("data/layout.pxd", "from ..kernels cimport row"),
+        ("data/layout.pyx", 'cdef extern from "../kernels/lanes.h":\n    pass'),
+        ("kernels/rows.pyx", "from ..data cimport layout"),
+        ("kernels/rows.pyx", "    from nmfscale.data import layout"),
+        ("models/base.py", "from ..kernels import rows"),
+        ("models/base.py", "def fit(self):\n    from ..kernels.rows import em_rows"),
+        ("models/base.py", "from .. import (\n    data,  # fine\n    kernels,\n)"),
+        ("models/base.py", "from .. \\\n    import kernels"),
+        ("models/base.py", "if fast: from ..kernels import rows"),
+        ("models/base.py", "x = 1; from ..kernels import rows"),
+        ("inference/balance.py", "from ..plots import structure_plot"),
+        ("plots.py", "from .models import PoissonNMF"),
+        ("cli.py", "from .kernels.rows import build"),
+        ("__init__.py", "from .cli import main"),
+        ("solve/alternate.py", "import os, dask.array as da"),
+        ("data/stored.py", "def read():\n    from dask import delayed"),
+        ("data/counts.py", "from distributed import Client"),
+        ("cli.py", "from matplotlib import pyplot"),
+        ("solve/_utils.py", ""),
+        ("models/common.pxd", ""),
+        ("extras/new.py", ""),
+    ],
+)
+def test_a_fault_is_found(path, text):
+    assert len(faults({"kernels/lanes.h": "", path: text})) == 1
+
+
+def test_what_is_allowed_is_not_a_fault():
+    sources = {
+        "kernels/lanes.h": '#include "other.h"',
+        "kernels/slices_avx2.c": '#include "lanes.h"',
+        "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "lanes.h" nogil:\n    pass',
+        "data/counts.py": "def layout(self):\n    from .layout import build_layout",
+        "data/corpora.py": 'find_spec("dask")  # import dask would be slow',
+        "data/distributed.py": "import dask.array\nfrom distributed import Client",
+        "solve/alternate.py": "from ..data.counts import Counts\nfrom ..kernels import rows",
+        "models/base.py": '"""\nfrom ..kernels import rows\n"""\nfrom .. import solve, data',
+        "models/poisson_nmf.py": "from .base import CountModel",
+        "plots.py": "def draw():\n    import matplotlib.pyplot as plt",
+        "cli.py": "from . import __version__, models, plots",
+        "__init__.py": "from .models.poisson_nmf import PoissonNMF\nfrom . import plots as pl",
+    }
+    assert faults(sources) == []
+
+
+def test_heavy_libraries_are_imported_late():
+    """What scikit-learn imports by itself (pandas, where it is installed) is not ours to judge."""
+    code = (
+        "import sys, scipy.sparse, sklearn.base; before = set(sys.modules); import nmfscale; "
+        f"print(*sorted({LATE} & (set(sys.modules) - before)))"
+    )
+    loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.strip() == "", "`import nmfscale` also imports these"
