@@ -1,0 +1,217 @@
+"""Programs that fit Poisson NMF: one function each, one signature, one result.
+
+Run as a script it is one measurement in a fresh process:
+``python peers.py FOLDER PEER ITERATIONS THREADS`` reads a stored problem and prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from problems import Problem, restore
+
+
+@dataclass
+class Run:
+    """What a fit left behind: (seconds, log-likelihood) points in order, memory in bytes."""
+
+    points: list[tuple[float, float]]
+    final: float
+    version: str
+    peak: float = float("nan")
+    # Seconds of the updates alone, for a program that reports them apart from its whole loop.
+    updates_only: list[float] = field(default_factory=list)
+
+
+class Memory:
+    """Growth of this process's resident memory since the object was made.
+
+    The kernel's own high-water mark, reset first; ``ru_maxrss`` would still hold that of the
+    parent process, since it outlives exec.
+    """
+
+    def __init__(self):
+        Path("/proc/self/clear_refs").write_text("5")
+        self.before = self.read("VmRSS")
+
+    @staticmethod
+    def read(name: str) -> int:
+        """One field of /proc/self/status, in bytes."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+    def growth(self) -> int:
+        """Peak so far less the start."""
+        return self.read("VmHWM") - self.before
+
+
+def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **settings) -> Run:
+    """Run this package for a fixed number of iterations, all diagnostics on."""
+    import nmfscale
+
+    model = nmfscale.PoissonNMF(
+        problem.n_components, max_iter=n_iter, tol=0, n_threads=n_threads, dtype=dtype, **settings
+    ).fit(problem.X, L=problem.L, F=problem.F)
+    history = model.history_
+    points = list(zip(history["seconds"].tolist(), history["loglik"].tolist(), strict=True))
+    final = problem.loglik(model.loadings_, model.components_.T)
+    return Run(points, final, nmfscale.__version__)
+
+
+def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 10) -> Run:
+    """Run multiplicative updates; between blocks the clock stands still for the exact value.
+
+    A block costs one look at the divergence, which is how often ``NMF.fit`` looks at it.
+    """
+    import sklearn
+    from sklearn.decomposition import non_negative_factorization
+
+    X = problem.X.astype(np.float64)
+    W, H = problem.L.astype(np.float64), np.array(problem.F.T, dtype=np.float64, order="C")
+    points, seconds = [], 0.0
+    for done in range(0, n_iter, block):
+        began = time.perf_counter()
+        W, H, _ = non_negative_factorization(
+            X, W, H, problem.n_components, init="custom", solver="mu",
+            beta_loss="kullback-leibler", tol=0, max_iter=min(block, n_iter - done),
+        )  # fmt: skip
+        seconds += time.perf_counter() - began
+        points.append((seconds, problem.loglik(W, H.T)))
+    return Run(points, points[-1][1], sklearn.__version__)
+
+
+def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
+    """Run fastTopics through Rscript: extrapolated SCD, four inner steps, its own report on."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        X = sp.csc_matrix(problem.X)
+        X.sort_indices()
+        for array, dtype, file in (
+            (X.indptr, "<i4", "p"),
+            (X.indices, "<i4", "i"),
+            (X.data, "<f8", "x"),
+            (problem.L, "<f8", "L"),
+            (problem.F, "<f8", "F"),
+        ):
+            np.ascontiguousarray(array, dtype=dtype).tofile(folder / f"{file}.bin")
+        script = Path(__file__).with_name("fasttopics.R")
+        numbers = (*X.shape, problem.n_components, n_iter, n_threads)
+        # Its threads are its own; a second layer of BLAS threads only gets in their way.
+        process = subprocess.Popen(
+            [rscript(), str(script), str(folder), *map(str, numbers)],
+            stdout=subprocess.PIPE, text=True, bufsize=1,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        began, seconds, told = 0.0, [], {}
+        for line in process.stdout:
+            now = time.perf_counter()
+            if line.startswith("start"):
+                began = now
+            elif re.match(r"\s*\d+ [-+]\d", line):
+                seconds.append(now - began)
+            elif line.startswith(("version ", "peak ")):
+                key, value = line.split()
+                told[key] = value
+        if process.wait() != 0:
+            raise RuntimeError(f"fastTopics failed on {problem.name}; its message is above")
+        loglik, timing, L, F = (
+            np.fromfile(folder / f"{file}.bin") for file in ("loglik", "timing", "L_end", "F_end")
+        )
+    final = problem.loglik(L.reshape(problem.L.shape), F.reshape(problem.F.shape))
+    # It adds 1e-8 inside the logarithm; at the end the difference is known exactly.
+    exact = loglik + (final - loglik[-1])
+    points = list(zip(seconds, exact.tolist(), strict=True))
+    return Run(points, final, told["version"], float(told["peak"]), np.cumsum(timing).tolist())
+
+
+def rscript() -> str | None:
+    """Path of the Rscript to use: the environment variable NMFSCALE_RSCRIPT, or the one found."""
+    return os.environ.get("NMFSCALE_RSCRIPT") or shutil.which("Rscript")
+
+
+def fasttopics_missing() -> str:
+    """Reason why fastTopics cannot be run, or an empty text."""
+    program = rscript()
+    if program is None:
+        return "no Rscript found (set NMFSCALE_RSCRIPT to name one)"
+    found = subprocess.run(
+        [program, "-e", 'cat(requireNamespace("fastTopics", quietly = TRUE))'],
+        capture_output=True,
+        text=True,
+    )
+    if found.stdout.strip() != "TRUE":
+        return "Rscript does not find the package fastTopics (R_LIBS names its library)"
+    return ""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way to fit, how many iterations it gets, and whether it reaches its limit in them."""
+
+    fit: Callable[..., Run]
+    n_iter: int
+    converges: bool = True
+    missing: Callable[[], str] = lambda: ""
+
+
+def _ours(dtype, n_iter: int, converges: bool = True, **settings) -> Peer:
+    return Peer(partial(fit_nmfscale, dtype=dtype, **settings), n_iter, converges)
+
+
+PAPER = {"solver": "scd", "inner_iter": 4, "extrapolate": True}
+PLAIN_EM = {"solver": "em", "inner_iter": 4, "extrapolate": False}
+PEERS = {
+    "auto float64": _ours(np.float64, 200, solver="auto"),
+    "auto float32": _ours(np.float32, 200, solver="auto"),
+    "scd float64": _ours(np.float64, 200, **PAPER),
+    "scd float32": _ours(np.float32, 200, **PAPER),
+    "em float64": _ours(np.float64, 1000, False, **PLAIN_EM),
+    "em float32": _ours(np.float32, 1000, False, **PLAIN_EM),
+    "scikit-learn": Peer(fit_sklearn, 200, converges=False),
+    "fastTopics": Peer(fit_fasttopics, 100, missing=fasttopics_missing),
+}
+
+
+def run(problem: Problem, peer: str, n_iter: int, n_threads: int) -> Run:
+    """Warm up on the problem for two iterations, then measure: memory over both, time of one."""
+    fit = PEERS[peer].fit
+    if fit is fit_fasttopics:
+        return fit(problem, n_iter, n_threads)
+    # A handful of rows first, so that imports and thread pools do not count as memory.
+    rows = np.argsort(-np.diff(problem.X.indptr))[:50]
+    few = problem.X[rows]
+    used = np.asarray(few.sum(axis=0)).ravel() > 0
+    fit(Problem("few", few[:, used].tocsr(), problem.L[rows], problem.F[used]), 2, n_threads)
+    memory = Memory()
+    fit(problem, 2, n_threads)
+    result = fit(problem, n_iter, n_threads)
+    result.peak = memory.growth()
+    return result
+
+
+def measure(folder: Path, peer: str, n_iter: int, n_threads: int) -> Run:
+    """Measure a stored problem in a fresh process."""
+    command = [sys.executable, __file__, str(folder), peer, str(n_iter), str(n_threads)]
+    threads = {"OMP_NUM_THREADS": str(n_threads), "OPENBLAS_NUM_THREADS": str(n_threads)}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **threads}
+    )
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    folder, name, iterations, threads = sys.argv[1:]
+    print(json.dumps(asdict(run(restore(Path(folder)), name, int(iterations), int(threads)))))

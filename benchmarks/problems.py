@@ -1,0 +1,130 @@
+"""Benchmark problems: counts, a number of topics, starting factors, the best log-likelihood known.
+
+Real matrices are found through the environment variable ``NMFSCALE_DATA``; the built-in corpus and
+the simulated counts exist everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+# name -> (K, what a distance is measured from: the best known, or each program's own limit)
+REAL = {"neurips": (10, "best"), "pbmc_facs": (6, "best"), "newsgroups": (10, "own")}
+# name -> (samples, features, K)
+SIMULATED = {
+    "simulated-small": (300, 200, 4),
+    "simulated-medium": (3_000, 2_000, 10),
+    "simulated-large": (30_000, 8_000, 20),
+}
+BUILT_IN = {"docstrings": 10, "docstrings-small": 4}
+NAMES = (*REAL, *BUILT_IN, *SIMULATED)
+
+
+@dataclass
+class Problem:
+    """Counts X (n, m), start L (n, K) and F (m, K).
+
+    ``goal`` is "best" when all programs end in one optimum, "own" when they may end in several.
+    """
+
+    name: str
+    X: sp.csr_matrix
+    L: np.ndarray
+    F: np.ndarray
+    goal: str = "own"
+    best: float = -np.inf
+
+    @property
+    def n_components(self) -> int:
+        """Number of topics K."""
+        return self.L.shape[1]
+
+    @property
+    def csr_bytes(self) -> int:
+        """Size of the counts in compressed rows, in their own type."""
+        return self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes
+
+    def loglik(self, L, F) -> float:
+        """Exact Poisson log-likelihood of given factors, in double."""
+        from nmfscale.solve.likelihood import loglik_poisson
+
+        return float(np.sum(loglik_poisson(self.X, np.float64(L), np.float64(F))))
+
+    def store(self, folder: Path) -> None:
+        """Write plain arrays, which load without a second copy in memory."""
+        arrays = {"data": self.X.data, "indices": self.X.indices, "indptr": self.X.indptr,
+                  "shape": np.array(self.X.shape), "L": self.L, "F": self.F}  # fmt: skip
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array)
+
+
+def restore(folder: Path) -> Problem:
+    """Read what ``Problem.store`` wrote."""
+    data, indices, indptr, shape, L, F = (
+        np.load(folder / f"{name}.npy") for name in ("data", "indices", "indptr", "shape", "L", "F")
+    )
+    X = sp.csr_matrix((data, indices, indptr), shape=tuple(shape), copy=False)
+    return Problem(folder.name, X, L, F)
+
+
+def reference_folder() -> Path:
+    """Folder of the reference fits, beside the real data."""
+    if "NMFSCALE_DATA" not in os.environ:
+        raise LookupError("set NMFSCALE_DATA to the folder of the real count matrices")
+    return Path(os.environ["NMFSCALE_DATA"]).parent / "reference"
+
+
+def real_counts(name: str) -> sp.csr_matrix:
+    """Read one real matrix from the folder ``NMFSCALE_DATA``."""
+    reference_folder()
+    return sp.load_npz(Path(os.environ["NMFSCALE_DATA"]) / f"{name}.npz").tocsr()
+
+
+def em_start(X, n_components: int, *, seed: int = 1, n_iter: int = 50):
+    """Random factors after some plain EM: the start that the reference fits use too."""
+    from nmfscale import PoissonNMF
+
+    model = PoissonNMF(n_components, solver="em", init="random", random_state=seed,
+                       max_iter=n_iter, tol=0, extrapolate=False).fit(X)  # fmt: skip
+    return model.loadings_, np.ascontiguousarray(model.components_.T)
+
+
+def available(name: str) -> str:
+    """Reason why a problem cannot be had here, or an empty text."""
+    if name not in NAMES:
+        return f"{name}: no such problem; there are {', '.join(NAMES)}"
+    if name in REAL and "NMFSCALE_DATA" not in os.environ:
+        return f"{name}: skipped, NMFSCALE_DATA is not set"
+    return ""
+
+
+def load(name: str) -> Problem:
+    """Make one problem, ready to fit."""
+    if reason := available(name):
+        raise LookupError(reason)
+    if name in REAL:
+        k, goal = REAL[name]
+        X = real_counts(name)
+        start = np.load(reference_folder() / f"state_em50_{name}_k{k}.npz")
+        best = np.load(reference_folder() / f"best_{name}_k{k}.npz")
+        problem = Problem(name, X, start["L"], start["F"], goal)
+        problem.best = problem.loglik(best["L"], best["F"])
+        return problem
+    if name in SIMULATED:
+        from nmfscale.data.simulate import simulate_poisson_nmf
+
+        n, m, k = SIMULATED[name]
+        X = sp.csr_matrix(simulate_poisson_nmf(n, m, k, random_state=1).X)
+    else:
+        from nmfscale.data.corpora import docstrings
+
+        X, k = sp.csr_matrix(docstrings().X), BUILT_IN[name]
+        if name == "docstrings-small":
+            X = X[::20]
+            X = X[:, np.asarray(X.sum(axis=0)).ravel() > 0]
+    return Problem(name, X, *em_start(X, k))

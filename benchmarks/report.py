@@ -1,0 +1,188 @@
+"""What a benchmark run leaves: tables, a picture, the machine it ran on."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import peers
+import problems
+
+HERE = Path(__file__).resolve().parent
+GAPS = (100, 10, 1)
+MARKERS = ("<!-- numbers:start -->", "<!-- numbers:end -->")
+
+
+@dataclass
+class Curve:
+    """Median of several runs of one program on one problem."""
+
+    problem: str
+    program: str
+    seconds: np.ndarray
+    loglik: np.ndarray
+    final: float
+    peak: float
+    version: str
+    runs: np.ndarray
+    converges: bool
+
+    def reach(self, target: float) -> tuple[float, int | None]:
+        """Median seconds and the iteration at which a log-likelihood is first reached."""
+        passed = self.loglik >= target
+        if not passed.any():
+            return float("nan"), None
+        first = int(np.argmax(passed))
+        return float(np.median(self.runs[:, first])), first + 1
+
+
+def target_of(problem: problems.Problem, curve: Curve, curves: list[Curve]) -> float:
+    """Log-likelihood from which a program's distance is measured."""
+    if problem.goal == "best":
+        return problem.best
+    # Where optima differ, a program that does not reach one is held to the paper's.
+    paper = [c for c in curves if c.program == "scd float64"] or [c for c in curves if c.converges]
+    return max((curve if curve.converges or not paper else paper[0]).loglik)
+
+
+def table_rows(problem: problems.Problem, curves: list[Curve]) -> list[dict]:
+    """One row per program: what the summary and the README show."""
+    best = max([problem.best] + [curve.final for curve in curves])
+    known = problem.best if np.isfinite(problem.best) else best
+    peer_last = [c.loglik[-1] for c in curves if c.program == "scikit-learn"]
+    rows = []
+    for curve in curves:
+        target = target_of(problem, curve, curves)
+        reached = [curve.reach(target - gap) for gap in GAPS]
+        row = {"problem": problem.name, "K": problem.n_components, "program": curve.program}
+        row |= {f"seconds_to_{gap}": cell[0] for gap, cell in zip(GAPS, reached, strict=True)}
+        row["iterations_to_10"] = reached[GAPS.index(10)][1]
+        row["seconds_to_scikit_learn"] = curve.reach(peer_last[0])[0] if peer_last else float("nan")
+        row["seconds_per_iteration"] = curve.seconds[-1] / len(curve.seconds)
+        row["final_minus_best_known"] = curve.final - known
+        row["history_error"] = abs(curve.final - max(curve.loglik))
+        row["peak_mb"] = curve.peak / 1e6
+        row["peak_over_csr"] = 1 + curve.peak / problem.csr_bytes
+        row |= {"repeats": len(curve.runs), "version": curve.version}
+        rows.append(row)
+    return rows
+
+
+def cell(value, form: str) -> str:
+    """Format a number, or a dash where there is none."""
+    return "-" if value is None or not np.isfinite(value) else format(value, form)
+
+
+def markdown(rows: list[dict], machine: dict) -> str:
+    """Write the table for the README."""
+    head = (
+        "problem, K", "program", "iterations to 10", "s to 100", "s to 10", "s to 1",
+        "s to scikit-learn's end", "end - best known", "memory / CSR",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [f"{row['problem']}, {row['K']}", row["program"]]
+        cells.append(cell(row["iterations_to_10"], "d"))
+        cells += [cell(row[f"seconds_to_{gap}"], ".3f") for gap in GAPS]
+        cells.append(cell(row["seconds_to_scikit_learn"], ".3f"))
+        cells.append(cell(row["final_minus_best_known"], "+,.1f"))
+        cells.append(cell(row["peak_over_csr"], ".2f"))
+        lines.append("| " + " | ".join(cells) + " |")
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    lines += [
+        "",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
+        f"Median of {machine['repeats']}. `{machine['command']}`",
+    ]
+    return "\n".join(lines)
+
+
+def describe(options, curves: list[Curve]) -> dict:
+    """Machine, versions and command of this run."""
+    model = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    versions = {"python": platform.python_version()}
+    versions |= {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    for curve in curves:
+        if not curve.program.startswith("scikit-learn"):
+            name = "fastTopics" if curve.program.startswith("fastTopics") else "nmfscale"
+            versions[name] = curve.version
+    command = ["python", "benchmarks/run.py"] + [
+        Path(part).name if os.sep in part else part for part in sys.argv[1:]
+    ]
+    return {
+        "cpu": model[0] if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "versions": versions,
+        "command": " ".join(f'"{part}"' if " " in part else part for part in command),
+    }
+
+
+def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
+    """Draw the distance to the target against seconds, one panel per problem."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(found), figsize=(5.2 * len(found), 4.4), squeeze=False, layout="constrained"
+    )
+    colors = {name: f"C{i}" for i, name in enumerate(peers.PEERS)}
+    for ax, (problem, curves) in zip(axes[0], found, strict=True):
+        for curve in curves:
+            gap = np.maximum(target_of(problem, curve, curves) - curve.loglik, 0.1)
+            name, _, second_clock = curve.program.partition(",")
+            style = "--" if second_clock else "-"
+            ax.loglog(curve.seconds, gap, style, color=colors[name], label=curve.program)
+        ax.set(title=f"{problem.name}, K = {problem.n_components}", xlabel="seconds")
+        ax.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("log-likelihood still missing (0.1 or less drawn as 0.1)")
+    axes[0, -1].legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
+    """Every point of every median curve."""
+    return [
+        {
+            "problem": problem.name,
+            "program": curve.program,
+            "point": number + 1,
+            "seconds": f"{seconds:.6f}",
+            "loglik": f"{loglik:.6f}",
+        }
+        for problem, curves in found
+        for curve in curves
+        for number, (seconds, loglik) in enumerate(zip(curve.seconds, curve.loglik, strict=True))
+    ]
+
+
+def write_csv(path: Path, rows: list[dict]) -> None:
+    """Write rows with equal keys."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_readme(text: str) -> None:
+    """Put the table between the markers of every README that has them."""
+    for path in (HERE / "README.md", HERE.parent / "README.md"):
+        content = path.read_text() if path.exists() else ""
+        if all(marker in content for marker in MARKERS):
+            before, rest = content.split(MARKERS[0], 1)
+            after = rest.split(MARKERS[1], 1)[1]
+            path.write_text(f"{before}{MARKERS[0]}\n{text}\n{MARKERS[1]}{after}")

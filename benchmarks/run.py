@@ -1,0 +1,139 @@
+"""Seconds, memory and end points of programs that fit Poisson NMF, all in one run.
+
+    python benchmarks/run.py                        everything that can be had here
+    python benchmarks/run.py --problems neurips --peers "auto float64" fastTopics
+    python benchmarks/run.py --smoke                a few seconds, leaves nothing behind
+
+Writes results/*.csv, a picture, and the table between the markers of the README files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import peers
+import problems
+import report
+from report import Curve
+
+SMOKE_PROBLEMS = ["simulated-small", "docstrings-small"]
+SMOKE_PEERS = ["auto float64", "auto float32", "scd float64", "em float64", "scikit-learn"]
+
+
+def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list[Curve]:
+    """Turn repeated runs into curves; a program with two clocks gives two."""
+    curves = []
+    for name, repeats in runs.items():
+        clocks = {name: [[seconds for seconds, _ in run.points] for run in repeats]}
+        if repeats[0].updates_only:
+            clocks[f"{name}, updates only"] = [run.updates_only for run in repeats]
+        first = repeats[0]
+        for program, times in clocks.items():
+            table = np.array(times)
+            curves.append(
+                Curve(
+                    problem.name,
+                    program,
+                    np.median(table, axis=0),
+                    np.array([loglik for _, loglik in first.points]),
+                    first.final,
+                    float(np.median([run.peak for run in repeats])),
+                    first.version,
+                    table,
+                    peers.PEERS[name].converges,
+                )
+            )
+    return curves
+
+
+def compare(problem: problems.Problem, names: list[str], options) -> list[Curve]:
+    """Measure several peers on one problem, taking turns."""
+    runs: dict[str, list[peers.Run]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / problem.name
+        folder.mkdir()
+        problem.store(folder)
+        for repeat in range(options.repeats):
+            for name in names:
+                n_iter = options.iterations or peers.PEERS[name].n_iter
+                result = peers.measure(folder, name, n_iter, options.threads)
+                runs[name].append(result)
+                print(
+                    f"{problem.name:16s} {name:14s} run {repeat + 1}: {len(result.points)} points,"
+                    f" {result.points[-1][0]:.3f} s, log-likelihood {result.final:.3f}",
+                    flush=True,
+                )
+    return collect(problem, runs)
+
+
+def run_yardstick(script: str, names: list[str], results: Path) -> None:
+    """Run a measuring script on the same problems and keep what it prints."""
+    arguments = [f"{name}:{problems.REAL[name][0]}" for name in names if name in problems.REAL]
+    done = subprocess.run([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    (results / "yardstick.txt").write_text(done.stdout)
+
+
+def parse(arguments=None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="+", default=[*problems.REAL, "docstrings"])
+    parser.add_argument("--peers", nargs="+", default=list(peers.PEERS), choices=peers.PEERS)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--iterations", type=int, help="the same number for every program")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--yardstick", metavar="SCRIPT", help="a script to run beside")
+    parser.add_argument("--smoke", action="store_true", help="smallest problems, writes nothing")
+    options = parser.parse_args(arguments)
+    if options.smoke:
+        options.problems, options.peers = SMOKE_PROBLEMS, SMOKE_PEERS
+        options.repeats, options.iterations = 1, 20
+    return options
+
+
+def main() -> None:
+    """Measure what can be had here, then write it down."""
+    options = parse()
+    names = []
+    for name in options.peers:
+        reason = peers.PEERS[name].missing()
+        print(f"{name}: skipped, {reason}") if reason else names.append(name)
+    found, rows = [], []
+    for name in options.problems:
+        if reason := problems.available(name):
+            print(reason)
+            continue
+        problem = problems.load(name)
+        curves = compare(problem, names, options)
+        found.append((problem, curves))
+        rows += report.table_rows(problem, curves)
+    if not rows:
+        sys.exit("nothing to measure")
+    machine = report.describe(options, [curve for _, curves in found for curve in curves])
+    table = report.markdown(rows, machine)
+    print(table)
+    if options.smoke:
+        return
+    results = options.results
+    results.mkdir(parents=True, exist_ok=True)
+    if options.yardstick:
+        run_yardstick(options.yardstick, options.problems, results)
+    report.write_csv(results / "summary.csv", rows)
+    report.write_csv(results / "curves.csv", report.points(found))
+    (results / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
+    report.draw(found, results / "seconds.png")
+    report.write_readme(table)
+
+
+if __name__ == "__main__":
+    main()
