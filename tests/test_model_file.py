@@ -1,0 +1,321 @@
+"""Model files: what was saved comes back bit for bit, and nothing else is taken for a model."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+h5py = pytest.importorskip("h5py")
+
+from nmfscale.models.file import (  # noqa: E402
+    is_model_file,
+    load_model,
+    read_header,
+    save_model,
+)
+
+HISTORY = np.dtype(
+    [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64), ("reset", np.bool_)]
+)
+
+
+class StandIn(BaseEstimator):
+    """The shape of an estimator, without a fit."""
+
+    def __init__(self, n_components=3, *, tol=1e-4, init="auto", dtype=None, random_state=None):
+        self.n_components = n_components
+        self.tol = tol
+        self.init = init
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        return self
+
+
+CLASSES = {"StandIn": StandIn}
+
+
+def fitted(dtype=np.float64, n=5, m=7, k=3, **parameters):
+    rng = np.random.default_rng(0)
+    model = StandIn(k, **parameters)
+    model.components_ = rng.random((k, m)).astype(dtype)
+    model.loadings_ = rng.random((n, k)).astype(dtype)
+    model.size_factors_ = rng.random(n)
+    model.history_ = np.zeros(4, dtype=HISTORY)
+    model.history_["loglik"] = [-np.inf, -3.5, np.nan, -1 / 3]
+    model.loglik_ = -1 / 3
+    model.converged_ = True
+    model.n_iter_ = 4
+    model.n_features_in_ = m
+    model.feature_names_in_ = np.array([f"gène {j}" for j in range(m)], dtype=object)
+    model.sample_names_ = None
+    return model
+
+
+def assert_same(ours, theirs):
+    """Same type, dtype and bits."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, np.ndarray):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        if ours.dtype == object:
+            assert ours.tolist() == theirs.tolist()
+        else:
+            assert ours.tobytes() == theirs.tobytes()
+    else:
+        assert ours == theirs
+
+
+def edit(path, change):
+    with h5py.File(path, "r+") as file:
+        change(file)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.h5"
+    save_model(fitted(), path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f8"])
+def test_round_trip_keeps_every_bit(tmp_path, dtype):
+    model = fitted(dtype)
+    save_model(model, tmp_path / "model.h5")
+    back = load_model(str(tmp_path / "model.h5"), classes=CLASSES)
+    assert type(back) is StandIn
+    assert list(vars(back)) == list(vars(model))
+    for name, value in vars(model).items():
+        assert_same(getattr(back, name), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float32(1 / 3),
+        np.int64(7),
+        np.bool_(True),
+        "naïve\nκείμενο",
+        "",
+        1e300,
+        -0.0,
+        True,
+        2**62,
+        None,
+        np.array([], dtype=np.float32),
+        np.zeros((0, 3)),
+        np.array(2.5),
+        np.array([True, False]),
+        np.array([b"ab", b"c"]),
+        np.array(["a", "βγ"]),
+        np.array([], dtype=object),
+        np.arange(6, dtype=np.uint8).reshape(2, 3).T,
+    ],
+    ids=repr,
+)
+def test_any_plain_attribute_comes_back(tmp_path, value):
+    model = fitted()
+    model.extra_ = value
+    save_model(model, tmp_path / "model.h5")
+    assert_same(load_model(tmp_path / "model.h5", classes=CLASSES).extra_, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        2,
+        np.int32(2),
+        0.1,
+        float("inf"),
+        "random",
+        ("kl", "frobenius"),
+        [1, [2.5, None]],
+        {"shape": 1.1, "rates": (1, 2)},
+        np.float32,
+        np.dtype("int16"),
+        np.arange(5),
+        np.array(["B cell", "T cell"]),
+        [np.eye(2), None],
+        "x" * 200_000,
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_parameters_come_back(tmp_path, value):
+    save_model(fitted(init=value), tmp_path / "model.h5")
+    back = load_model(tmp_path / "model.h5", classes=CLASSES).init
+    np.testing.assert_equal(back, np.dtype(value) if value is np.float32 else value)
+    assert isinstance(back, tuple) == isinstance(value, tuple)
+
+
+@pytest.mark.parametrize("value", [np.random.RandomState(0), np.random.default_rng(0), print])
+def test_generators_and_functions_are_left_out_with_a_note(tmp_path, value):
+    save_model(fitted(random_state=value), tmp_path / "model.h5")
+    assert load_model(tmp_path / "model.h5", classes=CLASSES).random_state is None
+    assert read_header(tmp_path / "model.h5")["left_out"] == {"random_state": type(value).__name__}
+
+
+def test_attributes_that_are_no_data_are_left_out_with_a_note(tmp_path):
+    model = fitted()
+    model.monitor_ = object()
+    model.dates_ = np.array(["2020-01-01"], dtype="datetime64[D]")
+    model._private = 1
+    save_model(model, tmp_path / "model.h5")
+    back = load_model(tmp_path / "model.h5", classes=CLASSES)
+    assert not {"monitor_", "dates_", "_private"} & set(vars(back))
+    assert set(read_header(tmp_path / "model.h5")["left_out"]) == {"monitor_", "dates_"}
+
+
+def test_names_that_are_no_text_are_kept_as_text(tmp_path):
+    model = fitted()
+    model.sample_names_ = np.array([10, 11, "a", None, 1.5], dtype=object)
+    save_model(model, tmp_path / "model.h5")
+    back = load_model(tmp_path / "model.h5", classes=CLASSES)
+    assert back.sample_names_.tolist() == ["10", "11", "a", "None", "1.5"]
+
+
+def test_the_file_can_be_read_without_us(saved):
+    with h5py.File(saved) as file:
+        assert file.attrs["format"] == "nmfscale-model"
+        assert file.attrs["format_version"] == 1
+        assert file.attrs["model"] == "StandIn"
+        assert json.loads(file.attrs["parameters"])["n_components"] == 3
+        assert file["components"].shape == (3, 7)
+        assert file["feature_names"].asstr()[0] == "gène 0"
+        assert file["history"].dtype.names == HISTORY.names
+        assert file["converged"][()]
+        assert "sample_names" not in file
+
+
+def test_header(saved):
+    header = read_header(saved)
+    assert header["model"] == "StandIn"
+    assert header["format_version"] == 1
+    assert header["created"].endswith("+00:00")
+    assert header["parameters"]["tol"] == 1e-4
+    assert header["fitted"]["loadings_"] == "array"
+    assert is_model_file(saved)
+
+
+def test_unfitted_or_unstorable_harms_nothing(saved, tmp_path):
+    before = saved.read_bytes()
+    with pytest.raises(NotFittedError):
+        save_model(StandIn(), saved)
+    with pytest.raises(TypeError, match="parameter init is a set.*set_params"):
+        save_model(fitted(init={1, 2}), saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model.h5"]
+
+
+def test_failure_while_writing_harms_nothing(saved, tmp_path, monkeypatch):
+    before = saved.read_bytes()
+
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", no_space)
+    with pytest.raises(OSError, match="No space"):
+        save_model(fitted(np.float32), saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model.h5"]
+
+
+def test_saving_replaces_and_follows_links(saved, tmp_path):
+    link = tmp_path / "link.h5"
+    link.symlink_to(saved)
+    save_model(fitted(np.float32), link)
+    assert link.is_symlink()
+    assert load_model(saved, classes=CLASSES).components_.dtype == np.float32
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    with pytest.raises(FileNotFoundError, match="folder .*absent does not exist"):
+        save_model(fitted(), tmp_path / "absent" / "model.h5")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        save_model(fitted(), tmp_path)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_model(tmp_path / "absent.h5")
+    with pytest.raises(IsADirectoryError):
+        load_model(tmp_path)
+    assert not is_model_file(tmp_path / "absent.h5")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89HD", b"PK\x03\x04 not a model", b"\n" * 5000])
+def test_other_formats_are_refused(tmp_path, content):
+    path = tmp_path / "model.h5"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.h5 is not a model file: it is not in the HDF5"):
+        load_model(path)
+    assert not is_model_file(path)
+
+
+def test_foreign_hdf5_is_refused(tmp_path):
+    path = tmp_path / "counts.h5ad"
+    with h5py.File(path, "w") as file:
+        file["X"] = np.eye(3)
+    with pytest.raises(ValueError, match=r"counts\.h5ad is an HDF5 file but not a model file"):
+        load_model(path)
+    assert not is_model_file(path)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9, 0.999])
+def test_truncated_files_are_refused(saved, share):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"model\.h5 is (damaged|not a model)"):
+        load_model(saved, classes=CLASSES)
+
+
+def test_flipped_bits_in_the_factors_are_found(saved):
+    content = bytearray(saved.read_bytes())
+    place = content.find(fitted().components_.tobytes())
+    assert place > 0
+    content[place + 13] ^= 4
+    saved.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged"):
+        load_model(saved, classes=CLASSES)
+
+
+def put(name, values):
+    def change(file):
+        del file[name]
+        file[name] = values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda f: f.attrs.modify("format_version", 2), "model format 2; .* up to 1.*Upgrade"),
+        (lambda f: f.attrs.modify("format_version", 0), "format_version is .*0"),
+        (lambda f: f.attrs.create("format_version", "x"), "format_version is 'x'"),
+        (lambda f: f.attrs.modify("model", "Oracle"), "holds a Oracle"),
+        (lambda f: f.attrs.modify("model", "np"), "holds a np"),
+        (lambda f: f.attrs.modify("parameters", "{"), "parameters is not JSON"),
+        (lambda f: f.attrs.modify("fitted", "[]"), "fitted is not a JSON object"),
+        (lambda f: f.attrs.modify("parameters", '{"colour": 1}'), "does not know: colour"),
+        (lambda f: f.attrs.__delitem__("created"), "attribute created is missing"),
+        (lambda f: f.__delitem__("components"), "dataset 'components' is missing"),
+        (lambda f: f.__delitem__("loadings"), "dataset 'loadings' is missing"),
+        (lambda f: f.attrs.modify("fitted", "{}"), "dataset 'components' is missing"),
+        (put("components", np.ones((3, 6))), r"'components' has shape \(3, 6\) .*\(3, 7\)"),
+        (put("components", np.ones(7)), r"'components' has shape \(7,\)"),
+        (put("loadings", np.ones((5, 4))), r"'loadings' has shape \(5, 4\) .*\(5, 3\)"),
+        (put("size_factors", np.ones(6)), r"'size_factors' has shape \(6,\) .*\(5,\)"),
+        (put("components", np.full((3, 7), np.nan)), "'components' holds NaN"),
+        (put("feature_names", 3), "damaged"),
+    ],
+)
+def test_inconsistent_files_are_refused(saved, change, complaint):
+    edit(saved, change)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        load_model(saved, classes=CLASSES)
+    assert "model.h5" in str(caught.value)

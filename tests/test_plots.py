@@ -1,0 +1,309 @@
+"""Plots: what is drawn, and which arguments are refused."""
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.colors import to_rgba  # noqa: E402
+
+from nmfscale.plots import (  # noqa: E402
+    detached_axes,
+    progress_plot,
+    structure_plot,
+    top_features,
+    top_features_plot,
+    topic_colors,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_figures_left():
+    yield
+    plt.close("all")
+
+
+def shares_of(n, k, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.full(k, 0.3), size=n)
+
+
+def history_of(logliks, step=1.0):
+    fields = ["iteration", "seconds", "loglik", "kkt_loadings", "kkt_factors"]
+    history = np.zeros(len(logliks), dtype=[(name, np.float64) for name in fields])
+    history["iteration"] = np.arange(len(logliks))
+    history["seconds"] = step * np.arange(len(logliks))
+    history["loglik"] = logliks
+    history["kkt_loadings"] = 10.0 ** -np.arange(len(logliks))
+    history["kkt_factors"] = 0.5
+    return history
+
+
+def bars(ax):
+    """Return (left edges, tops) of every topic's bars, topic 1 first, gaps dropped."""
+    heights = {}
+    for path, color in zip(
+        ax.collections[-1].get_paths(), ax.collections[-1].get_facecolors(), strict=True
+    ):
+        x, y = path.vertices[1:-2].T  # the closing vertex repeats the first
+        heights.setdefault(tuple(color), []).append(np.column_stack([x[::2], y[::2]]))
+    return [np.concatenate(pieces) for pieces in reversed(heights.values())]
+
+
+@pytest.mark.parametrize("where", ["new figure", "detached", "pyplot"])
+@pytest.mark.parametrize("plot", [structure_plot, progress_plot, top_features_plot])
+def test_every_plot_takes_and_returns_axes(plot, where):
+    given = {
+        "new figure": lambda: None,
+        "detached": lambda: detached_axes(8, 4)[0],
+        "pyplot": lambda: plt.subplots()[1],
+    }[where]()
+    ax = plot(history_of([-9, -5, -4]) if plot is progress_plot else shares_of(4, 9), ax=given)
+    assert isinstance(ax, Axes)
+    assert given is None or ax is given
+    ax.figure.canvas.draw()
+
+
+def test_detached_axes_stay_away_from_pyplot():
+    axes = detached_axes(6, 3, 2)
+    assert len(axes) == 2
+    assert plt.get_fignums() == []
+    assert axes[0].figure.get_size_inches().tolist() == [6, 3]
+
+
+def test_colors_differ_and_are_stable():
+    first = topic_colors(60)
+    assert len(set(first)) == 60
+    assert topic_colors(5) == first[:5]
+    assert topic_colors(61)[60] == first[0]
+
+
+class TestStructurePlot:
+    def test_bars_are_the_proportions(self):
+        shares = shares_of(50, 3)
+        ax = structure_plot(shares)
+        cumulated = [tops[:, 1] for tops in bars(ax)]
+        drawn = np.diff(cumulated, axis=0, prepend=0).T
+        assert drawn.shape == shares.shape
+        np.testing.assert_allclose(drawn[np.lexsort(drawn.T)], shares[np.lexsort(shares.T)])
+        assert ax.get_xlim() == (0, 50)
+        assert ax.get_xlabel() == "50 samples"
+
+    def test_rows_are_divided_by_their_sums(self):
+        loadings = np.array([[2.0, 6.0], [0.0, 0.0], [5.0, 0.0]])
+        tops = bars(structure_plot(loadings))
+        assert sorted(tops[0][:, 1]) == [0, 0.25, 1]
+        assert sorted(tops[1][:, 1]) == [0, 1, 1]
+
+    def test_groups_stand_apart_in_order(self):
+        groups = ["b"] * 10 + ["a"] * 30 + ["c"] * 20
+        ax = structure_plot(shares_of(60, 3), groups, gap=5)
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b", "c"]
+        assert ax.get_xticks().tolist() == [15, 40, 60]
+        assert ax.get_xlim() == (0, 70)
+        assert len(ax.collections) == 1
+
+    def test_categories_keep_their_order_and_unused_ones_are_dropped(self):
+        pandas = pytest.importorskip("pandas")
+        groups = pandas.Categorical(["x", "a", None, "x"], categories=["x", "unused", "a"])
+        for given in (groups, pandas.Series(groups)):
+            ax = structure_plot(shares_of(4, 2), given)
+            shown = [label.get_text() for label in ax.get_xticklabels()]
+            assert shown == ["x", "a", "(no group)"]
+
+    def test_labels_of_any_type(self):
+        ax = structure_plot(shares_of(4, 2), [2, np.nan, 10, 1.5])
+        shown = [label.get_text() for label in ax.get_xticklabels()]
+        assert shown == ["1.5", "10", "2", "(no group)"]
+
+    def test_long_labels_are_turned(self):
+        shares = shares_of(40, 2)
+        short = structure_plot(shares, np.repeat(list("abcd"), 10))
+        assert {label.get_rotation() for label in short.get_xticklabels()} == {0}
+        long = structure_plot(shares, np.repeat([c * 40 for c in "abcd"], 10))
+        assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
+
+    def test_subset_is_drawn_by_group_and_is_stable(self):
+        shares, groups = shares_of(5000, 4), np.repeat([0, 1, 2], [4490, 500, 10])
+        first = structure_plot(shares, groups, max_samples=300, gap=0)
+        again = structure_plot(shares, groups, max_samples=300, gap=0)
+        other = structure_plot(shares, groups, max_samples=300, gap=0, random_state=1)
+        assert "of 5,000 samples" in first.get_xlabel()
+        drawn = len(bars(first)[0])
+        assert 300 <= drawn <= 310
+        assert first.get_xlim() == (0, drawn)
+        # The group of ten is not lost among the others.
+        assert first.get_xticks()[2] == drawn - 5
+        np.testing.assert_array_equal(bars(first), bars(again))
+        assert not np.array_equal(bars(first)[0], bars(other)[0])
+
+    def test_order_ignores_the_order_of_the_input(self):
+        shares = shares_of(200, 5)
+        shuffled = shares[np.random.default_rng(1).permutation(200)]
+        np.testing.assert_allclose(bars(structure_plot(shares)), bars(structure_plot(shuffled)))
+
+    def test_neighbours_are_alike(self):
+        shares = shares_of(400, 6)
+        cumulated = [tops[:, 1] for tops in bars(structure_plot(shares))]
+        drawn = np.diff(cumulated, axis=0, prepend=0).T
+        step = np.abs(np.diff(drawn, axis=0)).sum(axis=1).mean()
+        assert step < 0.6 * np.abs(np.diff(shares, axis=0)).sum(axis=1).mean()
+
+    def test_legend_lists_topics_in_the_order_of_the_stack(self):
+        legend = structure_plot(shares_of(9, 3), topic_names=["B", "T", "NK"]).get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == ["NK", "T", "B"]
+        faces = [patch.get_facecolor() for patch in legend.get_patches()]
+        assert faces == [to_rgba(color) for color in reversed(topic_colors(3))]
+
+    @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 1), (3, 25)])
+    def test_small_and_wide(self, shape):
+        structure_plot(np.ones(shape), np.arange(shape[0])).figure.canvas.draw()
+
+    def test_thousands_of_samples_are_few_artists(self):
+        ax = structure_plot(shares_of(5000, 10), max_samples=5000)
+        assert len(ax.collections) == 1
+        assert len(ax.patches) == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ({"proportions": [1, 2]}, r"proportions must be a non-empty matrix.*\(2,\)"),
+            ({"proportions": np.ones((0, 3))}, r"non-empty matrix.*\(0, 3\)"),
+            ({"proportions": [[1, -1]]}, r"row 0, column 1 holds -1"),
+            ({"proportions": [[1, 1], [np.nan, 1]]}, r"row 1, column 0 holds nan"),
+            ({"groups": ["a"]}, r"one label per sample, shape \(4,\); got \(1,\)"),
+            ({"topic_names": ["a"]}, "topic_names has 1 entries for 2 topics"),
+            ({"colors": ["red"]}, "colors has 1 entries for 2 topics"),
+            ({"max_samples": 0}, "max_samples must be at least 1; got 0"),
+            ({"gap": -1}, "gap must not be negative; got -1"),
+        ],
+    )
+    def test_refusals(self, arguments, complaint):
+        with pytest.raises(ValueError, match=complaint):
+            structure_plot(**{"proportions": np.ones((4, 2)), **arguments})
+        assert plt.get_fignums() == []
+
+
+class TestProgressPlot:
+    def test_distance_to_the_best_of_all(self):
+        fits = {"slow": history_of([-900, -110]), "fast": history_of([-500, -100, -100.001])}
+        ax = progress_plot(fits)
+        slow, fast = (line.get_ydata() for line in ax.lines)
+        np.testing.assert_allclose(slow, [800, 10])
+        np.testing.assert_allclose(fast, [400, 0.01, 0.01])
+        assert ax.get_yscale() == "log"
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["slow", "fast"]
+
+    def test_kkt_is_the_larger_side(self):
+        ax = progress_plot({"fit": history_of([-3, -2, -1])}, y="kkt", x="iteration")
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), [1, 0.5, 0.5])
+        assert ax.get_xlabel() == "iteration"
+        assert "KKT" in ax.get_ylabel()
+
+    def test_seconds_or_iterations(self):
+        history = history_of([-3, -2, -1], step=0.25)
+        for x in ("seconds", "iteration"):
+            line = progress_plot(history, x=x).lines[0]
+            np.testing.assert_array_equal(line.get_xdata(), history[x])
+
+    def test_unknown_and_zero_values_are_left_out(self):
+        history = history_of([-np.inf, -5, np.nan, -1])
+        assert progress_plot(history).lines[0].get_xdata().tolist() == [1, 3]
+        history["kkt_loadings"] = [np.nan, 1, 0, 0]
+        history["kkt_factors"] = [1, 1, 0, 1]
+        assert progress_plot(history, y="kkt").lines[0].get_xdata().tolist() == [1, 3]
+
+    def test_data_frame(self):
+        pandas = pytest.importorskip("pandas")
+        history = history_of([-3, -2, -1])
+        frame = pandas.DataFrame(history)
+        np.testing.assert_array_equal(
+            progress_plot(frame).lines[0].get_xydata(),
+            progress_plot(history).lines[0].get_xydata(),
+        )
+
+    @pytest.mark.parametrize(
+        ("histories", "options", "error", "complaint"),
+        [
+            (history_of([-1]), {"y": "loss"}, ValueError, "y must be one of .*'kkt'.*got 'loss'"),
+            (history_of([-1]), {"x": "time"}, ValueError, "x must be one of .*got 'time'"),
+            ({}, {}, ValueError, "histories is empty"),
+            ({"a": history_of([])}, {}, ValueError, "'a' has no record"),
+            ({"a": [-3, -2]}, {}, TypeError, "'a' must be a structured array.*list"),
+            ({"a": history_of([-1])[["loglik"]]}, {}, ValueError, "'a' has no field 'seconds'"),
+            ({"a": history_of([np.nan])}, {}, ValueError, "no finite log-likelihood"),
+        ],
+    )
+    def test_refusals(self, histories, options, error, complaint):
+        with pytest.raises(error, match=complaint):
+            progress_plot(histories, **options)
+        assert plt.get_fignums() == []
+
+
+class TestTopFeatures:
+    names = ("the", "gene", "of", "word", "cell")
+    components = np.array([[50, 4, 10, 0, 2], [50, 0, 10, 4, 1]])
+
+    def test_by_frequency(self):
+        by_frequency = top_features(self.components, self.names, n_top=3, distinctive=False)
+        assert by_frequency == [["the", "of", "gene"], ["the", "of", "word"]]
+
+    def test_distinctive_prefers_what_others_lack(self):
+        assert [row[0] for row in top_features(self.components, self.names)] == ["gene", "word"]
+        # Equal counts of fewer in all are a larger share: "the" and "of" follow in topic 2.
+        assert top_features(self.components, self.names)[0][1] == "cell"
+
+    def test_absent_features_are_not_named(self):
+        assert [len(row) for row in top_features(self.components, self.names)] == [4, 4]
+        assert top_features([[0, 0], [1, 0]], ["a", "b"]) == [[], ["a"]]
+
+    def test_scale_of_a_topic_does_not_matter(self):
+        scaled = self.components * np.array([[1e-3], [1e5]])
+        assert top_features(scaled, self.names) == top_features(self.components, self.names)
+
+    def test_one_topic_and_no_names(self):
+        assert top_features([[1, 3, 2]], n_top=2) == [["feature 1", "feature 2"]]
+
+    def test_equal_topics_fall_back_on_frequency(self):
+        assert top_features([[1, 3, 2], [1, 3, 2]], list("abc"), n_top=2) == [["b", "c"]] * 2
+
+    @pytest.mark.parametrize("function", [top_features, top_features_plot])
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ({"components": [1.0]}, "components must be a non-empty matrix"),
+            ({"components": [[1, np.inf]]}, "row 0, column 1 holds inf"),
+            ({"feature_names": ["a"]}, "feature_names has 1 entries for 3 features"),
+            ({"n_top": 0}, "n_top must be at least 1; got 0"),
+        ],
+    )
+    def test_refusals(self, function, arguments, complaint):
+        with pytest.raises(ValueError, match=complaint):
+            function(**{"components": np.ones((2, 3)), **arguments})
+        assert plt.get_fignums() == []
+
+    @pytest.mark.parametrize("n_topics", [1, 2, 6, 10, 23])
+    def test_panels(self, n_topics):
+        components = np.random.default_rng(0).random((n_topics, 12))
+        names = [f"a rather long feature name {j}" for j in range(12)]
+        ax = top_features_plot(components, names, n_top=4)
+        ax.figure.canvas.draw()
+        assert len(ax.patches) == 4 * n_topics
+        titles = [text.get_text() for text in ax.texts if text.get_text().startswith("topic ")]
+        assert titles == [f"topic {k + 1}" for k in range(n_topics)]
+        assert all(len(text.get_text()) <= 20 for text in ax.texts)
+
+    def test_bars_fall_and_match_the_top_features(self):
+        ax = top_features_plot(self.components, self.names, n_top=2)
+        widths = [bar.get_width() for bar in ax.patches]
+        assert widths[0] >= widths[1]
+        shown = [text.get_text() for text in ax.texts if text.get_text() in self.names]
+        expected = top_features(self.components, self.names, n_top=2)
+        assert [set(shown[:2]), set(shown[2:])] == [set(row) for row in expected]
+
+    def test_empty_topic_leaves_an_empty_panel(self):
+        ax = top_features_plot([[0, 0], [1, 3]], ["a", "b"])
+        ax.figure.canvas.draw()
+        assert len(ax.patches) == 2
