@@ -1,0 +1,417 @@
+"""Every quantity and every update of the package again in plain NumPy: slow, dense, obvious.
+
+Nothing here imports the package. `eps` is the guard of the reference program fastTopics, which
+adds 1e-8 to expected counts inside logarithms and ratios; at its default of zero the formulas are
+the exact ones. The algebra of one row is written once and serves both factors by transposition:
+
+    y   (m,)    counts of the row          u   (K,)   column sums of the held factor
+    A   (m, K)  the held factor            b   (K,)   the row of the factor that moves
+
+so that y_j ~ Poisson((A b)_j), and minus the log-likelihood is u.b - sum_j y_j log (A b)_j + const.
+"""
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+FASTTOPICS_EPS = 1e-8
+MINVAL = 1e-10
+
+
+# Likelihoods and conditions --------------------------------------------------------------------
+
+
+def poisson_logpmf(t, s):
+    """Return log Poisson(t; s), with 0 log 0 = 0."""
+    return xlogy(t, s) - s - gammaln(t + 1.0)
+
+
+def loss(X, L, F, eps=0.0):
+    """Return sum_ij mu - x log(mu + eps), mu = L F^T: minus the log-likelihood less a constant."""
+    mu = L @ F.T
+    return np.sum(mu) - np.sum(xlogy(X, mu + eps))
+
+
+def loglik_poisson(X, L, F, eps=0.0):
+    """Return one Poisson log-likelihood per row."""
+    mu = L @ F.T
+    return np.sum(xlogy(X, mu + eps) - mu - gammaln(X + 1.0), axis=1)
+
+
+def loglik_multinomial(X, L, F):
+    """Return one multinomial log-likelihood per row; a row's probabilities are mu / sum(mu)."""
+    mu = L @ F.T
+    t, s = X.sum(axis=1), mu.sum(axis=1)
+    p = np.divide(mu, s[:, None], out=np.zeros_like(mu), where=s[:, None] > 0)
+    return gammaln(t + 1.0) + np.sum(xlogy(X, p) - gammaln(X + 1.0), axis=1)
+
+
+def deviance_poisson(X, L, F, eps=0.0):
+    """Return one deviance per row: 2 sum_j x log(x / mu) - x + mu."""
+    mu = L @ F.T
+    return 2.0 * np.sum(xlogy(X, X) - xlogy(X, mu + eps) - X + mu, axis=1)
+
+
+def kkt_residuals(X, L, F, eps=0.0):
+    """Return L o ((1 - U) F) and F o ((1 - U)^T L), U = X / mu (zero where X is zero)."""
+    mu = L @ F.T
+    U = np.divide(X, mu + eps, out=np.zeros_like(mu), where=X > 0)
+    return L * ((1.0 - U) @ F), F * ((1.0 - U).T @ L)
+
+
+# One row ---------------------------------------------------------------------------------------
+
+
+def row_loss(y, A, u, b, eps=0.0):
+    """Return u.b - sum_j y_j log((A b)_j + eps)."""
+    return u @ b - np.sum(xlogy(y, A @ b + eps))
+
+
+def with_prior(y, A, u, shape, rate):
+    """Return the row problem with a Gamma(shape_k, rate_k) prior on b_k.
+
+    The log density (shape_k - 1) log b_k - rate_k b_k is that of shape_k - 1 further counts, seen
+    by topic k alone, and of rate_k more in u_k: every solver below then finds the MAP estimate.
+    """
+    return (
+        np.concatenate([y, np.asarray(shape, dtype=float) - 1.0]),
+        np.vstack([A, np.eye(len(u))]),
+        u + np.asarray(rate, dtype=float),
+    )
+
+
+def em(y, A, u, b, n_steps, eps=0.0):
+    """b_k <- b_k (A^T (y / A b))_k / u_k; a topic with u_k = 0 is left at zero.
+
+    With fastTopics' eps its guard of the mixture form is added: responsibilities are divided by
+    their largest, raised by 1e-15 and normalised again.
+    """
+    y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
+    for _ in range(n_steps):
+        parts = A * b
+        largest = parts.max(axis=1, keepdims=True)
+        parts = np.divide(parts, largest, out=np.zeros_like(parts), where=largest > 0)
+        if eps > 0:
+            parts += 1e-15
+        total = parts.sum(axis=1)
+        share = np.divide(y, total, out=np.zeros_like(y, dtype=float), where=total > 0) @ parts
+        b = np.divide(share, u, out=np.zeros_like(b), where=u > 0)
+    return b
+
+
+def _coordinate_derivatives(y, a, u_k, mu, eps):
+    """Return u_k - a.(y / mu) and a^2.(y / mu^2), the two derivatives along one coordinate."""
+    ratio = a / (mu + eps)
+    return u_k - ratio @ y, (ratio * ratio) @ y
+
+
+def scd(y, A, u, b, n_passes, eps=0.0):
+    """b_k <- max(0, b_k - g_k / h_k) for k = 1..K in turn, written as fastTopics writes it."""
+    y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
+    mu = A @ b
+    for _ in range(n_passes):
+        for k in range(len(b)):
+            g, h = _coordinate_derivatives(y, A[:, k], u[k], mu, eps)
+            new = max(0.0, (h * b[k] - g) / (h + eps)) if h + eps > 0 else 0.0
+            mu = mu + (new - b[k]) * A[:, k]
+            b[k] = new
+    return b
+
+
+def ccd(y, A, u, b, n_passes, eps=0.0):
+    """b_k <- max(eps, b_k - g_k / h_k + eps) for k = 1..K in turn."""
+    y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
+    mu = A @ b
+    for _ in range(n_passes):
+        for k in range(len(b)):
+            g, h = _coordinate_derivatives(y, A[:, k], u[k], mu, eps)
+            new = max(eps, b[k] - g / h + eps) if h > 0 else eps
+            mu = mu + (new - b[k]) * A[:, k]
+            b[k] = new
+    return b
+
+
+def sn(y, A, u, b, n_passes):
+    """Scalar Newton of Hien and Gillis (2021): coordinate descent that never raises the loss.
+
+    Along coordinate k the loss has |third derivative| <= 2 c h^(3/2), c = 1 / sqrt(smallest
+    positive count). With d = max(0, b_k - g / h) - b_k and lambda = c sqrt(h) |d|, the full step is
+    safe if g <= 0 (the derivative is concave: no overshoot) or lambda <= 0.683802 (the root of
+    lambda^2 + lambda + log(1 - lambda) = 0); otherwise d is divided by 1 + lambda.
+    """
+    y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
+    mu = A @ b
+    for _ in range(n_passes):
+        for k in range(len(b)):
+            g, h = _coordinate_derivatives(y, A[:, k], u[k], mu, 0.0)
+            if h == 0.0:
+                step = -b[k]
+            else:
+                step = max(0.0, b[k] - g / h) - b[k]
+                decrement = np.sqrt(h / y.min()) * abs(step)
+                if g > 0 and decrement > 0.683802:
+                    step /= 1.0 + decrement
+            b[k] += step
+            mu = mu + step * A[:, k]
+    return b
+
+
+def row_derivatives(y, A, u, b):
+    """Return g = u - A^T (y / mu) and H = A^T diag(y / mu^2) A."""
+    y, A = y[y > 0], A[y > 0]
+    mu = A @ b
+    return u - A.T @ (y / mu), (A.T * (y / mu**2)) @ A
+
+
+def minimise_quadratic(g, H, b, n_sweeps=100_000):
+    """Return the d >= -b that minimises g.d + d.H.d / 2, by coordinate descent to rounding."""
+    d = np.zeros_like(b)
+    for _ in range(n_sweeps):
+        before = d.copy()
+        for k in range(len(d)):
+            slope = g[k] + H[k] @ d
+            d[k] = max(-b[k], d[k] - slope / H[k, k]) if H[k, k] > 0 else -b[k]
+        if np.max(np.abs(d - before)) <= 1e-15 * np.max(np.abs(b)):
+            break
+    return d
+
+
+def newton(y, A, u, b, n_steps):
+    """b <- b + argmin over d >= -b of the second-order model at b; no line search."""
+    b = np.array(b, dtype=float)
+    for _ in range(n_steps):
+        b = b + minimise_quadratic(*row_derivatives(y, A, u, b), b)
+    return b
+
+
+def solve_row(y, A, u, n_steps=200):
+    """Return the optimum of the row problem: scalar Newton first, then Newton with halving."""
+    b = sn(y, A, u, np.full(len(u), y.sum() / max(u.sum(), 1e-300)), 20)
+    for _ in range(n_steps):
+        if not np.any(y > 0):
+            break
+        d = minimise_quadratic(*row_derivatives(y, A, u, b), b)
+        now, size = row_loss(y, A, u, b), 1.0
+        while row_loss(y, A, u, b + size * d) > now and size > 1e-12:
+            size /= 2.0
+        b = np.maximum(b + size * d, 0.0)
+        if np.max(np.abs(d)) <= 1e-14 * np.max(b):
+            break
+    return b
+
+
+# Both factors ----------------------------------------------------------------------------------
+
+
+def update_rows(X, L, F, method, inner_iter, eps=0.0, rows=None):
+    """Return L with its rows (or those named) moved; call with X.T, F, L for the other factor.
+
+    The methods without a descent guarantee, ccd and scd, take one EM step first.
+    """
+    u, moved = F.sum(axis=0), np.array(L, dtype=float)
+    for i in range(len(X)) if rows is None else rows:
+        y, b = X[i], moved[i]
+        if method == "em":
+            moved[i] = em(y, F, u, b, inner_iter, eps)
+        elif method in ("ccd", "scd"):
+            solver = {"ccd": ccd, "scd": scd}[method]
+            moved[i] = solver(y, F, u, em(y, F, u, b, 1, eps), inner_iter, eps)
+        else:
+            moved[i] = {"sn": sn, "newton": newton}[method](y, F, u, b, inner_iter)
+    return moved
+
+
+def rescale(L, F):
+    """Return (L, F) with equal column means and the same product L F^T."""
+    ratio = np.sqrt(F.mean(axis=0) / L.mean(axis=0))
+    return L * ratio, F / ratio
+
+
+class Pair(NamedTuple):
+    """One pair of factors."""
+
+    L: np.ndarray
+    F: np.ndarray
+
+
+class Fit:
+    """The alternating loop with fastTopics' bookkeeping; `history` holds a dict per iteration.
+
+    best (L, F), plain (Ln, Fn) and extrapolated (Ly, Fy) are three separate pairs, and progress is
+    reported for the best pair, so a rejected step repeats the values before it.
+    """
+
+    RESET, INCREASE, REDUCE, CAP_INCREASE, CAP = 20, 1.1, 0.75, 1.05, 0.99
+
+    def __init__(
+        self,
+        X,
+        L,
+        F,
+        method,
+        inner_iter,
+        *,
+        extrapolate=False,
+        eps=FASTTOPICS_EPS,
+        rows=None,
+        columns=None,
+    ):
+        self.X = np.asarray(X, dtype=float)
+        self.method, self.inner_iter, self.eps = method, inner_iter, eps
+        self.extrapolate, self.rows, self.columns = extrapolate, rows, columns
+        self.best = self.plain = self.ahead = self._floor(Pair(*rescale(L, F)))
+        self.beta = self.beta_last = 0.5
+        self.beta_cap = self.CAP
+        self.loss = self.loss_compare = loss(self.X, *self.best, eps)
+        self.history = []
+
+    def run(self, n_iter):
+        """Do n_iter outer iterations."""
+        for _ in range(n_iter):
+            i = len(self.history) + 1
+            if self.extrapolate and i % self.RESET != 0:
+                self._extrapolated_step()
+            else:
+                self._plain_step()
+            self._record()
+        return self
+
+    def _floor(self, pair):
+        return Pair(np.maximum(pair.L, MINVAL), np.maximum(pair.F, MINVAL))
+
+    def _move_L(self, pair):
+        moved = update_rows(
+            self.X, pair.L, pair.F, self.method, self.inner_iter, self.eps, self.rows
+        )
+        return np.maximum(moved, MINVAL)
+
+    def _move_F(self, pair):
+        moved = update_rows(
+            self.X.T, pair.F, pair.L, self.method, self.inner_iter, self.eps, self.columns
+        )
+        return np.maximum(moved, MINVAL)
+
+    def _plain_step(self):
+        L = self._move_L(self.best)
+        F = self._move_F(Pair(L, self.best.F))
+        self.best = self.plain = self.ahead = Pair(*rescale(L, F))
+        self.loss = self.loss_compare = loss(self.X, *self.best, self.eps)
+
+    def _extrapolated_step(self):
+        Ln, (Ly, Fy) = self.plain.L, self.ahead
+        L = self._move_L(self.ahead)
+        Ly = np.maximum(L + self.beta * (L - Ln), MINVAL)
+        F = self._move_F(Pair(Ly, Fy))
+        Fy = np.maximum(F + self.beta * (F - self.plain.F), MINVAL)
+        new_loss = loss(self.X, Ly, F, self.eps)
+        if new_loss >= self.loss_compare:
+            self.ahead = self.plain
+            self.beta_cap = self.beta_last
+            self.beta *= self.REDUCE
+        else:
+            self.plain, self.ahead = Pair(L, F), Pair(Ly, Fy)
+            self.beta = min(self.beta_cap, self.INCREASE * self.beta)
+            self.beta_last = self.beta
+            self.beta_cap = min(self.CAP, self.CAP_INCREASE * self.beta_cap)
+        self.loss_compare = new_loss
+        if new_loss < self.loss:
+            self.best, self.loss = Pair(Ly, F), new_loss
+        self.best = Pair(*rescale(*self.best))
+        self.plain = Pair(*rescale(*self.plain))
+        self.ahead = Pair(*rescale(*self.ahead))
+
+    def _record(self):
+        L, F = self.best
+        loglik = loglik_poisson(self.X, L, F, self.eps).sum()
+        t, s = self.X.sum(axis=1), L @ F.sum(axis=0)
+        of_L, of_F = kkt_residuals(self.X, L, F, self.eps)
+        self.history.append(
+            {
+                "loglik": loglik,
+                "loglik_multinomial": loglik - poisson_logpmf(t, s).sum(),
+                "deviance": deviance_poisson(self.X, L, F, self.eps).sum(),
+                "kkt": max(np.abs(of_L).max(), np.abs(of_F).max()),
+                "beta": self.beta,
+                "beta_cap": self.beta_cap,
+            }
+        )
+
+
+# Conversion ------------------------------------------------------------------------------------
+
+
+def poisson_to_multinomial(L, F):
+    """u_k = sum_j f_jk, F* = F / u, s_i = sum_k l_ik u_k, L* = L u / s; returns L*, F*, s, u."""
+    u = F.sum(axis=0)
+    s = L @ u
+    return L * u / s[:, None], F / u, s, u
+
+
+def multinomial_to_poisson(proportions, frequencies, s, u):
+    """F = u F*, L = s L* / u."""
+    return s[:, None] * proportions / u, frequencies * u
+
+
+def from_clusters(X, labels):
+    """One-hot loadings times row totals, and each cluster's share of every column, floored."""
+    members = (labels[:, None] == np.unique(labels)).astype(float)
+    t = X.sum(axis=1)
+    F = X.T @ members / (t @ members)
+    return np.maximum(members * t[:, None], MINVAL), np.maximum(F, MINVAL)
+
+
+# Topic-SCORE -----------------------------------------------------------------------------------
+
+
+def simplex_distance(x, V):
+    """Return the distance from x to the convex hull of the rows of V, trying every face.
+
+    The nearest point lies inside some face, where it is the projection onto that face's affine
+    hull; projections that fall outside their face are no candidates.
+    """
+    best = np.inf
+    for size in range(1, len(V) + 1):
+        for face in combinations(range(len(V)), size):
+            origin, edges = V[face[0]], V[list(face[1:])] - V[face[0]]
+            weights = np.linalg.lstsq(edges.T, x - origin, rcond=None)[0]
+            if np.all(weights >= -1e-12) and weights.sum() <= 1.0 + 1e-12:
+                best = min(best, np.linalg.norm(x - origin - weights @ edges))
+    return best
+
+
+def hunt_vertices(centers, k):
+    """Return the k of the centres whose simplex lies nearest to the candidates.
+
+    Candidates: the two centres farthest apart, then one by one the centre with the largest mean
+    squared distance to those already chosen, k0 = ceil(1.5 k) in all (k + 2 from k = 10 on). Of all
+    subsets of k candidates the one with the smallest largest distance to any candidate wins.
+    """
+    k0 = int(np.ceil(1.5 * k)) if k < 10 else k + 2
+    squared = ((centers[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2)
+    chosen = list(np.unravel_index(np.argmax(squared), squared.shape))
+    while len(chosen) < k0:
+        mean = squared[chosen].mean(axis=0)
+        mean[chosen] = -np.inf
+        chosen.append(int(np.argmax(mean)))
+    candidates = centers[chosen]
+    return min(
+        (candidates[list(subset)] for subset in combinations(range(k0), k)),
+        key=lambda V: max(simplex_distance(x, V) for x in candidates),
+    )
+
+
+def factors_from_vertices(singular_vectors, vertices):
+    """Return F (columns sum to one) from the right singular vectors and the simplex corners.
+
+    Each row of V[:, 1:] / |V[:, 0]| is written as a mixture of the vertices; negative weights are
+    cut, weights normalised, and the first singular vector gives every row its size.
+    """
+    size = np.abs(singular_vectors[:, 0])
+    points = singular_vectors[:, 1:] / size[:, None]
+    corners = np.column_stack([vertices, np.ones(len(vertices))])
+    weights = np.column_stack([points, np.ones(len(points))]) @ np.linalg.inv(corners)
+    weights = np.maximum(weights, 0.0)
+    F = size[:, None] * weights / weights.sum(axis=1, keepdims=True)
+    return F / F.sum(axis=0)
