@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "anndata": {"models", "inference", "solve", "data", "plots"},
     "cli": {"__init__", "anndata", "models", "inference", "solve", "data", "plots"},
     "__init__": {"anndata", "models", "inference", "solve", "data", "plots"},
+    "__main__": {"cli"},
 }
 ONLY_IN = {
     "dask": "data/distributed.py",
