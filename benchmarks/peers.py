@@ -60,6 +60,8 @@ class Memory:
 
 def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **settings) -> Run:
     """Run this package for a fixed number of iterations, all diagnostics on."""
+    from nmfscale.kernels.rows import level
+
     import nmfscale
 
     model = nmfscale.PoissonNMF(
@@ -68,7 +70,7 @@ def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **sett
     history = model.history_
     points = list(zip(history["seconds"].tolist(), history["loglik"].tolist(), strict=True))
     final = problem.loglik(model.loadings_, model.components_.T)
-    return Run(points, final, nmfscale.__version__)
+    return Run(points, final, f"{nmfscale.__version__} ({level()})")
 
 
 def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 10) -> Run:

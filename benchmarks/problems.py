@@ -22,6 +22,7 @@ SIMULATED = {
     "simulated-large": (30_000, 8_000, 20),
 }
 BUILT_IN = {"docstrings": 10, "docstrings-small": 4}
+PAPER_SIMULATIONS = ("sim_ctm_a", "sim_ctm_b")
 NAMES = (*REAL, *BUILT_IN, *SIMULATED)
 
 
@@ -79,9 +80,19 @@ def reference_folder() -> Path:
     return Path(os.environ["NMFSCALE_DATA"]).parent / "reference"
 
 
-def real_counts(name: str) -> sp.csr_matrix:
-    """Read one real matrix from the folder ``NMFSCALE_DATA``."""
-    reference_folder()
+def load_counts(name: str) -> sp.csr_matrix:
+    """Counts of one problem."""
+    if reason := available(name):
+        raise LookupError(reason)
+    if name in BUILT_IN:
+        from nmfscale.data.corpora import PACKAGES, docstrings
+
+        counts = docstrings(["numpy"] if name == "docstrings-small" else PACKAGES)
+        return sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
+    if name in SIMULATED:
+        from nmfscale.data.simulate import simulate_poisson_nmf
+
+        return sp.csr_matrix(simulate_poisson_nmf(*SIMULATED[name], random_state=1)[0])
     return sp.load_npz(Path(os.environ["NMFSCALE_DATA"]) / f"{name}.npz").tocsr()
 
 
@@ -96,35 +107,22 @@ def em_start(X, n_components: int, *, seed: int = 1, n_iter: int = 50):
 
 def available(name: str) -> str:
     """Reason why a problem cannot be had here, or an empty text."""
-    if name not in NAMES:
+    if name not in (*NAMES, *PAPER_SIMULATIONS):
         return f"{name}: no such problem; there are {', '.join(NAMES)}"
-    if name in REAL and "NMFSCALE_DATA" not in os.environ:
+    if name in (*REAL, *PAPER_SIMULATIONS) and "NMFSCALE_DATA" not in os.environ:
         return f"{name}: skipped, NMFSCALE_DATA is not set"
     return ""
 
 
 def load(name: str) -> Problem:
     """Make one problem, ready to fit."""
-    if reason := available(name):
-        raise LookupError(reason)
+    X = load_counts(name)
     if name in REAL:
         k, goal = REAL[name]
-        X = real_counts(name)
         start = np.load(reference_folder() / f"state_em50_{name}_k{k}.npz")
         best = np.load(reference_folder() / f"best_{name}_k{k}.npz")
         problem = Problem(name, X, start["L"], start["F"], goal)
         problem.best = problem.loglik(best["L"], best["F"])
         return problem
-    if name in SIMULATED:
-        from nmfscale.data.simulate import simulate_poisson_nmf
-
-        n, m, k = SIMULATED[name]
-        X = sp.csr_matrix(simulate_poisson_nmf(n, m, k, random_state=1).X)
-    else:
-        from nmfscale.data.corpora import docstrings
-
-        X, k = sp.csr_matrix(docstrings().X), BUILT_IN[name]
-        if name == "docstrings-small":
-            X = X[::20]
-            X = X[:, np.asarray(X.sum(axis=0)).ravel() > 0]
+    k = BUILT_IN[name] if name in BUILT_IN else SIMULATED[name][2]
     return Problem(name, X, *em_start(X, k))

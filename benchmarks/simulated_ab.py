@@ -61,7 +61,7 @@ def fit(X, L, F, n_iter: int, solver: str, extrapolate: bool, first: int = 0) ->
 
 def experiment(name: str, n_em: int, n_after: int) -> dict[str, Fit]:
     """Run all fits of one data set."""
-    X = problems.real_counts(name)
+    X = problems.load_counts(name)
     start = np.load(problems.reference_folder() / f"start_{name}_k6.npz")
     fits = {
         label: fit(X, start["L50"], start["F50"], n_em, solver, extrapolate)
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--iterations", type=int, nargs=2, default=(N_EM, N_AFTER))
     options = parser.parse_args()
-    found = {name: experiment(name, *options.iterations) for name in ("sim_ctm_a", "sim_ctm_b")}
+    found = {name: experiment(name, *options.iterations) for name in problems.PAPER_SIMULATIONS}
     rows = []
     for name, fits in found.items():
         best = max(curve.loglik.max() for curve in fits.values())

@@ -1,0 +1,185 @@
+"""Nonzeros per second of the kernels, beside the least that any of them must do.
+
+The bound is the time to gather the held factor's rows and to form the expected counts, measured in
+the same run. "Both sides" is every row and every column of the matrix once: two visits a nonzero.
+
+    python benchmarks/kernels.py --problem neurips --topics 6 10 20 50 100
+
+Writes results/kernels.csv and results/kernels.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import problems
+import report
+
+# name -> (function of the kernels, options of the row problem, whether it gives the loss too)
+KERNELS = {
+    "EM": ("visit", {"em_steps": 1}, False),
+    "EM + loss": ("visit", {"em_steps": 1}, True),
+    "Newton": ("visit", {"newton_steps": 1}, False),
+    "EM + Newton": ("visit", {"em_steps": 1, "newton_steps": 1}, True),
+    "SCD, 1 sweep": ("descend", {"newton_steps": 1}, False),
+    "EM + 4 SCD": ("descend", {"em_steps": 1, "newton_steps": 4}, False),
+}
+BOUND = "gather and dot"
+
+
+class Side:
+    """Rows (or columns) of the counts in slices, the factor that moves and the factor held."""
+
+    def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
+        from nmfscale.kernels import rows
+
+        self.counts = rows.SlicedCounts(slices.index, slices.count, slices.offset, slices.n_others)
+        self.n_components = own.shape[1]
+        self.start, self.held = in_lanes(own, order), in_lanes(held, order_of_held)
+        self.total = self.held.sum(axis=0)
+        self.end = np.empty_like(self.start)
+        self.values = np.empty(len(self.start))
+
+    def problem(self, **settings):
+        """Row problem of the kernels with given numbers of steps."""
+        from nmfscale.kernels import rows
+
+        return rows.RowProblem(self.held, self.total, self.n_components, **settings)
+
+
+def in_lanes(factor: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Rows of a factor in lane order, zero in the padding."""
+    from nmfscale.kernels.rows import row_stride
+
+    lanes = np.zeros((len(order), row_stride(factor.shape[1])), factor.dtype)
+    filled = order >= 0
+    lanes[filled, : factor.shape[1]] = factor[order[filled]]
+    return lanes
+
+
+def both_sides(X, n_components: int, dtype) -> list[Side]:
+    """Rows and columns of the first block, with factors of a few EM iterations."""
+    from nmfscale.data.counts import as_counts
+
+    layout = as_counts(X).layout()
+    block = layout.blocks[0]
+    if len(layout.blocks) > 1:
+        raise ValueError(f"{X.nnz} nonzeros make several blocks; this benchmark times one")
+    L, F = problems.em_start(X, n_components, n_iter=5)
+    L, F = L.astype(dtype), F.astype(dtype)
+    return [
+        Side(block.rows, layout.row_order, L, layout.column_order, F),
+        Side(block.columns, layout.column_order, F, layout.row_order, L),
+    ]
+
+
+def calls(sides: list[Side], threads: int) -> dict[str, Callable[[], None]]:
+    """Every kernel as a function that runs it on both sides."""
+    from nmfscale.kernels import rows
+
+    def bound():
+        for side in sides:
+            rows.gather_dot(side.counts, side.problem(), side.start, side.values, n_threads=threads)
+
+    def of_kernel(name, settings, with_loss):
+        def call():
+            for side in sides:
+                wanted = {"loglik_start": side.values} if with_loss else {}
+                getattr(rows, name)(
+                    side.counts,
+                    side.problem(**settings),
+                    side.start,
+                    side.end,
+                    n_threads=threads,
+                    **wanted,
+                )
+
+        return call
+
+    return {BOUND: bound} | {label: of_kernel(*kernel) for label, kernel in KERNELS.items()}
+
+
+def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dict]:
+    """Median time of every kernel, the kernels taking turns."""
+    todo = calls(both_sides(X, n_components, dtype), threads)
+    seconds: dict[str, list[float]] = {name: [] for name in todo}
+    for repeat in range(repeats + 1):
+        for name, call in todo.items():
+            began = time.perf_counter()
+            call()
+            if repeat:
+                seconds[name].append(time.perf_counter() - began)
+    least = float(np.median(seconds[BOUND]))
+    rows = []
+    for name, times in seconds.items():
+        middle = float(np.median(times))
+        rows.append(
+            {
+                "K": n_components,
+                "dtype": np.dtype(dtype).name,
+                "kernel": name,
+                "ms_both_sides": round(1e3 * middle, 4),
+                "million_nonzeros_per_second": round(2 * X.nnz / middle / 1e6, 1),
+                "share_of_bound": round(least / middle, 3),
+            }
+        )
+    return rows
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    """Draw rates against K, one panel per type."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for ax, dtype in zip(axes, ("float64", "float32"), strict=True):
+        for name in (BOUND, *KERNELS):
+            mine = [row for row in rows if row["dtype"] == dtype and row["kernel"] == name]
+            rates = [row["million_nonzeros_per_second"] for row in mine]
+            style = "k--" if name == BOUND else "o-"
+            ax.loglog([row["K"] for row in mine], rates, style, label=name)
+        ax.set(title=dtype, xlabel="K")
+        ax.grid(alpha=0.3)
+    axes[0].set_ylabel("million nonzeros a second")
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Time every kernel for every K and type."""
+    from nmfscale.kernels.rows import level
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problem", help="whose counts; neurips where it can be had")
+    parser.add_argument("--topics", type=int, nargs="+", default=[6, 10, 20, 50, 100])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    options = parser.parse_args()
+    name = options.problem or ("docstrings" if problems.available("neurips") else "neurips")
+    X = problems.load_counts(name)
+    rows = []
+    for n_components in options.topics:
+        for dtype in (np.float64, np.float32):
+            found = measure(X, n_components, dtype, options.threads, options.repeats)
+            for row in found:
+                print(*row.values(), sep="\t", flush=True)
+            rows += found
+    rows = [{"problem": name, "level": level(), **row} for row in rows]
+    options.results.mkdir(parents=True, exist_ok=True)
+    report.write_csv(options.results / "kernels.csv", rows)
+    draw(rows, options.results / "kernels.png")
+
+
+if __name__ == "__main__":
+    main()
