@@ -1,0 +1,1 @@
+"""Counts: where they live and how they are read; knows no model."""

@@ -1,0 +1,397 @@
+"""Any matrix to checked arrays of compressed sparse rows.
+
+A structure is checked before compiled code of others touches it: an index out of range would
+otherwise write outside an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Whole numbers beyond this are not exact in float64.
+LARGEST_COUNT = 2**53
+
+# Entries examined at a time: their temporaries stay in the processor's cache.
+CHUNK = 2**18
+
+
+class EntryTypeError(TypeError, ValueError):
+    """An entry of an object array is not a number (a TypeError for scikit-learn's sake)."""
+
+
+class Place(NamedTuple):
+    """Who asks and what rows and columns are called, for messages."""
+
+    whom: str
+    sample_names: Any = None
+    feature_names: Any = None
+
+    def entry(self, row: int, column: int, value: Any) -> str:
+        """Name one entry by its numbers, its names where known, and its value."""
+        of_row, of_column = (
+            "" if names is None or at >= len(names) else f" ({str(names[at])!r})"
+            for names, at in ((self.sample_names, row), (self.feature_names, column))
+        )
+        return f"row {row}{of_row}, column {column}{of_column} holds {value!s}"
+
+
+class CompressedRows(NamedTuple):
+    """Counts without duplicates and explicit zeros, and what was found or changed."""
+
+    indptr: Array
+    indices: Array
+    data: Array
+    shape: tuple[int, int]
+    has_sorted_indices: bool
+    first_fraction: str | None
+    notes: list[str]
+
+
+class Findings(NamedTuple):
+    """What one pass over the entries tells."""
+
+    rising: bool
+    n_zeros: int
+    first_fraction: str | None
+
+
+def compressed_rows(matrix: Any, place: Place) -> CompressedRows:
+    """Convert a dense or sparse matrix, check every entry, and bring it into canonical form."""
+    if sp.issparse(matrix):
+        indptr, indices, data, shape = _rows_of_sparse(matrix, place)
+    else:
+        indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, place), place)
+    notes = []
+    findings = _examine(indptr, indices, data, place)
+    if not findings.rising and _has_duplicates(indptr, indices, shape):
+        n_stored = data.size
+        indptr, indices, data = _sum_duplicates(indptr, indices, data, shape)
+        findings = _examine(indptr, indices, data, place)
+        notes.append(f"{n_stored - data.size:,} duplicate entries were added up")
+    if findings.n_zeros:
+        indptr, indices, data = _drop_zeros(indptr, indices, data, shape)
+        notes.append(f"{findings.n_zeros:,} explicit zeros were left out")
+    data = _canonical_type(data)
+    return CompressedRows(
+        indptr, indices, data, shape, findings.rising, findings.first_fraction, notes
+    )
+
+
+def _rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
+    """Row pointers, column numbers, values and shape of a sparse matrix of any format."""
+    if matrix.ndim != 2:
+        _refuse_dimensions(matrix.ndim, matrix, place)
+    _check_shape(matrix.shape)
+    _check_kind(matrix.dtype, place, None)
+    _check_parts(matrix, place.whom)
+    rows = _rows_of_triplets(matrix) if matrix.format == "coo" else matrix.tocsr()
+    n_stored = int(rows.indptr[-1])
+    indptr, indices = (_index_array(numbers) for numbers in (rows.indptr, rows.indices[:n_stored]))
+    data = np.ascontiguousarray(rows.data[:n_stored])
+    if data.dtype.kind == "O":
+        data = _numbers(data, place)
+    return indptr, indices, _working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
+
+
+def _rows_of_triplets(matrix: Any) -> Any:
+    """CSR of a COO matrix: scipy adds duplicates up in the matrix's own, maybe narrow, type."""
+    rows = matrix.tocsr()
+    if matrix.dtype.kind in "biu":
+        before, after = (part.data.sum(dtype=np.float64) for part in (matrix, rows))
+        if before != after:
+            return matrix.astype(np.int64).tocsr()
+    return rows
+
+
+def rows_of_blocks(matrix: Any, n_entries: int = CHUNK) -> tuple[Array, Array, Array]:
+    """Compress a dense matrix that can be sliced by rows, an array or an HDF5 dataset."""
+    n_rows, n_columns = matrix.shape
+    step = max(1, n_entries // n_columns)
+    narrow = index_type(n_columns)
+    lengths, columns, values = [], [], []
+    for start in range(0, n_rows, step):
+        block = np.asarray(matrix[start : start + step])
+        stored = block != 0
+        lengths.append(np.count_nonzero(stored, axis=1))
+        columns.append(np.nonzero(stored)[1].astype(narrow))
+        values.append(block[stored])
+    indptr = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
+    indices = np.concatenate(columns)
+    columns.clear()
+    return indptr.astype(index_type(indices.size)), indices, np.concatenate(values)
+
+
+def index_type(largest: int) -> type[np.signedinteger[Any]]:
+    """Type of numbers up to `largest`."""
+    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+
+
+def _rows_of_dense(array: Array, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
+    indptr, indices, data = rows_of_blocks(array)
+    return indptr, indices, _working_type(data), (array.shape[0], array.shape[1])
+
+
+# ---------------------------------------------------------------------------
+# Checks of what was given
+
+
+def _as_dense(matrix: Any, place: Place) -> Array:
+    """Return a two-dimensional array of real numbers, not copied if it is one."""
+    if hasattr(matrix, "dask") and hasattr(matrix, "compute"):
+        raise TypeError(
+            f"{place.whom} is a dask collection; pass its .compute() to hold it in memory."
+        )
+    if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
+        raise ValueError(f"{place.whom} has masked entries; fill them (.filled) before the fit.")
+    array = np.asarray(matrix)
+    _check_kind(array.dtype, place, array)
+    if array.ndim != 2:
+        _refuse_dimensions(array.ndim, array, place)
+    _check_shape(array.shape)
+    return _numbers(array, place) if array.dtype.kind == "O" else array
+
+
+def _check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
+    if dtype.kind in "biufO":
+        return
+    first = ""
+    if array is not None and array.ndim == 2 and array.size:
+        first = f" ({place.entry(0, 0, repr(array[0, 0]))})"
+    if dtype.kind == "c":
+        raise ValueError(
+            f"Complex data not supported: {place.whom} has dtype {dtype}{first}. "
+            "Pass its real part if that is what was counted."
+        )
+    raise ValueError(
+        f"{place.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
+        "Convert the data to numbers first."
+    )
+
+
+def _refuse_dimensions(ndim: int, array: Any, place: Place) -> NoReturn:
+    if ndim < 2:
+        what = "scalar" if ndim == 0 else "1D"
+        raise ValueError(
+            f"Expected 2D array, got {what} array instead:\narray={array}.\n"
+            "Reshape your data either using array.reshape(-1, 1) if it has a single feature "
+            "or array.reshape(1, -1) if it contains a single sample."
+        )
+    raise ValueError(
+        f"Found array with dim {ndim} (shape={array.shape}), while {place.whom} expects 2: "
+        "samples x features. Reshape your data."
+    )
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    for size, what in zip(shape, ("sample", "feature"), strict=True):
+        if size == 0:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={tuple(shape)}) "
+                "while a minimum of 1 is required."
+            )
+
+
+def _numbers(array: Array, place: Place) -> Array:
+    """float64 of an object array, or an error that names the entry that is no number."""
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        for at, value in np.ndenumerate(array):
+            try:
+                float(value)
+            except (TypeError, ValueError) as error:
+                where = f"{at} holds {value!r}" if len(at) != 2 else place.entry(*at, repr(value))
+                raise EntryTypeError(
+                    f"{place.whom} has an entry that is no number: {where} ({error}). "
+                    "Convert the data to numbers first."
+                ) from None
+        raise
+
+
+def _check_parts(matrix: Any, whom: str) -> None:
+    """Check the index arrays of a sparse matrix."""
+    n_rows, n_columns = matrix.shape
+    if matrix.format == "coo":
+        if not len(matrix.row) == len(matrix.col) == len(matrix.data):
+            raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
+        _check_range(matrix.row, n_rows, "row", whom)
+        _check_range(matrix.col, n_columns, "col", whom)
+    elif matrix.format in ("csr", "csc", "bsr"):
+        height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
+        sizes = (n_rows // height, n_columns // width)
+        sizes = sizes[::-1] if matrix.format == "csc" else sizes
+        _check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
+
+
+def _check_structure(
+    indptr: Array, indices: Array, n_data: int, n_major: int, n_minor: int, whom: str
+) -> None:
+    """Check compressed rows (or columns): pointers that rise to the end, numbers in range."""
+    for numbers, name in ((indptr, "indptr"), (indices, "indices")):
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ValueError(f"Corrupt sparse matrix {whom}: {name} is no 1-d array of integers.")
+    if len(indptr) != n_major + 1:
+        raise ValueError(
+            f"Corrupt sparse matrix {whom}: indptr has {len(indptr)} entries, not {n_major + 1}."
+        )
+    if indptr[0] != 0:
+        raise ValueError(f"Corrupt sparse matrix {whom}: indptr starts at {indptr[0]}, not at 0.")
+    falls = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if falls.size:
+        raise ValueError(f"Corrupt sparse matrix {whom}: indptr falls after entry {falls[0]}.")
+    if indptr[-1] > min(len(indices), n_data):
+        raise ValueError(
+            f"Corrupt sparse matrix {whom}: indptr ends at {indptr[-1]}, but there are "
+            f"{len(indices)} indices and {n_data} values."
+        )
+    _check_range(indices[: int(indptr[-1])], n_minor, "indices", whom)
+
+
+def _check_range(numbers: Array, size: int, what: str, whom: str) -> None:
+    """Check that all numbers lie between 0 and size - 1."""
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+        first = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
+        raise ValueError(
+            f"Corrupt sparse matrix {whom}: entry {first} of {what} is {numbers[first]}, "
+            f"outside 0 to {size - 1}."
+        )
+
+
+# ---------------------------------------------------------------------------
+# Checks of the entries
+
+
+def _row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about `n_entries` entries each."""
+    cuts = np.searchsorted(indptr, np.arange(n_entries, int(indptr[-1]), n_entries))
+    edges = np.unique(np.concatenate(([0], cuts, [len(indptr) - 1]))).tolist()
+    return zip(edges[:-1], edges[1:], strict=True)
+
+
+def _examine(indptr: Array, indices: Array, data: Array, place: Place) -> Findings:
+    """Refuse what cannot be a count; find out about order, zeros and fractions."""
+    rising, n_zeros, first_fraction = True, 0, None
+    for first, last in _row_chunks(indptr, CHUNK):
+        start, stop = int(indptr[first]), int(indptr[last])
+        if start == stop:
+            continue
+        values, columns = data[start:stop], indices[start:stop]
+        with np.errstate(invalid="ignore"):
+            least, most = values.min().item(), values.max().item()
+        if not (least >= 0 and most <= LARGEST_COUNT):
+            _refuse_value(indptr, indices, data, start, stop, place)
+        if least == 0:
+            n_zeros += values.size - int(np.count_nonzero(values))
+        if first_fraction is None and data.dtype.kind == "f":
+            whole = np.rint(values) == values
+            if not whole.all():
+                at = start + int(np.argmin(whole))
+                first_fraction = place.entry(*_row_and_column(indptr, indices, at), data[at])
+        if rising:
+            rises = columns[1:] > columns[:-1]
+            # From the last entry of a row to the first of the next, any step is fine.
+            ends = indptr[first + 1 : last] - start
+            rises[ends[(ends > 0) & (ends < stop - start)] - 1] = True
+            rising = bool(rises.all())
+    return Findings(rising, n_zeros, first_fraction)
+
+
+def _row_and_column(indptr: Array, indices: Array, at: int) -> tuple[int, int]:
+    return int(np.searchsorted(indptr, at, side="right")) - 1, int(indices[at])
+
+
+def _refuse_value(
+    indptr: Array, indices: Array, data: Array, start: int, stop: int, place: Place
+) -> NoReturn:
+    """Name the first entry of the range that cannot be a count."""
+    values = data[start:stop]
+    refusals = (
+        (np.isnan, f"Input X contains NaN, passed to {place.whom}", "leave out or fill in its row"),
+        (np.isinf, f"Input X contains infinity, passed to {place.whom}", "correct the entry"),
+        (
+            lambda counts: counts < 0,
+            f"Negative values in data passed to {place.whom}",
+            "pass the raw counts, not scaled or log-transformed values",
+        ),
+        (
+            lambda counts: counts > LARGEST_COUNT,
+            f"A count above 2**53 passed to {place.whom}",
+            "rescale the counts",
+        ),
+    )
+    for test, fault, remedy in refusals:
+        found = np.flatnonzero(test(values))
+        if found.size:
+            at = start + int(found[0])
+            where = place.entry(*_row_and_column(indptr, indices, at), data[at])
+            raise ValueError(f"{fault}: {where}; {remedy}.")
+    raise AssertionError("no entry to refuse")
+
+
+# ---------------------------------------------------------------------------
+# Canonical form, always in copies
+
+
+def _has_duplicates(indptr: Array, indices: Array, shape: tuple[int, int]) -> bool:
+    """Whether a column number stands twice in a row, in linear time also for unsorted rows."""
+    for first, last in _row_chunks(indptr, max(CHUNK, shape[1])):
+        start, stop = int(indptr[first]), int(indptr[last])
+        pattern = sp.csr_array(
+            (
+                np.empty(stop - start, dtype=np.int8),
+                indices[start:stop],
+                indptr[first : last + 1] - start,
+            ),
+            shape=(last - first, shape[1]),
+        )
+        if not pattern.tocsc().has_canonical_format:
+            return True
+    return False
+
+
+def _sum_duplicates(
+    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
+) -> tuple[Array, Array, Array]:
+    # float64 adds whole numbers exactly where the own type of the counts could overflow.
+    wide = sp.csr_array((data.astype(np.float64), indices.copy(), indptr.copy()), shape=shape)
+    wide.sum_duplicates()
+    fits = data.dtype.kind == "f" or wide.data.max() <= np.iinfo(data.dtype).max
+    return wide.indptr, wide.indices, wide.data.astype(data.dtype if fits else np.int64)
+
+
+def _drop_zeros(
+    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
+) -> tuple[Array, Array, Array]:
+    kept = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
+    kept.eliminate_zeros()
+    return kept.indptr, kept.indices, kept.data
+
+
+def _index_array(numbers: Array) -> Array:
+    """int32 or int64, contiguous and in native byte order."""
+    if numbers.dtype in (np.int32, np.int64):
+        return np.ascontiguousarray(numbers)
+    return np.ascontiguousarray(numbers, dtype=np.int64)
+
+
+def _working_type(data: Array) -> Array:
+    """Give the counts a type to work with: native byte order, no bool, no odd float."""
+    if data.dtype.kind == "b":
+        return data.view(np.uint8)
+    if data.dtype.kind == "f" and data.dtype.itemsize not in (4, 8):
+        with np.errstate(over="ignore"):
+            return data.astype(np.float32 if data.dtype.itemsize == 2 else np.float64)
+    return data.astype(data.dtype.newbyteorder("="), copy=False)
+
+
+def _canonical_type(data: Array) -> Array:
+    """One of the seven types that kernels read; checked counts only, so views suffice."""
+    same = {"int8": np.uint8, "int16": np.uint16, "uint64": np.int64}.get(data.dtype.name)
+    return data if same is None else data.view(same)

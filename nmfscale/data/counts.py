@@ -1,0 +1,376 @@
+"""Counts in memory, and the one place where a matrix of counts is checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .compressed import Place, compressed_rows
+
+# Entries summed at a time, so that what NumPy converts for it stays small.
+_CHUNK = 2**18
+
+Whole = Literal["warn", "allow", "require"]
+
+
+class Counts:
+    """A table of counts, samples x features, checked and ready for a fit.
+
+    Made by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows:
+    no negative, infinite or missing value, no explicit zero, no duplicate entry; the column
+    numbers within a row need not be sorted. They are read-only views of the arrays that were
+    given wherever those could be used as they are.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Compressed sparse rows; index types int32 or int64, also mixed.
+    shape : tuple of int
+        Number of samples and of features.
+    sample_names, feature_names : array-like of str, optional
+        Names of the rows and of the columns.
+    groups : array-like, optional
+        One label per sample.
+    notes : sequence of str, default=()
+        What was changed or left out on the way, for :meth:`report`.
+    has_sorted_indices : bool, default=False
+        Whether the column numbers rise within every row.
+    first_fraction : str, optional
+        Where the first count that is not a whole number stands.
+
+    Notes
+    -----
+    Every parameter is also an attribute of the same name.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[Any],
+        indices: NDArray[Any],
+        data: NDArray[Any],
+        shape: tuple[int, int],
+        *,
+        sample_names: Any = None,
+        feature_names: Any = None,
+        groups: Any = None,
+        notes: Sequence[str] = (),
+        has_sorted_indices: bool = False,
+        first_fraction: str | None = None,
+    ) -> None:
+        self.shape = shape
+        self.indptr = _read_only(indptr)
+        self.indices = _read_only(indices)
+        self.data = _read_only(data)
+        self.sample_names = _labels(sample_names, shape[0], "sample_names", "row")
+        self.feature_names = _labels(feature_names, shape[1], "feature_names", "column")
+        self.groups = _labels(groups, shape[0], "groups", "row")
+        self.notes = tuple(notes)
+        self.has_sorted_indices = has_sorted_indices
+        self.first_fraction = first_fraction
+        self._layout: Any = None
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return int(self.data.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
+        return self.data.dtype
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether every count is a whole number."""
+        return self.first_fraction is None
+
+    @cached_property
+    def row_nnz(self) -> NDArray[np.int64]:
+        """Number of nonzero counts of each sample, (n_samples,)."""
+        return np.diff(self.indptr).astype(np.int64)
+
+    @cached_property
+    def column_nnz(self) -> NDArray[np.int64]:
+        """Number of nonzero counts of each feature, (n_features,)."""
+        size = self.shape[1]
+        found = np.zeros(size, dtype=np.int64)
+        for start, stop in self._entry_chunks():
+            found += np.bincount(self.indices[start:stop], minlength=size)
+        return found
+
+    @cached_property
+    def row_totals(self) -> NDArray[np.float64]:
+        """Sum of the counts of each sample, (n_samples,)."""
+        totals = np.zeros(self.shape[0])
+        filled = np.flatnonzero(self.row_nnz)
+        if filled.size:
+            # Empty rows are left out: reduceat would give them their neighbour's first count.
+            totals[filled] = np.add.reduceat(self.data, self.indptr[filled], dtype=np.float64)
+        return totals
+
+    @cached_property
+    def column_totals(self) -> NDArray[np.float64]:
+        """Sum of the counts of each feature, (n_features,)."""
+        size = self.shape[1]
+        totals = np.zeros(size)
+        for start, stop in self._entry_chunks():
+            part = slice(start, stop)
+            totals += np.bincount(self.indices[part], weights=self.data[part], minlength=size)
+        return totals
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.row_totals.sum())
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest count."""
+        return float(self.data.max()) if self.nnz else 0.0
+
+    @property
+    def n_empty_rows(self) -> int:
+        """Number of samples without any count."""
+        return int(np.count_nonzero(self.row_nnz == 0))
+
+    @property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        return int(np.count_nonzero(self.column_nnz == 0))
+
+    def layout(self) -> Any:
+        """Row blocks in both orders, as the kernels read them; built once."""
+        if self._layout is None:
+            from .layout import build_layout
+
+            self._layout = build_layout(self)
+        return self._layout
+
+    def report(self) -> str:
+        """Describe what was found.
+
+        Returns
+        -------
+        str
+            Several lines: shape, nonzeros, kind and size of the counts, empty rows and
+            columns, duplicate names, and what was changed on the way.
+        """
+        n_rows, n_columns = self.shape
+        kind = "integer" if self.is_integer else f"not integer ({self.first_fraction})"
+        lines = [
+            f"samples x features  {n_rows:,} x {n_columns:,}",
+            f"nonzero counts      {self.nnz:,} ({self.nnz / (n_rows * n_columns):.3%})",
+            f"counts              {kind}, {self.dtype}, total {self.total:,.12g}, "
+            f"largest {self.largest:,.12g}",
+            f"empty               {self.n_empty_rows:,} rows, {self.n_empty_columns:,} columns",
+        ]
+        for what, names in (("sample", self.sample_names), ("feature", self.feature_names)):
+            if names is None:
+                lines.append(f"{what + ' names':<20}none")
+            else:
+                repeated = names.size - len(set(names.tolist()))
+                lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
+        if self.groups is not None:
+            lines.append(f"groups              {len(set(self.groups.tolist())):,}")
+        lines.extend(f"note                {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Shape, number of nonzero counts and their type."""
+        n_rows, n_columns = self.shape
+        return f"<Counts {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
+
+    def _entry_chunks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of entries, so that bincount's conversions stay small."""
+        step = max(_CHUNK, self.shape[1])
+        for start in range(0, self.nnz, step):
+            yield start, min(start + step, self.nnz)
+
+
+def as_counts(
+    X: Any, *, layer: str | None = None, integer: Whole = "warn", whom: str = "X"
+) -> Counts:
+    """Check a matrix of counts and bring it into compressed sparse rows.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or array, AnnData, DataFrame, path or Counts
+        Counts, samples x features (n_samples, n_features). It is never written to, and its
+        arrays are used as they are if they are compressed sparse rows without duplicates and
+        explicit zeros. A path is read by :func:`read_counts`.
+    layer : str, optional
+        Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
+    integer : {"warn", "allow", "require"}, default="warn"
+        What to do about counts that are not whole numbers: warn once, say nothing, or refuse.
+    whom : str, default="X"
+        Name of the asking estimator or file, for messages.
+
+    Returns
+    -------
+    Counts
+        The counts in their own type, with the names found in a DataFrame or AnnData object.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative, infinite, missing, complex or above 2**53, if there is no row
+        or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.data.counts import as_counts
+    >>> counts = as_counts(np.array([[0, 2, 1], [3, 0, 0]]))
+    >>> counts
+    <Counts 2 x 3, 3 nonzero, int64>
+    >>> counts.column_totals
+    array([3., 2., 1.])
+    """
+    if integer not in ("warn", "allow", "require"):
+        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
+    if isinstance(X, (str, os.PathLike)):
+        from .stored import read_counts
+
+        return read_counts(X, layer=layer, integer=integer)
+    anndata = sys.modules.get("anndata")
+    if anndata is not None and isinstance(X, anndata.AnnData):
+        return annotated_counts(X, layer=layer, integer=integer, whom=whom)
+    if layer is not None:
+        raise ValueError(
+            f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
+        )
+    if isinstance(X, Counts):
+        if integer == "require":
+            _mind_fraction(X.first_fraction, integer, whom)
+        return X
+    if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+        return checked_counts(
+            _frame_matrix(X),
+            integer=integer,
+            whom=whom,
+            sample_names=_frame_labels(getattr(X, "index", None)),
+            feature_names=_frame_labels(X.columns),
+        )
+    return checked_counts(X, integer=integer, whom=whom)
+
+
+def checked_counts(
+    matrix: Any,
+    *,
+    integer: Whole = "warn",
+    whom: str = "X",
+    sample_names: Any = None,
+    feature_names: Any = None,
+    groups: Any = None,
+    notes: Sequence[str] = (),
+) -> Counts:
+    """Check a plain matrix, dense or sparse, and attach its names."""
+    rows = compressed_rows(matrix, Place(whom, sample_names, feature_names))
+    _mind_fraction(rows.first_fraction, integer, whom)
+    return Counts(
+        rows.indptr,
+        rows.indices,
+        rows.data,
+        rows.shape,
+        sample_names=sample_names,
+        feature_names=feature_names,
+        groups=groups,
+        notes=[*notes, *rows.notes],
+        has_sorted_indices=rows.has_sorted_indices,
+        first_fraction=rows.first_fraction,
+    )
+
+
+def annotated_counts(
+    adata: Any,
+    *,
+    layer: str | None = None,
+    raw: bool = False,
+    groups: str | None = None,
+    integer: Whole = "warn",
+    whom: str = "X",
+) -> Counts:
+    """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
+    if raw and layer is not None:
+        raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
+    known = ", ".join(map(repr, adata.layers)) or "none"
+    if raw and adata.raw is None:
+        raise ValueError(f"The AnnData object has no raw; its layers: {known}.")
+    if layer is not None and layer not in adata.layers:
+        raise ValueError(f"No layer {layer!r} in the AnnData object; its layers: {known}.")
+    source = adata.raw if raw else adata
+    matrix = source.X if layer is None else adata.layers[layer]
+    if matrix is None:
+        raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
+    return checked_counts(
+        matrix.to_memory() if hasattr(matrix, "to_memory") else matrix,
+        integer=integer,
+        whom=whom,
+        sample_names=adata.obs_names,
+        feature_names=source.var_names,
+        groups=None if groups is None else _group_labels(adata.obs, groups),
+    )
+
+
+def _group_labels(obs: Any, column: str) -> NDArray[Any]:
+    if column not in obs.columns:
+        known = ", ".join(map(repr, obs.columns)) or "none"
+        raise ValueError(f"No column {column!r} in obs; its columns: {known}.")
+    labels = obs[column].astype(object).to_numpy(copy=True)
+    labels[obs[column].isna().to_numpy()] = "missing"
+    return labels
+
+
+def _frame_matrix(frame: Any) -> Any:
+    """Return the numbers of a DataFrame, sparse if all its columns are."""
+    dtypes = list(frame.dtypes)
+    if dtypes and all(type(dtype).__name__ == "SparseDtype" for dtype in dtypes):
+        return frame.sparse.to_coo()
+    if dtypes and all(isinstance(dtype, np.dtype) for dtype in dtypes):
+        return frame.to_numpy(dtype=np.result_type(*dtypes))
+    try:
+        return frame.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        return frame.to_numpy()
+
+
+def _frame_labels(index: Any) -> Any:
+    """Names of an index; None for the numbering that pandas makes up."""
+    return None if index is None or type(index).__name__ == "RangeIndex" else list(map(str, index))
+
+
+def _labels(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
+    if labels is None:
+        return None
+    labels = np.asarray(labels)
+    if labels.shape != (size,):
+        raise ValueError(f"{name} has shape {labels.shape}, but there are {size} {of}s.")
+    return labels
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """View an array so that the caller's memory cannot be written through it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:
+    """Warn of, or refuse, counts that are not whole numbers."""
+    if first_fraction is None or integer == "allow":
+        return
+    message = f"{whom} holds counts that are not whole numbers: {first_fraction}. "
+    if integer == "require":
+        raise ValueError(f"{message}Pass the raw counts (for AnnData: perhaps in a layer or raw).")
+    warnings.warn(
+        f"{message}They are fitted as they are; pass integer='allow' to say that you mean it.",
+        UserWarning,
+        stacklevel=4,
+    )
