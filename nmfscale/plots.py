@@ -609,7 +609,8 @@ def _bars(
     ends = 0.33 * np.maximum(shares, rivals) / max(shares.max(), rivals.max())
     scale = ends / np.maximum(shares, rivals)
     ax.barh(y, scale * shares, left=left, height=0.78, color=color)
-    ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color="0.35", linewidth=1.4)
+    for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
+        ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
     for height, name, share, end in zip(y, names, shares, ends, strict=True):
         shown = name if len(name) <= 20 else name[:19] + "\N{HORIZONTAL ELLIPSIS}"
         percent = f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:#.2g}"

@@ -1,0 +1,398 @@
+"""The command line: what it writes, where it says so, and how it fails."""
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import nmfscale
+from nmfscale.cli import main
+
+FIT = ["--seed", "1", "--max-iter", "15", "--threads", "1"]
+
+
+def simulated(n=60, m=40, seed=0):
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(3, 0.2), size=n)
+    frequencies = rng.dirichlet(np.full(m, 0.3), size=3)
+    return rng.poisson(200 * shares @ frequencies).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Counts without names (.npz), with names (.h5ad), and a model of each."""
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    folder = tmp_path_factory.mktemp("cli")
+    counts = simulated()
+    sp.save_npz(folder / "counts.npz", sp.csr_array(counts))
+    sp.save_npz(folder / "turned.npz", sp.csr_array(counts.T))
+    sp.save_npz(folder / "narrow.npz", sp.csr_array(counts[:, :30]))
+    obs = pandas.DataFrame(index=[f"cell {i}" for i in range(60)])
+    var = pandas.DataFrame(index=[f"gene {j}" for j in range(40)])
+    for name, index in (("named", var), ("renamed", var[::-1])):
+        adata = anndata.AnnData(X=sp.csr_matrix(counts), obs=obs, var=index)
+        adata.layers["twice"] = adata.X * 2
+        adata.write_h5ad(folder / f"{name}.h5ad")
+    for source, model in (("counts.npz", "model.h5"), ("named.h5ad", "named.h5")):
+        arguments = ["fit", folder / source, "-k", "3", "-o", folder / model, "--quiet"]
+        assert main([*map(str, arguments), *FIT]) == 0
+    return folder
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+def failure(capsys, *words):
+    """Return the one line that a failing command writes."""
+    assert run(*words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nmfscale: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+class TestFit:
+    def test_same_model_as_in_python(self, folder, tmp_path, capsys):
+        target = tmp_path / "model.h5"
+        assert run("fit", folder / "counts.npz", "-k", 3, "-o", target, *FIT) == 0
+        out, err = capsys.readouterr()
+        model = nmfscale.load(target)
+        expected = nmfscale.TopicModel(3, random_state=1, max_iter=15).fit(simulated())
+        np.testing.assert_array_equal(model.components_, expected.components_)
+        np.testing.assert_array_equal(model.loadings_, expected.loadings_)
+        assert f"{expected.loglik_:,.2f}" in out
+        assert str(target) in out
+        assert "60 x 40" in err
+
+    def test_quiet_says_results_only(self, folder, tmp_path, capsys):
+        target = tmp_path / "model.h5"
+        words = ["fit", folder / "counts.npz", "-k", 2, "-o", target, "--quiet", "--tol", 0]
+        assert run(*words, "--max-iter", 2, "--seed", 1) == 0
+        out, err = capsys.readouterr()
+        assert [line.split()[0] for line in out.splitlines()] == [
+            "log-likelihood",
+            "iterations",
+            "model",
+        ]
+        assert all(line.startswith("nmfscale: warning:") for line in err.splitlines())
+        assert nmfscale.load(target).n_iter_ == 2
+
+    def test_every_option_arrives(self, folder, tmp_path):
+        target = tmp_path / "model.h5"
+        words = ["fit", folder / "counts.npz", "-k", 4, "-o", target, "--model", "poisson"]
+        words += ["--solver", "scd", "--init", "random", "--seed", 7, "--max-iter", 3]
+        words += ["--tol", "0.5", "--threads", 2, "--dtype", "float32", "--quiet"]
+        assert run(*words) == 0
+        model = nmfscale.load(target)
+        assert type(model) is nmfscale.PoissonNMF
+        assert model.components_.dtype == np.float32
+        parameters = model.get_params()
+        expected = {
+            "n_components": 4,
+            "solver": "scd",
+            "init": "random",
+            "random_state": 7,
+            "max_iter": 3,
+            "tol": 0.5,
+            "n_threads": 2,
+        }
+        assert {name: parameters[name] for name in expected} == expected
+
+    def test_layer_and_transpose(self, folder, tmp_path):
+        words = ["-k", 2, "--quiet", *FIT]
+        layer, turned = tmp_path / "layer.h5", tmp_path / "turned.h5"
+        assert run("fit", folder / "named.h5ad", "--layer", "twice", "-o", layer, *words) == 0
+        assert run("fit", folder / "turned.npz", "--transpose", "-o", turned, *words) == 0
+        model = nmfscale.load(layer)
+        assert model.sample_names_[0] == "cell 0"
+        assert model.feature_names_in_[39] == "gene 39"
+        np.testing.assert_allclose(model.size_factors_, 2 * simulated().sum(axis=1), rtol=1e-6)
+        assert nmfscale.load(turned).components_.shape == (2, 40)
+
+    def test_refusals(self, folder, tmp_path, capsys, monkeypatch):
+        counts = folder / "counts.npz"
+        target = tmp_path / "model.h5"
+        target.write_text("precious")
+        assert "exists; choose another name, or replace it with --force" in failure(
+            capsys, "fit", counts, "-k", 2, "-o", target
+        )
+        assert target.read_text() == "precious"
+        absent = tmp_path / "absent" / "model.h5"
+        assert f"there is no folder {absent.parent}" in failure(
+            capsys, "fit", counts, "-k", 2, "-o", absent
+        )
+        assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)
+        new = tmp_path / "new.h5"
+        assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
+        assert "'novel'" in failure(
+            capsys, "fit", counts, "-k", 2, "-o", new, "--quiet", "--solver", "novel"
+        )
+        assert "--genome" not in failure(
+            capsys, "fit", counts, "-k", 2, "-o", new, "--genome", "hg19"
+        )
+        assert os.listdir(tmp_path) == ["model.h5"]
+
+    def test_force_replaces(self, folder, tmp_path):
+        target = tmp_path / "model.h5"
+        target.write_text("not precious")
+        words = ["-k", 2, "-o", target, "--quiet", "--force", *FIT]
+        assert run("fit", folder / "counts.npz", *words) == 0
+        assert nmfscale.load(target).components_.shape == (2, 40)
+
+    def test_interrupt(self, folder, tmp_path, capsys, monkeypatch):
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(nmfscale.TopicModel, "fit", interrupted)
+        words = ["-k", 2, "-o", tmp_path / "model.h5", "--quiet"]
+        assert run("fit", folder / "counts.npz", *words) == 130
+        assert capsys.readouterr().err == "nmfscale: interrupted\n"
+        assert os.listdir(tmp_path) == []
+
+    def test_debug_shows_the_traceback(self, tmp_path, capsys):
+        assert run("fit", "nowhere.npz", "-k", 2, "-o", tmp_path / "model.h5", "--debug") == 1
+        assert "Traceback" in capsys.readouterr().err
+
+
+class TestTransform:
+    def test_every_format_holds_the_same_numbers(self, folder, tmp_path, capsys):
+        expected = nmfscale.load(folder / "named.h5").transform(simulated())
+        for name in ("out.npz", "out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz"):
+            words = [folder / "named.h5", folder / "named.h5ad", "-o", tmp_path / name]
+            assert run("transform", *words) == 0
+            assert f"60 x 3, {tmp_path / name}" in capsys.readouterr().out
+        with np.load(tmp_path / "out.npz") as arrays:
+            np.testing.assert_array_equal(arrays["loadings"], expected)
+            assert arrays["sample_names"][59] == "cell 59"
+        plain = (tmp_path / "out.csv").read_bytes()
+        assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()) == plain
+        tabbed = (tmp_path / "out.tsv").read_bytes()
+        assert tabbed == plain.replace(b",", b"\t")
+        assert gzip.decompress((tmp_path / "out.tsv.gz").read_bytes()) == tabbed
+        head, *lines = plain.decode().splitlines()
+        assert head == "sample,topic_1,topic_2,topic_3"
+        assert lines[3].split(",")[0] == "cell 3"
+        read = np.array([line.split(",")[1:] for line in lines], dtype=np.float64)
+        np.testing.assert_array_equal(read, expected)
+
+    def test_samples_without_names_are_numbered(self, folder, tmp_path):
+        words = [folder / "model.h5", folder / "counts.npz", "-o", tmp_path / "out.tsv"]
+        assert run("transform", *words, "--threads", 1) == 0
+        assert (tmp_path / "out.tsv").read_text().splitlines()[1].split("\t")[0] == "0"
+
+    def test_refusals(self, folder, tmp_path, capsys):
+        out = tmp_path / "out.npz"
+        named, counts = folder / "named.h5", folder / "counts.npz"
+        assert "must end with one of .npz, .csv" in failure(
+            capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
+        )
+        assert "narrow.npz has 30 features, " in failure(
+            capsys, "transform", named, folder / "narrow.npz", "-o", out
+        )
+        assert "feature 0 of" in failure(
+            capsys, "transform", named, folder / "renamed.h5ad", "-o", out
+        )
+        assert "is not a model file" in failure(capsys, "transform", counts, counts, "-o", out)
+        assert os.listdir(tmp_path) == []
+
+
+class TestInfo:
+    def test_counts(self, folder, capsys):
+        assert run("info", folder / "counts.npz") == 0
+        out, err = capsys.readouterr()
+        assert "60 x 40" in out
+        assert err == ""
+
+    def test_model(self, folder, capsys):
+        assert run("info", folder / "named.h5") == 0
+        out, err = capsys.readouterr()
+        assert "TopicModel(" in out
+        assert "3 topics x 40 features" in out
+        assert "60 samples, float64" in out
+        assert out.count("\ntopic ") == 3
+        assert "gene" in out.splitlines()[-1]
+        assert err == ""
+
+    def test_build(self, capsys):
+        assert run("info", "--build") == 0
+        assert "numpy" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("words", [["info"], ["info", "--build", "counts.npz"]])
+    def test_one_of_both(self, words, capsys):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+        assert "give either INPUT or --build" in capsys.readouterr().err
+
+    def test_foreign_and_damaged_files(self, folder, tmp_path, capsys):
+        assert "readme.txt" in failure(capsys, "info", tmp_path / "readme.txt")
+        content = (folder / "model.h5").read_bytes()
+        (tmp_path / "model.h5").write_bytes(content[: len(content) // 2])
+        assert "model.h5" in failure(capsys, "info", tmp_path / "model.h5")
+
+
+class TestPlot:
+    def plot(self, *words):
+        pytest.importorskip("matplotlib")
+        return run("plot", *words)
+
+    @pytest.mark.parametrize("kind", ["structure", "progress", "top"])
+    @pytest.mark.parametrize(
+        ("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
+    )
+    def test_kinds_and_formats(self, folder, tmp_path, capsys, kind, suffix, start):
+        target = tmp_path / f"plot{suffix}"
+        assert self.plot(folder / "named.h5", "-o", target, "--kind", kind) == 0
+        assert target.read_bytes().startswith(start)
+        assert os.listdir(tmp_path) == [target.name]
+        assert str(target) in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("name", "lines"),
+        [
+            ("labels.txt", [f"type {i % 3}" for i in range(60)]),
+            ("labels.tsv", [f"cell {i}\ttype, {i % 3}" for i in reversed(range(60))]),
+            ("labels.csv", [f"cell {i},type {i % 3}" for i in range(70)]),
+        ],
+    )
+    def test_groups(self, folder, tmp_path, name, lines):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups", tmp_path / name]
+        assert self.plot(*words) == 0
+        assert "type" in (tmp_path / "plot.svg").read_text()
+
+    @pytest.mark.parametrize(
+        ("text", "model", "complaint"),
+        [
+            ("a\nb\n", "named.h5", "has 2 labels for 60 samples"),
+            ("cell 0\ta\n", "named.h5", "no label for 59 samples such as 'cell 1'"),
+            ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
+            ("a\tb\tc\n", "named.h5", "must hold a label, or a sample name and a label"),
+            ("", "named.h5", "must hold a label"),
+        ],
+    )
+    def test_groups_that_do_not_fit(self, folder, tmp_path, capsys, text, model, complaint):
+        groups = tmp_path / "groups.tsv"
+        groups.write_text(text)
+        words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
+        assert complaint in failure(capsys, *words)
+
+    def test_several_models(self, folder, tmp_path, capsys):
+        both = [folder / "named.h5", folder / "model.h5"]
+        target = tmp_path / "plot.svg"
+        assert self.plot(*both, "-o", target, "--kind", "progress", "--x", "iteration") == 0
+        assert "iteration" in target.read_text()
+        capsys.readouterr()
+        new = tmp_path / "new.png"
+        assert "draws one model; got 2" in failure(capsys, "plot", *both, "-o", new)
+        same = [both[0], both[0], "--kind", "progress"]
+        assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
+        assert "must end with one of .png" in failure(
+            capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
+        )
+
+
+class TestDemo:
+    @pytest.fixture(autouse=True)
+    def small_corpus(self, monkeypatch):
+        from nmfscale.data import corpora
+
+        small = corpora.docstrings(["dask", "numpy"], min_count=20)
+        monkeypatch.setattr(corpora, "docstrings", lambda: small)
+
+    def test_writes_a_model_and_plots(self, tmp_path, capsys):
+        pytest.importorskip("matplotlib")
+        target = tmp_path / "new" / "folder"
+        assert run("demo", "-o", target, "--threads", 1) == 0
+        out, err = capsys.readouterr()
+        assert sorted(os.listdir(target)) == [
+            "model.h5",
+            "progress.png",
+            "structure.png",
+            "top_words.png",
+        ]
+        assert "samples x features" in out
+        assert "topic 10 " in out
+        assert str(target) in out
+        assert err != ""
+        assert "exists" in failure(capsys, "demo", "-o", target)
+
+    def test_without_matplotlib(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        assert run("demo", "-o", tmp_path, "--quiet") == 0
+        assert os.listdir(tmp_path) == ["model.h5"]
+        assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["sing"],
+        ["fit", "counts.npz"],
+        ["fit", "counts.npz", "-k", "0"],
+        ["fit", "counts.npz", "-k", "three"],
+        ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
+        ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
+        ["transform", "model.h5", "counts.npz"],
+        ["plot", "-o", "plot.png"],
+    ],
+)
+def test_wrong_usage(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "usage: nmfscale" in err
+
+
+@pytest.mark.parametrize("command", ["", "demo", "fit", "transform", "info", "plot"])
+def test_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([*command.split(), "--help"])
+    assert caught.value.code == 0
+    assert f"examples:\n  nmfscale {command}" in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_does_not_stop_the_work(folder, tmp_path, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    target = tmp_path / "model.h5"
+    with io.TextIOWrapper(os.fdopen(writing, "wb")) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        words = ["-k", 2, "-o", target, "--quiet", *FIT]
+        assert run("fit", folder / "counts.npz", *words) == 0
+        monkeypatch.undo()
+    assert target.exists()
+
+
+def test_as_a_program(folder, tmp_path):
+    def program(*words):
+        command = [sys.executable, "-m", "nmfscale", *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    described = program("info", folder / "model.h5")
+    assert (described.returncode, described.stderr) == (0, "")
+    assert "TopicModel(" in described.stdout
+    failed = program("info", "absent.npz")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "nmfscale: error: No such file or folder: absent.npz\n"
+
+
+def test_help_imports_nothing_heavy():
+    check = (
+        "import sys\nfrom nmfscale.cli import main\n"
+        "try:\n    main(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=60)
