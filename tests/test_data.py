@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -278,6 +279,19 @@ def test_totals_over_many_chunks():
     X.data[-3] = np.nan
     with pytest.raises(ValueError, match=f"row 2999, column {X.indices[-3]} holds nan"):
         as_counts(X)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
+def test_nothing_as_large_as_the_counts_is_made(dtype):
+    indptr = np.arange(0, 2_000_001, 500)
+    indices = np.tile(np.arange(500, dtype=np.int32), 4000)
+    X = sp.csr_array((np.ones(2_000_000, dtype=dtype), indices, indptr), shape=(4000, 500))
+    tracemalloc.start()
+    counts = as_counts(X)
+    assert counts.column_totals.sum() == counts.row_totals.sum() == 2_000_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000
 
 
 def test_counts_can_be_pickled():

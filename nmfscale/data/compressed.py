@@ -268,7 +268,7 @@ def _check_range(numbers: Array, size: int, what: str, whom: str) -> None:
 # Checks of the entries
 
 
-def _row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
+def row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows with about `n_entries` entries each."""
     cuts = np.searchsorted(indptr, np.arange(n_entries, int(indptr[-1]), n_entries))
     edges = np.unique(np.concatenate(([0], cuts, [len(indptr) - 1]))).tolist()
@@ -278,7 +278,7 @@ def _row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
 def _examine(indptr: Array, indices: Array, data: Array, place: Place) -> Findings:
     """Refuse what cannot be a count; find out about order, zeros and fractions."""
     rising, n_zeros, first_fraction = True, 0, None
-    for first, last in _row_chunks(indptr, CHUNK):
+    for first, last in row_chunks(indptr, CHUNK):
         start, stop = int(indptr[first]), int(indptr[last])
         if start == stop:
             continue
@@ -341,7 +341,7 @@ def _refuse_value(
 
 def _has_duplicates(indptr: Array, indices: Array, shape: tuple[int, int]) -> bool:
     """Whether a column number stands twice in a row, in linear time also for unsorted rows."""
-    for first, last in _row_chunks(indptr, max(CHUNK, shape[1])):
+    for first, last in row_chunks(indptr, max(CHUNK, shape[1])):
         start, stop = int(indptr[first]), int(indptr[last])
         pattern = sp.csr_array(
             (

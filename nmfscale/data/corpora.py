@@ -131,13 +131,14 @@ def _documents(package: str) -> tuple[Document, ...]:
     if root is None:
         warnings.warn(f"{package} is not installed: left out.", UserWarning, stacklevel=3)
         return ()
-    prefix = "" if package == "stdlib" else f"{package}."
+    prefix = [] if package == "stdlib" else [package]
     top = sys.stdlib_module_names if package == "stdlib" else None
     documents = []
     with _quick_parsing():
         for path in _source_files(root, top):
-            module = prefix + ".".join(path.relative_to(root).with_suffix("").parts)
-            for name, text in _texts(path, module.removesuffix(".__init__").rstrip(".")):
+            parts = path.relative_to(root).with_suffix("").parts
+            module = ".".join([*prefix, *parts]).removesuffix(".__init__")
+            for name, text in _texts(path, module):
                 found = _WORD.findall(_MARKUP.sub(" ", text).lower())
                 words = tuple(word for word in found if word not in ENGLISH_STOP_WORDS)
                 documents.append(Document(name, words))
@@ -187,7 +188,8 @@ def _texts(path: Path, module: str) -> Iterator[tuple[str, str]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
-    if text := ast.get_docstring(tree, clean=False):
+    text = ast.get_docstring(tree, clean=False)
+    if text and not module.rpartition(".")[2].startswith("_"):
         yield module, text
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -12,10 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .compressed import Place, compressed_rows
-
-# Entries summed at a time, so that what NumPy converts for it stays small.
-_CHUNK = 2**18
+from .compressed import CHUNK, Place, compressed_rows, row_chunks
 
 Whole = Literal["warn", "allow", "require"]
 
@@ -109,10 +106,14 @@ class Counts:
     def row_totals(self) -> NDArray[np.float64]:
         """Sum of the counts of each sample, (n_samples,)."""
         totals = np.zeros(self.shape[0])
-        filled = np.flatnonzero(self.row_nnz)
-        if filled.size:
+        for first, last in row_chunks(self.indptr, CHUNK):
             # Empty rows are left out: reduceat would give them their neighbour's first count.
-            totals[filled] = np.add.reduceat(self.data, self.indptr[filled], dtype=np.float64)
+            filled = first + np.flatnonzero(self.row_nnz[first:last])
+            if filled.size:
+                start, stop = self.indptr[first], self.indptr[last]
+                totals[filled] = np.add.reduceat(
+                    self.data[start:stop], self.indptr[filled] - start, dtype=np.float64
+                )
         return totals
 
     @cached_property
@@ -189,7 +190,7 @@ class Counts:
 
     def _entry_chunks(self) -> Iterator[tuple[int, int]]:
         """Ranges of entries, so that bincount's conversions stay small."""
-        step = max(_CHUNK, self.shape[1])
+        step = max(CHUNK, self.shape[1])
         for start in range(0, self.nnz, step):
             yield start, min(start + step, self.nnz)
 

@@ -89,7 +89,7 @@ def _labels(file: Any, column: str) -> NDArray[Any]:
         categories = file.get(f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories[()])
-    return strings(values) if values.dtype.kind in "OS" else values
+    return _with_text(values)
 
 
 def _values(node: Any) -> NDArray[Any]:
@@ -107,7 +107,15 @@ def _values(node: Any) -> NDArray[Any]:
 
 def _decoded(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
     # The code of a missing value, -1, finds the last entry.
-    return np.append(strings(categories), "missing")[codes]
+    return np.append(_with_text(categories).astype(object), "missing")[codes]
+
+
+def _with_text(values: NDArray[Any]) -> NDArray[Any]:
+    """Decode bytes; numbers stay numbers."""
+    if values.dtype.kind not in "OS":
+        return values
+    texts = [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
+    return np.array(texts, dtype=object)
 
 
 def _text(value: Any) -> str:

@@ -77,10 +77,14 @@ def read_counts(
 
     Examples
     --------
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> import scipy.sparse as sp
     >>> from nmfscale.data.stored import read_counts
-    >>> sp.save_npz("small.npz", sp.csr_array([[0, 2], [1, 0]]))  # doctest: +SKIP
-    >>> read_counts("small.npz")  # doctest: +SKIP
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "small.npz")
+    ...     sp.save_npz(path, sp.csr_array([[0, 2], [1, 0]]))
+    ...     read_counts(path)
     <Counts 2 x 2, 2 nonzero, int64>
     """
     choices = {
@@ -159,7 +163,8 @@ def _hdf5_reader(path: Path) -> tuple[_Reader, tuple[str, ...]]:
 
 def _read_npz(path: Path, *, transpose: bool = False) -> dict[str, Any]:
     try:
-        matrix = sp.load_npz(path)
+        with path.open("rb") as file:
+            matrix = sp.load_npz(file)
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
