@@ -1,0 +1,258 @@
+/* Vectors of the instruction set at hand: one lane is one row of counts.
+ *
+ * Included once for REAL = float and once for double.  LEVEL is 0 (baseline), 2 (AVX2 + FMA) or 3 (AVX-512).
+ * Everything is vertical and FMA is explicit (contraction is off), so a row's numbers do not depend on WIDTH:
+ * AVX2 and AVX-512 agree to the last bit; the baseline has no fused multiply-add and may differ there.
+ */
+
+#if LEVEL == 3 && REAL_IS_FLOAT
+#define VEC __m512
+#define WIDTH 16
+#define SET1 _mm512_set1_ps
+#define LOAD _mm512_load_ps
+#define STORE _mm512_store_ps
+#define FMA _mm512_fmadd_ps
+#define FNMA _mm512_fnmadd_ps
+#define VMAX _mm512_max_ps
+#define VSQRT _mm512_sqrt_ps
+#define VABS _mm512_abs_ps
+#define AT_LEAST(x, y) _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_GE_OQ), SET1(0), SET1(1))
+#define ANY(x) (_mm512_cmp_ps_mask(x, SET1(0), _CMP_NEQ_OQ) != 0)
+#define BITS __m512i
+#define TO_BITS _mm512_castps_si512
+#define FROM_BITS _mm512_castsi512_ps
+#define BITS1 _mm512_set1_epi32
+#define BITS_ADD _mm512_add_epi32
+#define BITS_SUB _mm512_sub_epi32
+#define SHIFT_RIGHT _mm512_srli_epi32
+#define SHIFT_LEFT _mm512_slli_epi32
+#define SMALL_INT(i) _mm512_cvtepi32_ps(i)
+
+#elif LEVEL == 3
+#define VEC __m512d
+#define WIDTH 8
+#define SET1 _mm512_set1_pd
+#define LOAD _mm512_load_pd
+#define STORE _mm512_store_pd
+#define FMA _mm512_fmadd_pd
+#define FNMA _mm512_fnmadd_pd
+#define VMAX _mm512_max_pd
+#define VSQRT _mm512_sqrt_pd
+#define VABS _mm512_abs_pd
+#define AT_LEAST(x, y) _mm512_mask_blend_pd(_mm512_cmp_pd_mask(x, y, _CMP_GE_OQ), SET1(0), SET1(1))
+#define ANY(x) (_mm512_cmp_pd_mask(x, SET1(0), _CMP_NEQ_OQ) != 0)
+#define BITS __m512i
+#define TO_BITS _mm512_castpd_si512
+#define FROM_BITS _mm512_castsi512_pd
+#define BITS1 _mm512_set1_epi64
+#define BITS_ADD _mm512_add_epi64
+#define BITS_SUB _mm512_sub_epi64
+#define SHIFT_RIGHT _mm512_srli_epi64
+#define SHIFT_LEFT _mm512_slli_epi64
+
+#elif LEVEL == 2 && REAL_IS_FLOAT
+#define VEC __m256
+#define WIDTH 8
+#define SET1 _mm256_set1_ps
+#define LOAD _mm256_load_ps
+#define STORE _mm256_store_ps
+#define FMA _mm256_fmadd_ps
+#define FNMA _mm256_fnmadd_ps
+#define VMAX _mm256_max_ps
+#define VSQRT _mm256_sqrt_ps
+#define VABS(x) _mm256_andnot_ps(SET1(-0.0f), x)
+#define AT_LEAST(x, y) _mm256_and_ps(_mm256_cmp_ps(x, y, _CMP_GE_OQ), SET1(1))
+#define ANY(x) (_mm256_movemask_ps(_mm256_cmp_ps(x, SET1(0), _CMP_NEQ_OQ)) != 0)
+#define BITS __m256i
+#define TO_BITS _mm256_castps_si256
+#define FROM_BITS _mm256_castsi256_ps
+#define BITS1 _mm256_set1_epi32
+#define BITS_ADD _mm256_add_epi32
+#define BITS_SUB _mm256_sub_epi32
+#define SHIFT_RIGHT _mm256_srli_epi32
+#define SHIFT_LEFT _mm256_slli_epi32
+#define SMALL_INT(i) _mm256_cvtepi32_ps(i)
+
+#elif LEVEL == 2
+#define VEC __m256d
+#define WIDTH 4
+#define SET1 _mm256_set1_pd
+#define LOAD _mm256_load_pd
+#define STORE _mm256_store_pd
+#define FMA _mm256_fmadd_pd
+#define FNMA _mm256_fnmadd_pd
+#define VMAX _mm256_max_pd
+#define VSQRT _mm256_sqrt_pd
+#define VABS(x) _mm256_andnot_pd(SET1(-0.0), x)
+#define AT_LEAST(x, y) _mm256_and_pd(_mm256_cmp_pd(x, y, _CMP_GE_OQ), SET1(1))
+#define ANY(x) (_mm256_movemask_pd(_mm256_cmp_pd(x, SET1(0), _CMP_NEQ_OQ)) != 0)
+#define BITS __m256i
+#define TO_BITS _mm256_castpd_si256
+#define FROM_BITS _mm256_castsi256_pd
+#define BITS1 _mm256_set1_epi64x
+#define BITS_ADD _mm256_add_epi64
+#define BITS_SUB _mm256_sub_epi64
+#define SHIFT_RIGHT _mm256_srli_epi64
+#define SHIFT_LEFT _mm256_slli_epi64
+
+#elif defined(__SSE2__) && REAL_IS_FLOAT
+#define VEC __m128
+#define WIDTH 4
+#define SET1 _mm_set1_ps
+#define LOAD _mm_load_ps
+#define STORE _mm_store_ps
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define FNMA(a, b, c) ((c) - (a) * (b))
+#define VMAX _mm_max_ps
+#define VSQRT _mm_sqrt_ps
+#define VABS(x) _mm_andnot_ps(SET1(-0.0f), x)
+#define AT_LEAST(x, y) _mm_and_ps(_mm_cmpge_ps(x, y), SET1(1))
+#define ANY(x) (_mm_movemask_ps(_mm_cmpneq_ps(x, SET1(0))) != 0)
+#define BITS __m128i
+#define TO_BITS _mm_castps_si128
+#define FROM_BITS _mm_castsi128_ps
+#define BITS1 _mm_set1_epi32
+#define BITS_ADD _mm_add_epi32
+#define BITS_SUB _mm_sub_epi32
+#define SHIFT_RIGHT _mm_srli_epi32
+#define SHIFT_LEFT _mm_slli_epi32
+#define SMALL_INT(i) _mm_cvtepi32_ps(i)
+
+#elif defined(__SSE2__)
+#define VEC __m128d
+#define WIDTH 2
+#define SET1 _mm_set1_pd
+#define LOAD _mm_load_pd
+#define STORE _mm_store_pd
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define FNMA(a, b, c) ((c) - (a) * (b))
+#define VMAX _mm_max_pd
+#define VSQRT _mm_sqrt_pd
+#define VABS(x) _mm_andnot_pd(SET1(-0.0), x)
+#define AT_LEAST(x, y) _mm_and_pd(_mm_cmpge_pd(x, y), SET1(1))
+#define ANY(x) (_mm_movemask_pd(_mm_cmpneq_pd(x, SET1(0))) != 0)
+#define BITS __m128i
+#define TO_BITS _mm_castpd_si128
+#define FROM_BITS _mm_castsi128_pd
+#define BITS1 _mm_set1_epi64x
+#define BITS_ADD _mm_add_epi64
+#define BITS_SUB _mm_sub_epi64
+#define SHIFT_RIGHT _mm_srli_epi64
+#define SHIFT_LEFT _mm_slli_epi64
+
+#else /* no x86: one lane, plain C */
+#define VEC REAL
+#define WIDTH 1
+#define SET1(x) ((REAL)(x))
+#define LOAD(p) (*(p))
+#define STORE(p, x) (*(p) = (x))
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define FNMA(a, b, c) ((c) - (a) * (b))
+#define VMAX(a, b) ((a) > (b) ? (a) : (b))
+#define VSQRT(x) ((REAL)sqrt(x))
+#define VABS(x) ((REAL)fabs(x))
+#define AT_LEAST(x, y) ((REAL)((x) >= (y)))
+#define ANY(x) ((x) != 0)
+#endif
+
+/* Four coordinates of WIDTH rows of the held factor: loads of four numbers, joined and transposed in registers. */
+INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
+{
+#if WIDTH == 16
+    __m512 z[4];
+    for (int j = 0; j < 4; j++) {
+        z[j] = _mm512_castps128_ps512(_mm_load_ps(p + at[j]));
+        z[j] = _mm512_insertf32x4(z[j], _mm_load_ps(p + at[4 + j]), 1);
+        z[j] = _mm512_insertf32x4(z[j], _mm_load_ps(p + at[8 + j]), 2);
+        z[j] = _mm512_insertf32x4(z[j], _mm_load_ps(p + at[12 + j]), 3);
+    }
+    __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(z[0], z[1])), hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(z[0], z[1]));
+    __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(z[2], z[3])), hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(z[2], z[3]));
+    a[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
+    a[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
+    a[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
+    a[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+#elif WIDTH == 8 && LEVEL == 3
+    const __m512i even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    __m512d z[4];
+    for (int j = 0; j < 4; j++)
+        z[j] = _mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_load_pd(p + at[j])), _mm256_load_pd(p + at[4 + j]), 1);
+    __m512d lo01 = _mm512_unpacklo_pd(z[0], z[1]), hi01 = _mm512_unpackhi_pd(z[0], z[1]);
+    __m512d lo23 = _mm512_unpacklo_pd(z[2], z[3]), hi23 = _mm512_unpackhi_pd(z[2], z[3]);
+    a[0] = _mm512_permutex2var_pd(lo01, even, lo23);
+    a[1] = _mm512_permutex2var_pd(hi01, even, hi23);
+    a[2] = _mm512_permutex2var_pd(lo01, odd, lo23);
+    a[3] = _mm512_permutex2var_pd(hi01, odd, hi23);
+#elif WIDTH == 8
+    __m256 z[4];
+    for (int j = 0; j < 4; j++)
+        z[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_load_ps(p + at[j])), _mm_load_ps(p + at[4 + j]), 1);
+    __m256d lo01 = _mm256_castps_pd(_mm256_unpacklo_ps(z[0], z[1])), hi01 = _mm256_castps_pd(_mm256_unpackhi_ps(z[0], z[1]));
+    __m256d lo23 = _mm256_castps_pd(_mm256_unpacklo_ps(z[2], z[3])), hi23 = _mm256_castps_pd(_mm256_unpackhi_ps(z[2], z[3]));
+    a[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(lo01, lo23));
+    a[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(lo01, lo23));
+    a[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(hi01, hi23));
+    a[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(hi01, hi23));
+#elif WIDTH == 4 && LEVEL == 2
+    __m256d z[4];
+    for (int j = 0; j < 4; j++)
+        z[j] = _mm256_load_pd(p + at[j]);
+    __m256d lo01 = _mm256_unpacklo_pd(z[0], z[1]), hi01 = _mm256_unpackhi_pd(z[0], z[1]);
+    __m256d lo23 = _mm256_unpacklo_pd(z[2], z[3]), hi23 = _mm256_unpackhi_pd(z[2], z[3]);
+    a[0] = _mm256_permute2f128_pd(lo01, lo23, 0x20);
+    a[1] = _mm256_permute2f128_pd(hi01, hi23, 0x20);
+    a[2] = _mm256_permute2f128_pd(lo01, lo23, 0x31);
+    a[3] = _mm256_permute2f128_pd(hi01, hi23, 0x31);
+#elif WIDTH == 4
+    __m128 z0 = _mm_load_ps(p + at[0]), z1 = _mm_load_ps(p + at[1]), z2 = _mm_load_ps(p + at[2]), z3 = _mm_load_ps(p + at[3]);
+    _MM_TRANSPOSE4_PS(z0, z1, z2, z3);
+    a[0] = z0, a[1] = z1, a[2] = z2, a[3] = z3;
+#elif WIDTH == 2
+    for (int h = 0; h < 4; h += 2) {
+        __m128d z0 = _mm_load_pd(p + at[0] + h), z1 = _mm_load_pd(p + at[1] + h);
+        a[h] = _mm_unpacklo_pd(z0, z1), a[h + 1] = _mm_unpackhi_pd(z0, z1);
+    }
+#else
+    for (int h = 0; h < 4; h++)
+        a[h] = p[at[0] + h];
+#endif
+}
+
+/* Natural logarithm of positive normal numbers: x = 2^e m with m in [1/sqrt 2, sqrt 2),
+ * log x = e log 2 + 2 atanh((m - 1) / (m + 1)); the same operations at every width. */
+INLINE VEC NAME(vlog)(VEC x)
+{
+#if WIDTH == 1
+    return (REAL)log(x);
+#else
+#if REAL_IS_FLOAT
+    BITS shifted = BITS_SUB(TO_BITS(x), BITS1(0x3f3504f3 - (127 << 23)));
+    BITS e = SHIFT_RIGHT(shifted, 23);
+    VEC m = FROM_BITS(BITS_SUB(TO_BITS(x), BITS_SUB(SHIFT_LEFT(e, 23), BITS1(127 << 23))));
+    VEC exponent = SMALL_INT(e) - SET1(127);
+#else
+    const int64_t one = 1023LL << 52;
+    BITS shifted = BITS_SUB(TO_BITS(x), BITS1(0x3fe6a09e667f3bcdLL - one));
+    BITS e = SHIFT_RIGHT(shifted, 52);
+    VEC m = FROM_BITS(BITS_SUB(TO_BITS(x), BITS_SUB(SHIFT_LEFT(e, 52), BITS1(one))));
+    /* 2^52 + e as bits: the only conversion of 64-bit integers that SSE2 and AVX2 have */
+    VEC exponent = FROM_BITS(BITS_ADD(e, BITS1(0x4330000000000000LL))) - SET1(4503599627370496.0 + 1023.0);
+#endif
+    VEC s = (m - SET1(1)) / (m + SET1(1)), z = s * s;
+#if REAL_IS_FLOAT
+    VEC p = SET1(2.0f / 9);
+#else
+    VEC p = SET1(2.0 / 19);
+    p = FMA(z, p, SET1(2.0 / 17));
+    p = FMA(z, p, SET1(2.0 / 15));
+    p = FMA(z, p, SET1(2.0 / 13));
+    p = FMA(z, p, SET1(2.0 / 11));
+    p = FMA(z, p, SET1(2.0 / 9));
+#endif
+    p = FMA(z, p, SET1((REAL)(2.0 / 7)));
+    p = FMA(z, p, SET1((REAL)(2.0 / 5)));
+    p = FMA(z, p, SET1((REAL)(2.0 / 3)));
+    p = FMA(z, p, SET1(2));
+    return FMA(exponent, SET1((REAL)0.69314718055994530942), s * p);
+#endif
+}

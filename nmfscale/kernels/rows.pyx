@@ -1,0 +1,369 @@
+"""Loops over the slices of a sliced count matrix; the arithmetic of one slice is in arithmetic.h.
+
+Every function runs one kernel on every slice with `nogil` and an explicit number of threads.  A slice is the unit of
+work: it writes its own rows and its own partial sums, so nothing depends on the schedule or the number of threads.
+"""
+import os
+
+from cython.parallel cimport parallel, prange, threadid
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+cdef extern from "slices.h" nogil:
+    enum: LANES, GROUP
+    enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
+    enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+    ctypedef struct slice_counts:
+        const void *index
+        const void *count
+        int index_bytes, count_kind
+        int64_t n_steps
+    ctypedef struct row_problem:
+        int n_components, stride
+        const void *design
+        const void *total
+        const void *weight
+        const void *moves
+        double floor
+        int em_steps, newton_steps, qp_sweeps
+        double qp_tolerance, margin
+        int guarded
+    ctypedef struct slice_rows:
+        const void *start
+        void *end
+        const void *pseudo
+        const void *rate
+        float *curvature
+        int curvature_mode
+        double *loglik_start
+        double *kkt_start
+        double *loglik_end
+        double *kkt_end
+    ctypedef struct row_kernels:
+        void (*visit)(const row_problem *, const slice_counts *, const slice_rows *, void *) noexcept nogil
+        void (*descend)(const row_problem *, const slice_counts *, const slice_rows *, void *) noexcept nogil
+        void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *, void *) noexcept nogil
+        void (*step)(const row_problem *, const double *, const slice_rows *, int, void *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, void *, void *, double, double *, double *,
+                            int64_t *) noexcept nogil
+        void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *, void *) noexcept nogil
+    ctypedef struct level_kernels:
+        row_kernels f32, f64
+    const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
+    int nmfscale_processor_level()
+    size_t nmfscale_visit_bytes(int, int)
+    size_t nmfscale_descend_bytes(int, int64_t, int)
+
+cdef extern from *:
+    """
+    #ifndef NMFSCALE_OPENMP
+    #define NMFSCALE_OPENMP 0
+    #endif
+    #ifndef NMFSCALE_DEBUG
+    #define NMFSCALE_DEBUG 0
+    #endif
+    """
+    int NMFSCALE_OPENMP
+    int NMFSCALE_DEBUG
+
+cdef const level_kernels *KERNELS = NULL
+cdef object _level_in_use = None
+_LEVELS = {"baseline": 0, "avx2": 2, "avx512": 3}
+
+
+def available_levels():
+    """Names of the instruction sets that this processor has, lowest first."""
+    return [name for name, level in _LEVELS.items() if level <= nmfscale_processor_level()]
+
+
+def level():
+    """Name of the instruction set in use."""
+    return _level_in_use
+
+
+def use_level(name):
+    """Take the kernels of instruction set `name` from now on."""
+    global KERNELS, _level_in_use
+    if name not in _LEVELS:
+        raise ImportError(f"unknown instruction set {name!r} (NMFSCALE_LEVEL): choose from {', '.join(_LEVELS)}")
+    if name not in available_levels():
+        raise ImportError(
+            f"this processor does not have {name!r} (NMFSCALE_LEVEL): choose from {', '.join(available_levels())}"
+        )
+    if name == "avx512":
+        KERNELS = &nmfscale_avx512
+    elif name == "avx2":
+        KERNELS = &nmfscale_avx2
+    else:
+        KERNELS = &nmfscale_baseline
+    _level_in_use = name
+
+
+use_level(os.environ.get("NMFSCALE_LEVEL") or max(available_levels(), key=_LEVELS.get))
+
+
+def build_flags():
+    """How the kernels were compiled."""
+    return {"openmp": bool(NMFSCALE_OPENMP), "bounds_checks": bool(NMFSCALE_DEBUG)}
+
+
+def row_stride(int n_components):
+    """Numbers from one row of a factor to the next in memory."""
+    return (n_components + GROUP - 1) // GROUP * GROUP
+
+
+def kept_size(int n_components):
+    """Numbers of the packed curvature of one row."""
+    return n_components * (n_components + 1) // 2
+
+
+cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
+    """Where the numbers of a C-contiguous array are; NULL for None."""
+    if array is None:
+        return NULL
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise ValueError(f"{name}: expected C-contiguous {dtype} {shape}, got {array.dtype} {array.shape}")
+    return <const void *><uintptr_t>array.ctypes.data
+
+
+cdef class SlicedCounts:
+    """Where the counts of a sliced matrix are: steps of 16 interleaved (index, count) pairs."""
+    cdef readonly Py_ssize_t n_slices
+    cdef readonly int64_t longest
+    cdef readonly int64_t n_design
+    cdef object keep
+    cdef const int64_t[::1] offset
+    cdef const char *index
+    cdef const char *count
+    cdef int index_bytes, count_bytes, count_kind
+
+    def __cinit__(self, index, count, offset, int64_t n_design):
+        kinds = {"uint8": COUNT_UINT8, "uint16": COUNT_UINT16, "float32": COUNT_FLOAT32, "float64": COUNT_FLOAT64}
+        self.offset = offset
+        self.n_slices = self.offset.shape[0] - 1
+        steps = int(self.offset[self.n_slices]) * LANES
+        if index.dtype.name not in ("uint16", "int32") or count.dtype.name not in kinds:
+            raise ValueError(f"index {index.dtype} or count {count.dtype} is not a type of the slices")
+        self.index = <const char *>address(index, index.dtype, (steps,), "index")
+        self.count = <const char *>address(count, count.dtype, (steps,), "count")
+        self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
+        self.count_kind = kinds[count.dtype.name]
+        self.keep = (index, count, offset)
+        self.n_design = n_design
+        self.longest = max([self.offset[s + 1] - self.offset[s] for s in range(self.n_slices)], default=0)
+
+    cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil:
+        out.index = self.index + self.offset[s] * LANES * self.index_bytes
+        out.count = self.count + self.offset[s] * LANES * self.count_bytes
+        out.index_bytes = self.index_bytes
+        out.count_kind = self.count_kind
+        out.n_steps = self.offset[s + 1] - self.offset[s]
+
+
+cdef class RowProblem:
+    """The held factor and the options of a kernel; `design` is (n_cols, stride), float32 or float64."""
+    cdef row_problem c
+    cdef readonly object dtype
+    cdef readonly object keep
+    cdef const row_kernels *kernels
+
+    def __cinit__(self, design, total, int n_components, *, weight=None, moves=None, double floor=1e-10, int em_steps=0,
+                  int newton_steps=0, int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
+                  bint guarded=False):
+        self.dtype = design.dtype
+        self.kernels = &KERNELS.f32 if self.dtype == "float32" else &KERNELS.f64
+        self.c.n_components, self.c.stride = n_components, row_stride(n_components)
+        self.c.design = address(design, self.dtype, (design.shape[0], self.c.stride), "design")
+        self.c.total = address(total, self.dtype, (self.c.stride,), "total")
+        self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
+        self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
+        self.c.floor, self.c.guarded = floor, guarded
+        self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
+        self.c.qp_sweeps, self.c.qp_tolerance, self.c.margin = qp_sweeps, qp_tolerance, margin
+        self.keep = (design, total, weight, moves)
+
+
+cdef class _Rows:
+    """Addresses of everything that belongs to the rows, checked once."""
+    cdef slice_rows first
+    cdef Py_ssize_t row_bytes, n_kept, kept_bytes
+
+    def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None, rate=None, curvature=None,
+                  int curvature_mode=CURVATURE_FRESH, loglik_start=None, kkt_start=None, loglik_end=None, kkt_end=None):
+        shape = (n_slices * LANES, problem.c.stride)
+        self.first.start = address(start, problem.dtype, shape, "start")
+        self.first.end = <void *>address(end, problem.dtype, shape, "end")
+        self.first.pseudo = address(pseudo, problem.dtype, shape, "pseudo")
+        self.first.rate = address(rate, problem.dtype, shape, "rate")
+        self.first.loglik_start = <double *>address(loglik_start, "float64", shape[:1], "loglik_start")
+        self.first.kkt_start = <double *>address(kkt_start, "float64", shape[:1], "kkt_start")
+        self.first.loglik_end = <double *>address(loglik_end, "float64", shape[:1], "loglik_end")
+        self.first.kkt_end = <double *>address(kkt_end, "float64", shape[:1], "kkt_end")
+        self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
+        self.n_kept = 0 if curvature is None else min(len(curvature), n_slices)
+        if curvature is not None:
+            packed = kept_size(problem.c.n_components)
+            self.first.curvature = <float *>address(curvature, "float32", (len(curvature), packed, LANES), "curvature")
+            self.kept_bytes = packed * LANES * sizeof(float)
+        self.first.curvature_mode = curvature_mode
+
+    cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
+        cdef slice_rows *a = &self.first
+        out.start = <const char *>a.start + s * self.row_bytes
+        out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
+        out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
+        out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
+        out.curvature = <float *>(<char *>a.curvature + s * self.kept_bytes) if s < self.n_kept else NULL
+        out.curvature_mode = a.curvature_mode
+        out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
+        out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
+        out.loglik_end = a.loglik_end + s * LANES if a.loglik_end else NULL
+        out.kkt_end = a.kkt_end + s * LANES if a.kkt_end else NULL
+
+
+cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
+    """One piece of scratch memory a thread, each starting on a cache line; free() takes the address."""
+    cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)
+    if memory == NULL:
+        raise MemoryError(f"no memory for the scratch space of {n_threads} threads: {bytes_each} bytes each")
+    return memory
+
+
+cdef inline char *piece(char *memory, size_t bytes_each, int thread) noexcept nogil:
+    cdef char *first = <char *>((<uintptr_t>memory + 63) // 64 * 64)
+    return first + (bytes_each + 63) // 64 * 64 * thread
+
+
+def check_design(SlicedCounts counts, RowProblem problem):
+    """Every index of the counts must be a row of the held factor."""
+    if len(problem.keep[0]) < counts.n_design:
+        raise ValueError(f"the held factor has {len(problem.keep[0])} rows, the counts need {counts.n_design}")
+
+
+def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
+    """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride)."""
+    check_design(counts, problem)
+    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
+    cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
+    cdef char *memory = workspace(size, n_threads)
+    cdef slice_counts x
+    cdef slice_rows r
+    cdef Py_ssize_t s
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+        run_visit(counts, problem, all_rows, s, piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, char *memory) noexcept nogil:
+    cdef slice_counts x
+    cdef slice_rows r
+    counts.slice(s, &x)
+    rows.slice(s, &r)
+    problem.kernels.visit(&problem.c, &x, &r, memory)
+
+
+def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
+    """EM steps, then sweeps of coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
+    check_design(counts, problem)
+    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
+    cdef size_t size = nmfscale_descend_bytes(problem.c.n_components, counts.longest, problem.dtype.itemsize)
+    cdef char *memory = workspace(size, n_threads)
+    cdef Py_ssize_t s
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+        run_descend(counts, problem, all_rows, s, piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, char *memory) noexcept nogil:
+    cdef slice_counts x
+    cdef slice_rows r
+    counts.slice(s, &x)
+    rows.slice(s, &r)
+    problem.kernels.descend(&problem.c, &x, &r, memory)
+
+
+def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, bint curvature, int n_threads, **rows):
+    """Add EM numerators (K, 16) and, when asked, packed curvature (K (K + 1) / 2, 16) of every slice to `out`."""
+    check_design(counts, problem)
+    cdef int K = problem.c.n_components
+    if out.shape[0] != counts.n_slices or out.shape[1] < K + (kept_size(K) if curvature else 0) or out.shape[2] != LANES:
+        raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
+    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, None, **rows)
+    cdef size_t size = nmfscale_visit_bytes(K, problem.dtype.itemsize)
+    cdef char *memory = workspace(size, n_threads)
+    cdef Py_ssize_t s
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+        run_sums(counts, problem, all_rows, s, curvature, &out[s, 0, 0], piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, int curvature, double *out,
+                   char *memory) noexcept nogil:
+    cdef slice_counts x
+    cdef slice_rows r
+    counts.slice(s, &x)
+    rows.slice(s, &r)
+    problem.kernels.sums(&problem.c, &x, &r, curvature, out, memory)
+
+
+def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, bint fresh, int n_threads, **rows):
+    """The step of `visit` from statistics that were summed over blocks."""
+    cdef Py_ssize_t s, n_slices = sums.shape[0]
+    cdef int K = problem.c.n_components
+    if sums.shape[2] != LANES or sums.shape[1] < K + (kept_size(K) if problem.c.newton_steps and fresh else 0):
+        raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
+    cdef _Rows all_rows = _Rows(problem, n_slices, start, end, **rows)
+    if problem.c.newton_steps and not fresh and all_rows.n_kept < n_slices:
+        raise ValueError("a step without fresh curvature needs kept curvature for every slice")
+    cdef size_t size = nmfscale_visit_bytes(K, problem.dtype.itemsize)
+    cdef char *memory = workspace(size, n_threads)
+    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
+        run_step(problem, &sums[s, 0, 0], all_rows, s, fresh, piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int fresh, char *memory) noexcept nogil:
+    cdef slice_rows r
+    rows.slice(s, &r)
+    problem.kernels.step(&problem.c, sums, &r, fresh, memory)
+
+
+def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum, double[:, ::1] column_sums,
+                double[::1] change, int64_t[::1] zeros, *, int n_threads):
+    """ahead = max(now + momentum (now - before), floor); before = now; partial column sums of `ahead` a slice."""
+    cdef Py_ssize_t s, n_slices = column_sums.shape[0]
+    cdef Py_ssize_t bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
+    shape = (n_slices * LANES, problem.c.stride)
+    cdef const char *x = <const char *>address(now, problem.dtype, shape, "now")
+    cdef char *old = <char *>address(before, problem.dtype, shape, "before")
+    cdef char *out = <char *>address(ahead, problem.dtype, shape, "ahead")
+    if column_sums.shape[1] != problem.c.stride or change.shape[0] != n_slices or zeros.shape[0] != n_slices:
+        raise ValueError("column_sums, change and zeros need one entry a slice")
+    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
+        problem.kernels.extrapolate(&problem.c, <int>max(0, min(LANES, n_rows - s * LANES)), x + s * bytes_each,
+                                    old + s * bytes_each, out + s * bytes_each, momentum, &column_sums[s, 0],
+                                    &change[s], &zeros[s])
+
+
+def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):
+    """Sum of expected counts over the nonzeros of every row: the floor under the time of every other kernel."""
+    check_design(counts, problem)
+    if out.shape[0] != counts.n_slices * LANES:
+        raise ValueError("out needs one entry a row")
+    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, None)
+    cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
+    cdef char *memory = workspace(size, n_threads)
+    cdef Py_ssize_t s
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+        run_gather_dot(counts, problem, all_rows, s, &out[s * LANES], piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void run_gather_dot(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, double *out,
+                         char *memory) noexcept nogil:
+    cdef slice_counts x
+    cdef slice_rows r
+    counts.slice(s, &x)
+    rows.slice(s, &r)
+    problem.kernels.gather_dot(&problem.c, &x, &r, out, memory)

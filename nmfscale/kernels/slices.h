@@ -1,0 +1,63 @@
+/* One slice = 16 rows of counts side by side; the structures that Cython and the arithmetic share. */
+#ifndef NMFSCALE_SLICES_H
+#define NMFSCALE_SLICES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; coordinates gathered together */
+enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
+enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT };
+enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
+
+/* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
+typedef struct {
+    const void *index, *count;
+    int index_bytes, count_kind;
+    int64_t n_steps;
+} slice_counts;
+
+/* min over b >= 0 of  sum_k b_k total_k - sum_q y_q log(a_q . b)  for every row, with `design` rows a_q. */
+typedef struct {
+    int n_components, stride;      /* stride: n_components rounded up to a multiple of GROUP, the row length in memory */
+    const void *design;            /* (n_cols, stride) held factor */
+    const void *total;             /* (stride) column sums of the held factor */
+    const void *weight;            /* (n_cols) weights of the columns, or NULL */
+    const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
+    double floor;                  /* smallest value of a coordinate */
+    int em_steps, newton_steps;    /* of a visit; newton_steps is the number of sweeps in a descent */
+    int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
+    double qp_tolerance;           /* in units of log-likelihood */
+    double margin;                 /* factor on today's diagonal of kept curvature */
+    int guarded;                   /* a descent takes the step size of scalar Newton */
+} row_problem;
+
+/* What belongs to one slice; pointers may be NULL where the comment says so. */
+typedef struct {
+    const void *start;             /* (16, stride) where the rows begin */
+    void *end;                     /* (16, stride) where they arrive; may be the same memory */
+    const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
+    float *curvature;              /* (K (K + 1) / 2, 16) kept from an earlier visit, or NULL */
+    int curvature_mode;
+    double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
+    double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
+} slice_rows;
+
+typedef struct {
+    void (*visit)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
+    void (*descend)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
+    void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int curvature, double *out, void *workspace);
+    void (*step)(const row_problem *, const double *sums, const slice_rows *, int fresh, void *workspace);
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, void *before, void *ahead, double momentum,
+                        double *column_sums, double *change, int64_t *zeros);
+    void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
+} row_kernels;
+
+typedef struct { row_kernels f32, f64; } level_kernels;
+extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
+
+int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
+size_t nmfscale_visit_bytes(int n_components, int real_bytes);
+size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes);
+
+#endif
