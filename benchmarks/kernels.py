@@ -41,8 +41,9 @@ class Side:
         self.counts = rows.SlicedCounts(slices.index, slices.count, slices.offset, slices.n_others)
         self.n_components = own.shape[1]
         self.start, self.held = in_lanes(own, order), in_lanes(held, order_of_held)
-        self.total = self.held.sum(axis=0)
-        self.end = np.empty_like(self.start)
+        self.total = np.zeros(self.held.shape[1], held.dtype)
+        self.total[: self.n_components] = held.sum(axis=0)
+        self.end = in_lanes(own, order)
         self.values = np.empty(len(self.start))
 
     def problem(self, **settings):
@@ -53,12 +54,16 @@ class Side:
 
 
 def in_lanes(factor: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Rows of a factor in lane order, zero in the padding."""
+    """Rows of a factor in lane order, on a cache line, ones in the lanes that hold no row."""
     from nmfscale.kernels.rows import row_stride
 
-    lanes = np.zeros((len(order), row_stride(factor.shape[1])), factor.dtype)
+    n_components, stride = factor.shape[1], row_stride(factor.shape[1])
+    memory = np.zeros(len(order) * stride * factor.itemsize + 64, np.uint8)
+    memory = memory[-memory.ctypes.data % 64 :][: memory.size - 64]
+    lanes = memory.view(factor.dtype).reshape(len(order), stride)
+    lanes[:, :n_components] = 1
     filled = order >= 0
-    lanes[filled, : factor.shape[1]] = factor[order[filled]]
+    lanes[filled, :n_components] = factor[order[filled]]
     return lanes
 
 
