@@ -1,0 +1,113 @@
+"""How many threads are used: what is asked for, what the system allows."""
+
+import os
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from nmfscale.solve import threads
+from nmfscale.solve.threads import available_processors, limit_blas, resolve_threads
+
+
+@pytest.fixture(autouse=True)
+def _unset_variable(monkeypatch):
+    monkeypatch.delenv("NMFSCALE_NUM_THREADS", raising=False)
+
+
+def _set_processors(monkeypatch, count):
+    monkeypatch.setattr(threads, "available_processors", lambda: count)
+
+
+def test_none_means_available_processors(monkeypatch):
+    _set_processors(monkeypatch, 7)
+    assert resolve_threads(None) == resolve_threads() == 7
+
+
+def test_the_environment_of_openmp_has_no_say(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    _set_processors(monkeypatch, 7)
+    assert resolve_threads(None) == 7
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3", 3), (" 3 ", 3), ("-1", 7), ("", 7)])
+def test_variable_replaces_none(monkeypatch, text, expected):
+    monkeypatch.setenv("NMFSCALE_NUM_THREADS", text)
+    _set_processors(monkeypatch, 7)
+    assert resolve_threads(None) == expected
+    assert resolve_threads(2) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(1, 1), (100, 100), (-1, 7), (-2, 6), (-100, 1), (np.int64(5), 5)]
+)
+def test_numbers_count_as_in_scikit_learn(monkeypatch, asked, expected):
+    _set_processors(monkeypatch, 7)
+    assert resolve_threads(asked) == expected
+
+
+@pytest.mark.parametrize("asked", [0, True, False, 2.0, "2", np.nan])
+def test_other_values_are_refused_by_name(asked):
+    with pytest.raises(ValueError, match=f"n_threads is {asked!r}"):
+        resolve_threads(asked)
+
+
+@pytest.mark.parametrize("text", ["0", "many", "1.5"])
+def test_bad_variable_is_refused_by_name(monkeypatch, text):
+    monkeypatch.setenv("NMFSCALE_NUM_THREADS", text)
+    with pytest.raises(ValueError, match="NMFSCALE_NUM_THREADS is '?" + text):
+        resolve_threads(None)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no processor affinity here")
+def test_affinity_is_respected():
+    bound = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(bound)})
+        assert available_processors() == 1
+    finally:
+        os.sched_setaffinity(0, bound)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, np.inf),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2.0),
+        ("0::/of/the/host\n", {"cpu.max": "300000 100000\n"}, 3.0),
+        (
+            "4:cpu,cpuacct:/x\n3:memory:/x\n",
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "1e5"},
+            0.5,
+        ),
+        (
+            "4:cpu:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            np.inf,
+        ),
+        ("", {}, np.inf),
+    ],
+)
+def test_quota_of_control_groups(tmp_path, membership, files, expected):
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "membership").write_text(membership)
+    assert threads._group_quota(tmp_path / "groups", tmp_path / "membership") == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 2), (np.inf, 4)])
+def test_quota_is_rounded_up_to_whole_processors(monkeypatch, quota, expected):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setattr(threads, "_group_quota", lambda: quota)
+    assert available_processors() == expected
+
+
+def test_blas_is_limited_inside_and_restored():
+    np.ones((2, 2)) @ np.ones((2, 2))
+    before = [library["num_threads"] for library in threadpool_info()]
+    with limit_blas(1):
+        assert {library["num_threads"] for library in threadpool_info()} == {1}
+    assert [library["num_threads"] for library in threadpool_info()] == before
