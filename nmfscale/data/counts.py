@@ -146,12 +146,12 @@ class Counts:
         """Number of features without any count."""
         return int(np.count_nonzero(self.column_nnz == 0))
 
-    def layout(self) -> Any:
+    def layout(self, n_threads: int = 1) -> Any:
         """Row blocks in both orders, as the kernels read them; built once."""
         if self._layout is None:
             from .layout import build_layout
 
-            self._layout = build_layout(self)
+            self._layout = build_layout(self, n_threads)
         return self._layout
 
     def report(self) -> str:

@@ -454,22 +454,22 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
     }
 }
 
-/* Adds num (K, 16) and, when asked, H (K (K + 1) / 2, 16) of the slice to out; nothing moves. */
-static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int curvature, double *out,
+/* Adds num (K, 16) and what is wanted of the curvature, (K (K + 1) / 2, 16) or its diagonal (K, 16), to out. */
+static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
     VEC *b = WORK_B(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int K = p->n_components;
-    if (rows->loglik_start)
-        memset(rows->loglik_start, 0, LANES * sizeof(double));
+    const int K = p->n_components, n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        if (curvature)
-            NAME(newton_pass)(p, s, lane0, b, d, A, H, rows->loglik_start);
+        if (wanted == FULL)
+            NAME(newton_pass)(p, s, lane0, b, d, A, H, NULL);
+        else if (wanted == DIAGONAL)
+            NAME(diagonal_pass)(p, s, lane0, b, d, A, H, NULL);
         else
-            NAME(gradient_pass)(p, s, lane0, b, d, A, rows->loglik_start);
-        for (int h = 0; h < K + (curvature ? PACKED(K, 0) : 0); h++) {
+            NAME(gradient_pass)(p, s, lane0, b, d, A, NULL);
+        for (int h = 0; h < K + n_curvature; h++) {
             STORE(lanes, h < K ? d[h] : H[h - K]);
             for (int j = 0; j < WIDTH; j++)
                 out[h * LANES + lane0 + j] += (double)lanes[j];
@@ -477,16 +477,16 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
     }
 }
 
-/* The step of a visit from statistics summed elsewhere: em_steps = 1 takes num only, newton_steps = 1 also H
- * (summed when `fresh`, kept from an earlier visit otherwise). */
-static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int fresh, void *workspace)
+/* The step of a visit from statistics summed elsewhere: an EM step from num alone (GRADIENT), a second-order step from
+ * the curvature (FULL, kept where there is room) or from its diagonal and the correlations kept (DIAGONAL). */
+static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int K = p->n_components, n_packed = PACKED(K, 0);
+    const int K = p->n_components, n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        for (int h = 0; h < K + (p->newton_steps && fresh ? n_packed : 0); h++) {
+        for (int h = 0; h < K + n_curvature; h++) {
             for (int j = 0; j < WIDTH; j++)
                 lanes[j] = (REAL)sums[h * LANES + lane0 + j];
             *(h < K ? d + h : H + h - K) = LOAD(lanes);
@@ -494,11 +494,13 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
         NAME(gradient)(p, rows, lane0, b, d, g);
         if (rows->kkt_start)
             NAME(put_kkt)(p, lane0, b, g, rows->kkt_start);
-        if (p->em_steps)
+        if (wanted == GRADIENT) {
             NAME(em_step)(p, rows, lane0, b, d, A);
-        if (p->newton_steps) {
-            if (fresh && rows->curvature)
-                NAME(keep_curvature)(n_packed, lane0, H, rows->curvature);
+        } else {
+            if (wanted == DIAGONAL)
+                NAME(kept_curvature)(K, lane0, H, rows->curvature, A, p->margin);
+            else if (rows->curvature)
+                NAME(keep_curvature)(n_curvature, lane0, H, rows->curvature);
             NAME(newton_step)(p, rows, lane0, b, g, H, d);
         }
         NAME(store_rows)(rows->end, lane0, p->stride, b);

@@ -14,6 +14,7 @@ cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+    enum: GRADIENT, FULL, DIAGONAL
     ctypedef struct slice_counts:
         const void *index
         const void *count
@@ -69,6 +70,8 @@ cdef extern from *:
 
 cdef const level_kernels *KERNELS = NULL
 cdef object _level_in_use = None
+FRESH, KEEP, KEPT = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
 _LEVELS = {"baseline": 0, "avx2": 2, "avx512": 3}
 
 
@@ -127,6 +130,14 @@ cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
     return <const void *><uintptr_t>array.ctypes.data
 
 
+cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NULL:
+    """The same for arrays that are read and written in whole vectors."""
+    cdef const void *first = address(array, dtype, shape, name)
+    if <uintptr_t>first % 64:
+        raise ValueError(f"{name}: does not start at a multiple of 64 bytes")
+    return first
+
+
 cdef class SlicedCounts:
     """Where the counts of a sliced matrix are: steps of 16 interleaved (index, count) pairs."""
     cdef readonly Py_ssize_t n_slices
@@ -174,7 +185,7 @@ cdef class RowProblem:
         self.dtype = design.dtype
         self.kernels = &KERNELS.f32 if self.dtype == "float32" else &KERNELS.f64
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
-        self.c.design = address(design, self.dtype, (design.shape[0], self.c.stride), "design")
+        self.c.design = aligned_address(design, self.dtype, (design.shape[0], self.c.stride), "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
         self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
@@ -192,10 +203,10 @@ cdef class _Rows:
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None, rate=None, curvature=None,
                   int curvature_mode=CURVATURE_FRESH, loglik_start=None, kkt_start=None, loglik_end=None, kkt_end=None):
         shape = (n_slices * LANES, problem.c.stride)
-        self.first.start = address(start, problem.dtype, shape, "start")
-        self.first.end = <void *>address(end, problem.dtype, shape, "end")
-        self.first.pseudo = address(pseudo, problem.dtype, shape, "pseudo")
-        self.first.rate = address(rate, problem.dtype, shape, "rate")
+        self.first.start = aligned_address(start, problem.dtype, shape, "start")
+        self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
+        self.first.pseudo = aligned_address(pseudo, problem.dtype, shape, "pseudo")
+        self.first.rate = aligned_address(rate, problem.dtype, shape, "rate")
         self.first.loglik_start = <double *>address(loglik_start, "float64", shape[:1], "loglik_start")
         self.first.kkt_start = <double *>address(kkt_start, "float64", shape[:1], "kkt_start")
         self.first.loglik_end = <double *>address(loglik_end, "float64", shape[:1], "loglik_end")
@@ -247,8 +258,6 @@ def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
     cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
-    cdef slice_counts x
-    cdef slice_rows r
     cdef Py_ssize_t s
     for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
         run_visit(counts, problem, all_rows, s, piece(memory, size, threadid()))
@@ -283,50 +292,56 @@ cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ss
     problem.kernels.descend(&problem.c, &x, &r, memory)
 
 
-def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, bint curvature, int n_threads, **rows):
-    """Add EM numerators (K, 16) and, when asked, packed curvature (K (K + 1) / 2, 16) of every slice to `out`."""
+cdef Py_ssize_t n_statistics(int K, int wanted) except -1:
+    return K + (kept_size(K) if wanted == FULL else K if wanted == DIAGONAL else 0)
+
+
+def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted, Py_ssize_t first,
+         Py_ssize_t last, int n_threads):
+    """Add numerators (K, 16), then what is wanted of the curvature, of slices first:last to `out`."""
     check_design(counts, problem)
-    cdef int K = problem.c.n_components
-    if out.shape[0] != counts.n_slices or out.shape[1] < K + (kept_size(K) if curvature else 0) or out.shape[2] != LANES:
+    if out.shape[0] != last - first or out.shape[1] < n_statistics(problem.c.n_components, wanted) or out.shape[2] != LANES:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
-    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, None, **rows)
-    cdef size_t size = nmfscale_visit_bytes(K, problem.dtype.itemsize)
+    if not 0 <= first <= last <= counts.n_slices:
+        raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
+    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, None)
+    cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
-        run_sums(counts, problem, all_rows, s, curvature, &out[s, 0, 0], piece(memory, size, threadid()))
+    for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+        run_sums(counts, problem, all_rows, s, wanted, &out[s - first, 0, 0], piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, int curvature, double *out,
+cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, int wanted, double *out,
                    char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
     rows.slice(s, &r)
-    problem.kernels.sums(&problem.c, &x, &r, curvature, out, memory)
+    problem.kernels.sums(&problem.c, &x, &r, wanted, out, memory)
 
 
-def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, bint fresh, int n_threads, **rows):
-    """The step of `visit` from statistics that were summed over blocks."""
-    cdef Py_ssize_t s, n_slices = sums.shape[0]
-    cdef int K = problem.c.n_components
-    if sums.shape[2] != LANES or sums.shape[1] < K + (kept_size(K) if problem.c.newton_steps and fresh else 0):
+def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted, Py_ssize_t first, int n_threads,
+         **rows):
+    """The step of `visit` for slices first:first + len(sums) from statistics that were summed over blocks."""
+    cdef Py_ssize_t s, n = sums.shape[0]
+    if sums.shape[2] != LANES or sums.shape[1] < n_statistics(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
-    cdef _Rows all_rows = _Rows(problem, n_slices, start, end, **rows)
-    if problem.c.newton_steps and not fresh and all_rows.n_kept < n_slices:
-        raise ValueError("a step without fresh curvature needs kept curvature for every slice")
-    cdef size_t size = nmfscale_visit_bytes(K, problem.dtype.itemsize)
+    cdef _Rows all_rows = _Rows(problem, len(start) // LANES, start, end, **rows)
+    if first + n > len(start) // LANES or (wanted == DIAGONAL and all_rows.n_kept < first + n):
+        raise ValueError(f"slices {first}:{first + n} have no rows, or no kept curvature")
+    cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
-    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
-        run_step(problem, &sums[s, 0, 0], all_rows, s, fresh, piece(memory, size, threadid()))
+    for s in prange(n, nogil=True, schedule="static", num_threads=n_threads):
+        run_step(problem, &sums[s, 0, 0], all_rows, first + s, wanted, piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int fresh, char *memory) noexcept nogil:
+cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int wanted, char *memory) noexcept nogil:
     cdef slice_rows r
     rows.slice(s, &r)
-    problem.kernels.step(&problem.c, sums, &r, fresh, memory)
+    problem.kernels.step(&problem.c, sums, &r, wanted, memory)
 
 
 def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum, double[:, ::1] column_sums,

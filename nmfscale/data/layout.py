@@ -1,0 +1,198 @@
+"""The block contract: counts cut into row blocks by their own numbers, each block in both orders, in slices of 16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import placing
+from .counts import Counts
+
+Array = NDArray[Any]
+
+LANES = 16
+BLOCK_NONZEROS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Rows side by side, 16 to a slice: step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``.
+
+    Shorter rows are padded with index 0 and count 0. ``offset`` is the first step of every slice.
+    """
+
+    index: Array
+    count: Array
+    offset: NDArray[np.int64]
+    n_others: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.index.nbytes + self.count.nbytes + self.offset.nbytes
+
+
+class Block:
+    """Rows ``start:stop`` of the counts (lanes ``first:last`` of the layout), in both orders, each made when first used."""
+
+    def __init__(self, layout: Layout, start: int, stop: int, first: int, order: NDArray[np.int64]):
+        self._layout, self._order = layout, order
+        self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
+
+    @cached_property
+    def rows(self) -> Slices:
+        """The rows in slices; indices are lanes of the columns."""
+        return self._layout.slice_rows(self.start, self.stop, self._order)
+
+    @cached_property
+    def columns(self) -> Slices:
+        """The columns in slices; indices are lanes of the block's rows."""
+        return self._layout.slice_columns(self.start, self.stop, self._order)
+
+
+class Layout:
+    """A count matrix in blocks of sliced rows and columns.
+
+    Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the rows stand by
+    falling number of nonzeros. Columns stand by falling number of nonzeros in the whole matrix, in every block the same.
+
+    Attributes
+    ----------
+    row_order, column_order : ndarray of int64
+        Original number of the row (column) in every lane, -1 in the padding.
+    blocks : list of Block
+    """
+
+    def __init__(self, counts: Counts, n_threads: int = 1):
+        self.shape = counts.shape
+        self._counts = counts
+        self._n_threads = n_threads
+        self.count_dtype = _narrow_type(counts)
+        n_columns = self.shape[1]
+        self.column_order = _lane_order(counts.column_nnz)
+        self._column_position = np.empty(n_columns, np.int32)
+        self._column_position[self.column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
+        cuts = cut_blocks(counts.row_nnz)
+        self.blocks: list[Block] = []
+        orders, first = [], 0
+        for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            order = _lane_order(counts.row_nnz[start:stop])
+            self.blocks.append(Block(self, start, stop, first, order))
+            orders.append(np.where(order < 0, -1, order + start))
+            first += len(order)
+        self.row_order = np.concatenate(orders)
+
+    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Rows start:stop with sorted columns and narrow counts: the order of the nonzeros given does not matter."""
+        counts = self._counts
+        indptr = np.asarray(counts.indptr[start : stop + 1], dtype=np.int64)
+        low, high = int(indptr[0]), int(indptr[-1])
+        indptr = indptr - low
+        indices, data = counts.indices[low:high], counts.data[low:high].astype(self.count_dtype, copy=False)
+        if not counts.has_sorted_indices:
+            indices, data = _sorted_rows(indptr, indices, data)
+        return indptr, indices, data
+
+    def slice_rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+        """The rows of one block in slices."""
+        indptr, indices, data = self._csr(start, stop)
+        offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
+        rows = _empty_slices(offset, self.shape[1], self.count_dtype)
+        placing.place_rows(
+            indptr, indices, data, order, self._column_position, offset, rows.index, rows.count, self._n_threads
+        )
+        return rows
+
+    def slice_columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+        """The columns of rows start:stop, which stand in lane order `order`, in slices."""
+        n_columns = self.shape[1]
+        indptr, indices, data = self._csr(start, stop)
+        length = np.zeros(n_columns, np.int64)
+        placing.count_columns(indices, length)
+        length = length[self.column_order[:n_columns]]
+        offset = _offsets(length, len(self.column_order))
+        columns = _empty_slices(offset, len(order), self.count_dtype)
+        shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
+        cuts = np.concatenate([[0], np.searchsorted(np.cumsum(length), shares), [n_columns]]).astype(np.int32)
+        placing.place_columns(
+            indptr, indices, data, order, self._column_position, offset, cuts, np.zeros_like(length),
+            columns.index, columns.count, self._n_threads,
+        )  # fmt: skip
+        return columns
+
+    @cached_property
+    def whole_columns(self) -> Slices:
+        """The columns of the whole matrix in slices, for updates that need all of a column at once."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].columns
+        return self.slice_columns(0, self.shape[0], self.row_order)
+
+    def count_values(self) -> NDArray[np.int64] | None:
+        """How often each count occurs (0 also fills the padding); None unless all are whole and below 65536."""
+        if self.count_dtype.itemsize > 2:
+            return None
+        found = np.zeros(1 << 8 * self.count_dtype.itemsize, np.int64)
+        for block in self.blocks:
+            placing.count_values(block.rows.count, found)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the sliced counts in bytes."""
+        return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
+
+
+def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
+    """Rows where blocks begin, and the number of rows: as many rows as 2^23 nonzeros allow, at least one."""
+    ends = np.cumsum(row_nnz, dtype=np.int64)
+    cuts = [0]
+    while cuts[-1] < len(row_nnz):
+        done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(
+            max(cuts[-1] + 1, int(np.searchsorted(ends, done + BLOCK_NONZEROS, side="right")))
+        )
+    return np.array(cuts)
+
+
+def _narrow_type(counts: Counts) -> np.dtype[Any]:
+    """Smallest type of the kernels that holds every count exactly."""
+    if counts.is_integer:
+        for dtype, largest in ((np.uint8, 255), (np.uint16, 65535), (np.float32, 1 << 24)):
+            if counts.largest <= largest:
+                return np.dtype(dtype)
+        return np.dtype(np.float64)
+    return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
+
+
+def _lane_order(length: Array) -> NDArray[np.int64]:
+    """Longest first, ties in their own order, padded with -1 to whole slices."""
+    order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
+    order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
+    return order
+
+
+def _offsets(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
+    padded = np.zeros(n_lanes, np.int64)
+    padded[: len(length_in_lane_order)] = length_in_lane_order
+    return np.concatenate([[0], np.cumsum(padded.reshape(-1, LANES).max(axis=1))])
+
+
+def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> Slices:
+    size = int(offset[-1]) * LANES
+    index_dtype = np.uint16 if n_others <= 1 << 16 else np.int32
+    return Slices(np.zeros(size, index_dtype), np.zeros(size, count_dtype), offset, n_others)
+
+
+def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Array, Array]:
+    """Copies with the nonzeros of every row by column, so that the answer does not depend on the order given."""
+    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    order = np.lexsort((indices, row))
+    return indices[order], data[order]
+
+
+def build_layout(counts: Counts, n_threads: int = 1) -> Layout:
+    """The layout of validated counts; see `Layout`."""
+    return Layout(counts, n_threads)

@@ -1,0 +1,87 @@
+"""Places the nonzeros of a block of CSR rows into slices of 16 rows (or 16 columns) side by side."""
+from cython.parallel cimport prange
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+
+cdef enum:
+    LANES = 16
+
+ctypedef fused index_in:
+    int32_t
+    int64_t
+
+ctypedef fused index_out:
+    uint16_t
+    int32_t
+
+ctypedef fused count_type:
+    uint8_t
+    uint16_t
+    float
+    double
+
+
+ctypedef fused small_count:
+    uint8_t
+    uint16_t
+
+
+def count_values(const small_count[::1] data, int64_t[::1] found):
+    """found[x] += number of times that x occurs"""
+    cdef Py_ssize_t q
+    for q in range(data.shape[0]):
+        found[data[q]] += 1
+
+
+def count_columns(const index_in[::1] indices, int64_t[::1] counts):
+    """counts[j] += number of nonzeros in column j"""
+    cdef Py_ssize_t q
+    for q in range(indices.shape[0]):
+        counts[indices[q]] += 1
+
+
+def place_rows(
+    const int64_t[::1] indptr, const index_in[::1] indices, const count_type[::1] data,  # IN   the block
+    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
+    const int32_t[::1] column_position,    # IN   where column j stands
+    const int64_t[::1] offset,             # IN   first step of every slice
+    index_out[::1] index, count_type[::1] count,  # OUT
+    int n_threads,
+):
+    """Row slices: step q of lane r is the q-th nonzero of its row."""
+    cdef Py_ssize_t s, lane, q, row, first, at
+    for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads):
+        for lane in range(LANES):
+            row = order[s * LANES + lane]
+            if row >= 0:
+                first = indptr[row]
+                for q in range(first, indptr[row + 1]):
+                    at = (offset[s] + q - first) * LANES + lane
+                    index[at] = <index_out>column_position[indices[q]]
+                    count[at] = data[q]
+
+
+def place_columns(
+    const int64_t[::1] indptr, const index_in[::1] indices, const count_type[::1] data,  # IN   the block
+    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
+    const int32_t[::1] column_position,    # IN   where column j stands
+    const int64_t[::1] offset,             # IN   first step of every slice of columns
+    const int32_t[::1] cuts,               # IN   positions where one share of columns ends and the next begins
+    int64_t[::1] filled,                   # WORK zeros, one a column
+    index_out[::1] index, count_type[::1] count,  # OUT
+    int n_threads,
+):
+    """Column slices, rows in the order of their lanes; each share of columns is filled by one thread."""
+    cdef Py_ssize_t share, lane, q, row, at
+    cdef int32_t j, first, last
+    for share in prange(cuts.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads):
+        first, last = cuts[share], cuts[share + 1]
+        for lane in range(order.shape[0]):
+            row = order[lane]
+            if row >= 0:
+                for q in range(indptr[row], indptr[row + 1]):
+                    j = column_position[indices[q]]
+                    if first <= j < last:
+                        at = (offset[j // LANES] + filled[j]) * LANES + j % LANES
+                        filled[j] += 1
+                        index[at] = <index_out>lane
+                        count[at] = data[q]

@@ -1,0 +1,414 @@
+"""What every estimator of factors shares: parameters, fit, transform, score."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..data.counts import Counts, as_counts
+from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
+from ..solve.initialize import STARTS, check_factors, initialize
+from ..solve.monitor import Monitor
+from ..solve.threads import resolve_threads
+from ..solve.updates import Held
+
+Array = NDArray[Any]
+
+
+class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators that fit counts by a product of two non-negative factors."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "solver": [StrOptions(set(SOLVERS))],
+        "init": [StrOptions(set(STARTS)), "array-like"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "extrapolate": ["boolean"],
+        "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
+        "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
+        "integer": [StrOptions({"warn", "allow", "require"})],
+        "dtype": [StrOptions({"float32", "float64"}), type, np.dtype, None],
+        "n_threads": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callback": [callable, None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        solver: str = "auto",
+        init: Any = "auto",
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        n_init: int = 1,
+        inner_iter: int | None = None,
+        extrapolate: bool = True,
+        prior_factors: Any = None,
+        prior_loadings: Any = None,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.solver = solver
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.inner_iter = inner_iter
+        self.extrapolate = extrapolate
+        self.prior_factors = prior_factors
+        self.prior_loadings = prior_loadings
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        L: ArrayLike | None = None,
+        F: ArrayLike | None = None,
+        row_weights: ArrayLike | None = None,
+        size_factors: ArrayLike | None = None,
+        fixed_topics: ArrayLike | None = None,
+        fixed_features: ArrayLike | None = None,
+        fixed_samples: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            Array, sparse matrix or array, DataFrame, AnnData, path of a count file, or Counts.
+        y : None
+            Ignored.
+        L, F : array-like of shape (n_samples, n_components) and (n_features, n_components), default=None
+            Factors to start from; `init` serves for the one that is not given.
+        row_weights : array-like of shape (n_samples,), default=None
+            Weight of each sample in the likelihood, non-negative.
+        size_factors : array-like of shape (n_samples,), default=None
+            Known positive sizes s_i: the expected counts are ``s_i (L F^T)_ij``.
+        fixed_topics : array-like of bool of shape (n_components,), default=None
+            Topics whose factors stay as given in `F`.
+        fixed_features : array-like of bool of shape (n_features,), default=None
+            Features whose rows of `F` stay as given.
+        fixed_samples : array-like of bool of shape (n_samples,), default=None
+            Samples whose rows of `L` stay as given.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError
+            If the counts or a parameter are not valid, or something is to be held that was not given.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations were not enough.
+        """
+        self._check_parameters()
+        counts = self._counts(X, reset=True)
+        dtype = self._dtype(counts)
+        L, F = self._given_factors(counts, L, F, dtype)
+        sizes = _checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        held = self._held(counts, sizes, row_weights, fixed_topics, fixed_features, fixed_samples, L, F)
+        if sizes is not None and L is not None:
+            L = L * sizes[:, None].astype(dtype)
+        best: FitResult | None = None
+        rng = check_random_state(self.random_state)
+        for _ in range(self.n_init):
+            result = self._fit_once(counts, L, F, rng, dtype, held)
+            if best is None or result.loglik > best.loglik:
+                best = result
+            if result.interrupted:
+                break
+        assert best is not None
+        if sizes is not None:
+            best = FitResult(best.L / sizes[:, None].astype(dtype), best.F, best.history, best.converged, best.interrupted)
+        self._keep(best, counts)
+        self._warn_unless_converged(best)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:
+        """Fit the model and return the loadings of `X`.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+        y : None
+            Ignored.
+        **fit_params
+            Passed to :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended with, which agree to
+            the tolerance of the fit where the loadings of a sample are unique.
+        """
+        return self.fit(X, y, **fit_params).transform(X)
+
+    def transform(self, X: Any) -> Array:
+        """Return the loadings of samples, old or new, with the factors held.
+
+        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do not depend on the
+        other samples.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Loadings.
+        """
+        check_is_fitted(self)
+        counts = self._counts(X, reset=False)
+        return self._loadings_of(counts)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-probability of a count under the model, loadings fitted to `X`.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the multinomial log-likelihood
+            without its combinatorial constant, per count. Higher is better; 0 if there are no counts.
+        """
+        check_is_fitted(self)
+        counts = self._counts(X, reset=False)
+        if counts.total == 0:
+            return 0.0
+        L, F = self._loadings_of(counts), self.components_.T
+        sizes = np.maximum(np.asarray(L @ F.sum(axis=0), np.float64), 1e-30)
+        log_mu = log_mu_sum(counts, L, F, n_threads=resolve_threads(self.n_threads))
+        return float((log_mu - counts.row_totals @ np.log(sizes)) / counts.total)
+
+    def perplexity(self, X: Any) -> float:
+        """Return ``exp(-score(X))``, the perplexity of a count; lower is better.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        float
+            At least 1.
+        """
+        return float(np.exp(-self.score(X)))
+
+    def inverse_transform(self, X: ArrayLike) -> Array:
+        """Return the expected counts of loadings, ``X @ components_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components)
+            Loadings.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+            Dense.
+        """
+        check_is_fitted(self)
+        loadings = np.asarray(X)
+        if loadings.ndim != 2 or loadings.shape[1] != self.components_.shape[0]:
+            raise ValueError(f"X has shape {loadings.shape}; loadings need (n_samples, {self.components_.shape[0]}).")
+        return loadings @ self.components_
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Where to write; an existing file is replaced.
+        """
+        from .file import save_model
+
+        save_model(self, path)
+
+    @property
+    def n_components_(self) -> int:
+        """Number of components."""
+        return int(self.components_.shape[0])
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # What a model makes of a fit of X by L F^T, and back.
+
+    def _keep(self, result: FitResult, counts: Counts) -> None:
+        raise NotImplementedError
+
+    def _loadings_of(self, counts: Counts) -> Array:
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        validate_parameter_constraints(
+            self._parameter_constraints, self.get_params(deep=False), caller_name=type(self).__name__
+        )
+
+    def _counts(self, X: Any, *, reset: bool) -> Counts:
+        counts = as_counts(X, integer=self.integer, whom=type(self).__name__)
+        validate_data(self, X if hasattr(X, "shape") else counts, reset=reset, skip_check_array=True)
+        if reset:
+            self.sample_names_ = counts.sample_names
+            if counts.feature_names is not None and not hasattr(self, "feature_names_in_"):
+                self.feature_names_in_ = np.asarray(counts.feature_names, dtype=object)
+        return counts
+
+    def _dtype(self, counts: Counts) -> np.dtype[Any]:
+        if self.dtype is None:
+            return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
+        dtype = np.dtype(self.dtype)
+        if dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
+        return dtype
+
+    def _given_factors(self, counts: Counts, L: Any, F: Any, dtype: Any) -> tuple[Array | None, Array | None]:
+        return check_factors(L, F, counts, self.n_components, dtype)
+
+    def _held(self, counts, sizes, row_weights, topics, features, samples, L, F) -> Held:  # type: ignore[no-untyped-def]
+        n, m = counts.shape
+        masks = {
+            "fixed_topics": (_checked_mask(topics, self.n_components, "fixed_topics"), F, "F"),
+            "fixed_features": (_checked_mask(features, m, "fixed_features"), F, "F"),
+            "fixed_samples": (_checked_mask(samples, n, "fixed_samples"), L, "L"),
+        }
+        for name, (mask, given, factor) in masks.items():
+            if mask is not None and given is None:
+                raise ValueError(f"{name} holds rows or columns of {factor}: pass {factor}= to fit.")
+        if masks["fixed_topics"][0] is not None and self.solver == "joint-em":
+            raise ValueError("fixed_topics cannot be held by solver='joint-em', which normalises F; use 'em' or 'auto'.")
+        prior_L = _prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
+        if prior_L is not None and sizes is not None:
+            prior_L = prior_L[0], prior_L[1] / sizes[:, None]
+        return Held(
+            topics=masks["fixed_topics"][0],
+            features=masks["fixed_features"][0],
+            samples=masks["fixed_samples"][0],
+            weights=_checked_vector(row_weights, n, "row_weights"),
+            prior_factors=_prior(self.prior_factors, (m, self.n_components), "prior_factors"),
+            prior_loadings=prior_L,
+        )
+
+    def _fit_once(self, counts: Counts, L: Any, F: Any, rng: Any, dtype: Any, held: Held) -> FitResult:
+        monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
+        n_threads = resolve_threads(self.n_threads)
+        if L is None or F is None:
+            start_L, start_F = self._start(counts, F, rng, dtype, n_threads)
+            L, F = start_L if L is None else L, start_F if F is None else F
+        return fit_factors(
+            counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter, extrapolate=self.extrapolate,
+            dtype=dtype, n_threads=n_threads, held=held,
+        )  # fmt: skip
+
+    def _start(self, counts: Counts, F: Any, rng: Any, dtype: Any, n_threads: int) -> tuple[Array, Array]:
+        def fit_rows(factors: Array, loadings: Array) -> Array:
+            return project_rows(counts, factors, L=loadings, n_steps=4, dtype=dtype, n_threads=n_threads)
+
+        if F is None:
+            return initialize(
+                counts, self.n_components, self.init, random_state=rng, dtype=dtype, fit_rows=fit_rows
+            )
+        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
+        return np.maximum(fit_rows(F, equal.astype(dtype)), 1e-10), F
+
+    def _warn_unless_converged(self, result: FitResult) -> None:
+        if result.converged or result.interrupted or self.tol == 0:
+            return
+        last = result.history[-1]
+        warnings.warn(
+            f"{type(self).__name__} has not converged after {len(result.history)} iterations: the relative KKT residual "
+            f"is {max(last['kkt_loadings'], last['kkt_factors']):.2e}, tol={self.tol:g}. Increase max_iter, or start from "
+            "the factors of this fit.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def _checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
+    if values is None:
+        return None
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (size,):
+        raise ValueError(f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed.")
+    bad = ~np.isfinite(vector) | (vector <= 0 if positive else vector < 0)
+    if bad.any():
+        where = int(np.flatnonzero(bad)[0])
+        kind = "positive" if positive else "non-negative"
+        raise ValueError(f"{name}[{where}] is {vector[where]}; {kind} finite numbers are needed.")
+    if not vector.any():
+        raise ValueError(f"{name}: all are 0; at least one sample must count.")
+    return vector
+
+
+def _checked_mask(values: Any, size: int, name: str) -> Array | None:
+    if values is None:
+        return None
+    mask = np.asarray(values)
+    if mask.dtype != bool or mask.shape != (size,):
+        raise ValueError(f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed.")
+    return mask
+
+
+def _prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, Array] | None:
+    """Pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate)."""
+    if given is None:
+        return None
+    alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
+    arrays = []
+    for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
+        array = np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
+        if not np.isfinite(array).all() or (array < least).any():
+            raise ValueError(f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed.")
+        arrays.append(array)
+    return arrays[0] - 1, arrays[1]

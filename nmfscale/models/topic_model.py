@@ -1,0 +1,75 @@
+"""The multinomial topic model, fitted as a Poisson NMF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.counts import Counts
+from ..solve.conversion import poisson_to_multinomial
+from ..solve.fit import FitResult
+from .poisson_nmf import PoissonNMF
+
+
+class TopicModel(PoissonNMF):
+    """Multinomial topic model (PLSA) by maximum likelihood.
+
+    The counts of a sample are a multinomial draw with frequencies ``sum_k l_ik f_jk``: topic proportions l_i that sum to
+    one and topics f_k that sum to one. It is fitted as a Poisson NMF, which has the same optima and is easier to
+    optimise, and converted [1]_ (Definition 1, eq. 4).
+
+    Parameters
+    ----------
+    n_components, solver, init, max_iter, tol, n_init, inner_iter, extrapolate, integer, dtype, n_threads, random_state, \
+verbose, callback
+        As in :class:`PoissonNMF`.
+    prior_factors : float or array-like, default=None
+        Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma prior on the factors of
+        the Poisson NMF.
+    prior_loadings : float, array-like or tuple, default=None
+        Gamma prior on the loadings of the Poisson NMF.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Topics; rows sum to one.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Topic proportions of the samples that were fitted; rows sum to one.
+    size_factors_ : ndarray of shape (n_samples,)
+        Expected total of each sample.
+    loglik_ : float
+        Multinomial log-likelihood of the fit.
+    history_, converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+        As in :class:`PoissonNMF`.
+
+    References
+    ----------
+    .. [1] Carbonetto, Sarkar, Wang, Stephens (2021). Non-negative matrix factorization algorithms greatly improve topic
+       model fits. arXiv:2105.13440.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+    >>> model = TopicModel(n_components=2, random_state=0).fit(X)
+    >>> model.loadings_.round(2) + 0
+    array([[1. , 0. ],
+           [0. , 1. ],
+           [1. , 0. ],
+           [0.4, 0.6]])
+    >>> model.components_.sum(axis=1).round(6)
+    array([1., 1.])
+    """
+
+    def _keep(self, result: FitResult, counts: Counts) -> None:
+        super()._keep(result, counts)
+        proportions, frequencies, sizes, _ = poisson_to_multinomial(result.L, result.F)
+        self.loadings_ = np.ascontiguousarray(proportions)
+        self.components_ = np.ascontiguousarray(frequencies.T)
+        self.size_factors_ = sizes
+        self.loglik_ = float(result.history["loglik_multinomial"][-1])
+
+    def _loadings_of(self, counts: Counts) -> NDArray[Any]:
+        return poisson_to_multinomial(super()._loadings_of(counts), self.components_.T).proportions

@@ -1,0 +1,152 @@
+"""The paper's methods: alternating Poisson regression (Algorithm 1) with Ang-Gillis extrapolation (Algorithm 3).
+
+Each outer iteration updates all rows of L with F held, then all rows of F with the new L held, several inner steps each.
+The loss that accepts or rejects a step is read off the expected counts that the columns' update ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .accelerated import record_end
+from .monitor import Monitor
+from .objective import Objective
+from .updates import MINVAL, Array, Halves, Report, aligned_copy
+
+PLAIN_EVERY = 20
+BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
+
+
+class Method(NamedTuple):
+    """Kernel of a solver: EM steps first, then steps of its own; None stands for `inner_iter`."""
+
+    kernel: str
+    em_steps: int | None
+    steps: int | None
+    guarded: bool
+    inner_iter: int
+
+
+METHODS = {
+    "em": Method("visit", None, 0, False, 4),
+    "ccd": Method("descend", 1, None, False, 1),
+    "scd": Method("descend", 1, None, False, 4),
+    "sn": Method("descend", 1, None, True, 4),
+    "newton": Method("visit", 1, None, False, 1),
+}
+
+
+class Pair(NamedTuple):
+    """One pair of factors in lane order."""
+
+    L: Array
+    F: Array
+
+    def copy(self) -> Pair:
+        return Pair(aligned_copy(self.L), aligned_copy(self.F))
+
+
+class Alternating:
+    """The loop's state: best (L, F), plain (Ln, Fn) and extrapolated (Ly, Fy), each scaled on its own."""
+
+    def __init__(self, halves: Halves, objective: Objective, solver: str, inner_iter: int | None, rescale: bool):
+        method = METHODS[solver]
+        inner = inner_iter or method.inner_iter
+        self.halves, self.objective, self.kernel, self.rescaling = halves, objective, method.kernel, rescale
+        self.options: dict[str, Any] = {
+            "em_steps": inner if method.em_steps is None else method.em_steps,
+            "newton_steps": inner if method.steps is None else method.steps,
+            "guarded": method.guarded,
+        }
+        self.best = self._scaled(Pair(halves.L.values, halves.F.values))
+        for factor in self.best:
+            np.maximum(factor, MINVAL, out=factor, where=factor > 0)
+        self.plain = self.ahead = self.best
+        self.beta = self.beta_accepted = BETA
+        self.beta_max = BETA_MAX
+        self.state = self._state_at(self.best)
+        self.last_loglik = self.state["loglik"]
+        self.seen: dict[str, float] = {}
+
+    def plain_step(self) -> None:
+        """Both half-steps from the best point, no extrapolation."""
+        moved, _, state = self._step(self.best, self.best, 0.0)
+        self.best = self.plain = self.ahead = self._scaled(moved)
+        self.state, self.last_loglik = state, state["loglik"]
+
+    def extrapolated_step(self) -> None:
+        """Algorithm 3: accept when the loss at (Ly, Fn) fell, else go back to the plain point and shorten the step."""
+        moved, ahead, state = self._step(self.ahead, self.plain, self.beta)
+        if state["loglik"] <= self.last_loglik:
+            self.ahead = self.plain.copy()
+            self.beta_max = self.beta_accepted
+            self.beta *= REDUCE
+        else:
+            self.plain, self.ahead = moved, ahead
+            self.beta = min(self.beta_max, INCREASE * self.beta)
+            self.beta_accepted = self.beta
+            self.beta_max = min(BETA_MAX, INCREASE_MAX * self.beta_max)
+        self.last_loglik = state["loglik"]
+        if state["loglik"] > self.state["loglik"]:
+            self.best, self.state = Pair(ahead.L, moved.F).copy(), state
+        for pair in (self.best, self.plain, self.ahead):
+            self._scaled(pair)
+
+    def _step(self, start: Pair, plain: Pair, beta: float) -> tuple[Pair, Pair, dict[str, float]]:
+        """Move L from `start`, extrapolate it away from `plain`, then the same for F: (Ln, Fn), (Ly, Fy), state at (Ly, Fn)."""
+        halves = self.halves
+        halves.replace(*start.copy())
+        before = plain.copy()
+        L, F = aligned_copy(start.L), aligned_copy(start.F)
+        rows = halves.move_rows(self.kernel, L, kkt_start=True, **self.options)
+        halves.extrapolate("L", L, before.L, beta, rows)
+        columns = halves.move_whole_columns(self.kernel, F, kkt_start=True, log_end=True, **self.options)
+        halves.extrapolate("F", F, before.F, 0.0, columns)
+        state = self.objective.at(halves, columns)
+        ahead = Pair(halves.L.values, halves.F.values)
+        if beta:
+            np.maximum(F + self._beta(beta) * (F - plain.F), MINVAL, out=ahead.F, where=F > 0)
+        self._remember(rows, columns, beta)
+        return Pair(L, F), ahead, state
+
+    def _beta(self, beta: float) -> Any:
+        return self.halves.dtype.type(beta)
+
+    def _remember(self, rows: Report, columns: Report, beta: float) -> None:
+        self.seen = {
+            "kkt_loadings": rows.kkt / self.objective.scale_L, "kkt_factors": columns.kkt / self.objective.scale_F,
+            "change_loadings": rows.change, "change_factors": columns.change, "zeros_loadings": rows.zeros,
+            "zeros_factors": columns.zeros, "momentum": beta,
+        }  # fmt: skip
+
+    def _state_at(self, pair: Pair) -> dict[str, float]:
+        self.halves.replace(*pair)
+        report = self.halves.move_rows("visit", aligned_copy(pair.L), em_steps=1, log_start=True)
+        return self.objective.at(self.halves, report)
+
+    def _scaled(self, pair: Pair) -> Pair:
+        if self.rescaling:
+            self.halves.rescale(*pair)
+        return pair
+
+
+def fit_alternating(
+    halves: Halves, monitor: Monitor, *, solver: str, inner_iter: int | None, extrapolate: bool, rescale: bool
+) -> Halves:
+    """Run until the monitor says stop and hand back the best point met."""
+    loop = Alternating(halves, Objective(halves), solver, inner_iter, rescale)
+    for iteration in range(1, monitor.max_iter + 1):
+        if extrapolate and iteration % PLAIN_EVERY:
+            loop.extrapolated_step()
+        else:
+            loop.plain_step()
+        if iteration < monitor.max_iter:
+            monitor.record(**loop.state | loop.seen)
+        if monitor.finished:
+            monitor.forget_last()
+            break
+    halves.replace(*loop.best)
+    record_end(halves, loop.objective, monitor, loop.seen)
+    return halves

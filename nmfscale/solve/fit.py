@@ -1,0 +1,150 @@
+"""One call for a whole fit, and one for new rows with the factors held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..data.counts import Counts
+from ..kernels import rows as kernels
+from .accelerated import fit_accelerated
+from .alternate import METHODS, fit_alternating
+from .joint import fit_joint
+from .monitor import Monitor
+from .threads import limit_blas
+from .updates import MINVAL, Halves, Held, in_order, lane_order
+
+Array = NDArray[Any]
+SOLVERS = ("auto", "joint-em", *METHODS)
+_ROUNDS = 500
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Factors in the user's order and how the fit went."""
+
+    L: Array
+    F: Array
+    history: Array
+    converged: bool
+    interrupted: bool
+
+    @property
+    def loglik(self) -> float:
+        """Poisson log-likelihood at (L, F)."""
+        return float(self.history["loglik"][-1])
+
+
+def fit_factors(
+    counts: Counts,
+    L: Array,
+    F: Array,
+    monitor: Monitor,
+    *,
+    solver: str = "auto",
+    inner_iter: int | None = None,
+    extrapolate: bool = True,
+    dtype: DTypeLike = np.float64,
+    n_threads: int = 1,
+    held: Held | None = None,
+) -> FitResult:
+    """Fit from (L, F) until the monitor says stop."""
+    held = held or Held()
+    with limit_blas(1), monitor:
+        halves = Halves(counts, L, F, dtype, n_threads, held)
+        if solver == "auto":
+            halves = fit_accelerated(halves, monitor, momentum=extrapolate)
+        elif solver == "joint-em":
+            halves = fit_joint(halves, monitor)
+        else:
+            # Scaling the columns is free only where nothing is held and no prior has a scale of its own.
+            free = all(getattr(held, name) is None for name in held.__dataclass_fields__ if name != "weights")
+            halves = fit_alternating(
+                halves, monitor, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate, rescale=free
+            )
+        L, F = halves.L.plain(), halves.F.plain()
+    return FitResult(L, F, monitor.history, monitor.converged, monitor.interrupted)
+
+
+def project_rows(
+    counts: Counts,
+    F: Array,
+    *,
+    L: Array | None = None,
+    n_steps: int = _ROUNDS,
+    tol: float = 1e-8,
+    dtype: DTypeLike = np.float64,
+    n_threads: int = 1,
+    prior: tuple[Array, Array] | None = None,
+) -> Array:
+    """Loadings (n, K) of every row of the counts with the factors F (m, K) held.
+
+    Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is at most `tol` times
+    its total, and then stands still, whatever its neighbours do.
+    """
+    dtype = np.dtype(dtype)
+    layout = counts.layout(n_threads)
+    K, order = F.shape[1], layout.row_order
+    stride = kernels.row_stride(K)
+    design = lane_order(np.maximum(F, MINVAL), layout.column_order, stride, dtype)
+    total = np.zeros(stride)
+    total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
+    totals = np.zeros(len(order))
+    totals[order >= 0] = counts.row_totals[order[order >= 0]]
+    if L is None:
+        L = counts.row_totals[:, None] / (K * total[:K])
+    values = lane_order(np.maximum(L, MINVAL), order, stride, dtype)
+    after = lane_order(np.maximum(L, MINVAL), order, stride, dtype)
+    extra = {}
+    if prior is not None:
+        extra = {name: lane_order(p, order, stride, dtype, 0) for name, p in zip(("pseudo", "rate"), prior, strict=True)}
+    enough = max(tol, 50 * float(np.finfo(dtype).eps)) * np.maximum(totals, 1e-30)
+    moving = order >= 0
+    kkt = np.zeros(len(order))
+    problem = kernels.RowProblem(
+        design, total.astype(dtype), K, floor=MINVAL, em_steps=1, newton_steps=1, qp_sweeps=50, qp_tolerance=1e-12
+    )
+    sliced = [
+        kernels.SlicedCounts(b.rows.index, b.rows.count, b.rows.offset, counts.shape[1]) for b in layout.blocks
+    ]
+    for _ in range(n_steps):
+        for block, slices in zip(layout.blocks, sliced, strict=True):
+            here = slice(block.first, block.last)
+            arrays = {name: array[here] for name, array in extra.items()}
+            kernels.visit(slices, problem, values[here], after[here], kkt_start=kkt[here], n_threads=n_threads, **arrays)
+        moving &= kkt > enough
+        if not moving.any():
+            break
+        values[moving] = after[moving]
+    values[values <= MINVAL] = 0
+    values[totals == 0] = 0 if prior is None else values[totals == 0]
+    out = np.empty((counts.shape[0], K), dtype)
+    out[order[order >= 0]] = values[order >= 0, :K]
+    return out
+
+
+def log_mu_sum(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> float:
+    """Sum of x log mu over the nonzeros, mu = L F^T."""
+    per_row = log_mu_rows(counts, L, F, n_threads=n_threads)
+    return in_order(np.pad(per_row, (0, -len(per_row) % 16)))
+
+
+def log_mu_rows(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> Array:
+    """Sum of x log mu over the nonzeros of each row, (n,)."""
+    layout = counts.layout(n_threads)
+    K, order = F.shape[1], layout.row_order
+    stride = kernels.row_stride(K)
+    design = lane_order(np.asarray(F, np.float64), layout.column_order, stride, np.float64)
+    values = lane_order(np.asarray(L, np.float64), order, stride, np.float64)
+    log_mu = np.zeros(len(order))
+    problem = kernels.RowProblem(design, np.zeros(stride), K)
+    for block in layout.blocks:
+        here = slice(block.first, block.last)
+        slices = kernels.SlicedCounts(block.rows.index, block.rows.count, block.rows.offset, counts.shape[1])
+        kernels.visit(slices, problem, values[here], None, loglik_end=log_mu[here], n_threads=n_threads)
+    out = np.empty(counts.shape[0])
+    out[order[order >= 0]] = log_mu[order >= 0]
+    return out

@@ -1,0 +1,137 @@
+"""What a fit leaves behind: one record per iteration, the decision to stop, a progress line, Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HISTORY = np.dtype(
+    [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64), ("loglik_multinomial", np.float64),
+     ("deviance", np.float64), ("kkt_loadings", np.float64), ("kkt_factors", np.float64),
+     ("change_loadings", np.float64), ("change_factors", np.float64), ("zeros_loadings", np.float64),
+     ("zeros_factors", np.float64), ("momentum", np.float64)]
+)  # fmt: skip
+
+
+class Monitor:
+    """Records, stopping rule and progress of one fit.
+
+    A fit has converged when both relative KKT residuals are at most `tol`, or when the best log-likelihood has gained less
+    than `rtol` times its size in `patience` iterations.
+
+    Parameters
+    ----------
+    max_iter : int
+    tol, rtol : float
+        `tol=0` never stops.
+    patience : int, default=5
+    verbose : int, default=0
+        1 shows a progress bar, 2 prints every iteration.
+    callback : callable, optional
+        Called with the record (a dict) after each iteration; a true answer stops the fit.
+    """
+
+    def __init__(
+        self,
+        max_iter: int,
+        tol: float,
+        *,
+        rtol: float = 1e-7,
+        patience: int = 5,
+        verbose: int = 0,
+        callback: Callable[[dict[str, float]], Any] | None = None,
+    ):
+        self.max_iter, self.tol, self.rtol, self.patience = max_iter, tol, rtol, patience
+        self.verbose, self.callback = int(verbose), callback
+        self.records: list[dict[str, float]] = []
+        self.started = time.perf_counter()
+        self.converged = self.interrupted = self.stopped = False
+        self._bar: Any = None
+        self._old_handler: Any = None
+        self._best: list[float] = []
+
+    def __enter__(self) -> Monitor:
+        if self.verbose == 1:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=self.max_iter, unit="it", file=sys.stderr, dynamic_ncols=True, leave=True)
+        if threading.current_thread() is threading.main_thread():
+            self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._old_handler is not None:
+            signal.signal(signal.SIGINT, self._old_handler)
+        if self._bar is not None:
+            self._bar.close()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """First Ctrl-C: stop after this iteration. Second: at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self._say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
+
+    def record(self, **values: float) -> None:
+        """Keep the record of an iteration that is complete, show it, and decide whether to stop."""
+        record = dict.fromkeys(HISTORY.names or (), 0.0) | values
+        record["iteration"] = len(self.records) + 1
+        record["seconds"] = time.perf_counter() - self.started
+        self.records.append(record)
+        self._best.append(max(record["loglik"], self._best[-1] if self._best else -np.inf))
+        self.converged = self._settled(record)
+        if self.callback is not None and self.callback(dict(record)):
+            self.stopped = True
+        self._show(record)
+
+    def forget_last(self) -> None:
+        """Drop the last record, so that the end of the fit can complete it."""
+        self.records.pop()
+        self._best.pop()
+
+    def _settled(self, record: dict[str, float]) -> bool:
+        if self.tol <= 0:
+            return False
+        if max(record["kkt_loadings"], record["kkt_factors"]) <= self.tol:
+            return True
+        if len(self._best) <= self.patience:
+            return False
+        return self._best[-1] - self._best[-1 - self.patience] <= self.rtol * abs(self._best[-1])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the fit should end."""
+        return self.converged or self.interrupted or self.stopped
+
+    @property
+    def history(self) -> NDArray[Any]:
+        """The records, a structured array of one row per iteration."""
+        out = np.zeros(len(self.records), HISTORY)
+        for name in HISTORY.names or ():
+            out[name] = [record[name] for record in self.records]
+        return out
+
+    def _show(self, record: dict[str, float]) -> None:
+        kkt = max(record["kkt_loadings"], record["kkt_factors"])
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"log-likelihood {record['loglik']:,.2f}, KKT {kkt:.1e}", refresh=False)
+            self._bar.update(1)
+        elif self.verbose > 1:
+            self._say(
+                f"iteration {record['iteration']:>4}  {record['seconds']:8.2f} s  "
+                f"log-likelihood {record['loglik']:,.3f}  KKT {kkt:.2e}"
+            )
+
+    def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        elif self.verbose:
+            print(text, file=sys.stderr)

@@ -1,0 +1,83 @@
+"""From the sums that kernels report to log-likelihood, deviance and relative KKT residuals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, xlogy
+
+from .updates import Halves, Report, in_order
+
+Array = NDArray[Any]
+_CHUNK = 1 << 20
+
+
+class Objective:
+    """Constants of the counts, so that an iteration's diagnostics cost no pass over them.
+
+    With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the deviance is
+    2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the Poisson one less
+    sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the size of sample i.
+    """
+
+    def __init__(self, halves: Halves):
+        counts = halves.counts
+        order = halves.layout.row_order
+        self.n_components = halves.n_components
+        self._real = order >= 0
+        self._weights = np.where(self._real, 1.0, 0.0) if halves.weights is None else halves.weights
+        totals = np.zeros(len(order))
+        totals[self._real] = counts.row_totals[order[self._real]]
+        self._totals = totals
+        self._log_factorials, self._x_log_x = _constants(halves)
+        self._total = in_order(totals * self._weights)
+        self._log_total_factorials = in_order(gammaln(totals + 1) * self._weights)
+        self.scale_L = self._total / max(1, counts.shape[0])
+        self.scale_F = self._total / max(1, counts.shape[1])
+
+    def at(self, halves: Halves, report: Report) -> dict[str, float]:
+        """Log-likelihoods and deviance where `halves` stands; sum x log mu there is in `report`."""
+        K = self.n_components
+        L, total_F = halves.L.values, halves.total_F
+        expected = float(halves.total_L[:K] @ total_F[:K])
+        loss = expected - report.log_mu
+        sizes = np.maximum(L[:, :K] @ total_F[:K].astype(L.dtype), 1e-300).astype(np.float64)
+        size_terms = in_order(xlogy(self._totals, sizes) * self._weights) - expected - self._log_total_factorials
+        loglik = -loss - self._log_factorials
+        return {
+            "loglik": loglik + self.log_prior(halves),
+            "loglik_multinomial": loglik - size_terms,
+            "deviance": 2 * (loss + self._x_log_x - self._total),
+        }
+
+    def log_prior(self, halves: Halves) -> float:
+        """Sum of pseudo log b - rate b over both factors, the Gamma priors less their constants."""
+        out = 0.0
+        for factor in (halves.L, halves.F):
+            if factor.pseudo is not None and factor.rate is not None:
+                b = factor.values.astype(np.float64)
+                terms = xlogy(factor.pseudo, np.maximum(b, 1e-300)) - factor.rate * b
+                out += math.fsum(terms[factor.order >= 0].sum(axis=0))
+        return out
+
+
+def _constants(halves: Halves) -> tuple[float, float]:
+    """Sums of log x! and x log x over the nonzeros; from a table where the counts are small whole numbers."""
+    counts, weights = halves.counts, halves.held.weights
+    found = halves.layout.count_values() if weights is None else None
+    if found is not None:
+        values = np.flatnonzero(found).astype(np.float64)
+        times = found[found > 0].astype(np.float64)
+        return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
+    log_factorials = x_log_x = 0.0
+    for start in range(0, counts.nnz, _CHUNK):
+        x = counts.data[start : start + _CHUNK].astype(np.float64)
+        w: Any = 1.0
+        if weights is not None:
+            w = weights[np.searchsorted(counts.indptr, np.arange(start, start + len(x)), side="right") - 1]
+        log_factorials += float((gammaln(x + 1) * w).sum())
+        x_log_x += float((xlogy(x, x) * w).sum())
+    return log_factorials, x_log_x
