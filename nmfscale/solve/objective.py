@@ -35,8 +35,8 @@ class Objective:
         self._log_factorials, self._x_log_x = _constants(halves)
         self._total = in_order(totals * self._weights)
         self._log_total_factorials = in_order(gammaln(totals + 1) * self._weights)
-        self.scale_L = self._total / max(1, counts.shape[0])
-        self.scale_F = self._total / max(1, counts.shape[1])
+        self.scale_L = self._total / counts.shape[0] or 1.0
+        self.scale_F = self._total / counts.shape[1] or 1.0
 
     def at(self, halves: Halves, report: Report) -> dict[str, float]:
         """Log-likelihoods and deviance where `halves` stands; sum x log mu there is in `report`."""
