@@ -37,13 +37,14 @@ class Side:
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
         from nmfscale.kernels import rows
+        from nmfscale.solve.updates import lane_order
 
         self.counts = rows.SlicedCounts(slices.index, slices.count, slices.offset, slices.n_others)
-        self.n_components = own.shape[1]
-        self.start, self.held = in_lanes(own, order), in_lanes(held, order_of_held)
-        self.total = np.zeros(self.held.shape[1], held.dtype)
+        self.n_components, stride = own.shape[1], rows.row_stride(own.shape[1])
+        self.start, self.end = (lane_order(own, order, stride, own.dtype) for _ in range(2))
+        self.held = lane_order(held, order_of_held, stride, held.dtype)
+        self.total = np.zeros(stride, held.dtype)
         self.total[: self.n_components] = held.sum(axis=0)
-        self.end = in_lanes(own, order)
         self.values = np.empty(len(self.start))
 
     def problem(self, **settings):
@@ -51,20 +52,6 @@ class Side:
         from nmfscale.kernels import rows
 
         return rows.RowProblem(self.held, self.total, self.n_components, **settings)
-
-
-def in_lanes(factor: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Rows of a factor in lane order, on a cache line, ones in the lanes that hold no row."""
-    from nmfscale.kernels.rows import row_stride
-
-    n_components, stride = factor.shape[1], row_stride(factor.shape[1])
-    memory = np.zeros(len(order) * stride * factor.itemsize + 64, np.uint8)
-    memory = memory[-memory.ctypes.data % 64 :][: memory.size - 64]
-    lanes = memory.view(factor.dtype).reshape(len(order), stride)
-    lanes[:, :n_components] = 1
-    filled = order >= 0
-    lanes[filled, :n_components] = factor[order[filled]]
-    return lanes
 
 
 def both_sides(X, n_components: int, dtype) -> list[Side]:

@@ -24,7 +24,7 @@ import report
 from report import Curve
 
 SMOKE_PROBLEMS = ["simulated-small", "docstrings-small"]
-SMOKE_PEERS = ["auto float64", "auto float32", "scd float64", "em float64", "scikit-learn"]
+SMOKE_PEERS = ["auto float32", "scd float64", "scikit-learn"]
 
 
 def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list[Curve]:

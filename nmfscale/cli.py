@@ -143,10 +143,7 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.build == (arguments.input is not None):
         arguments.usage("give either INPUT or --build")
     if arguments.build:
-        from .solve import build_info
-
-        for name, value in build_info().items():
-            _say(f"{name:<24}{value}")
+        _describe_build()
         return 0
     from .models.file import is_model_file
 
@@ -155,6 +152,24 @@ def _info(arguments: argparse.Namespace) -> int:
     else:
         _say(_read_counts(arguments).report())
     return 0
+
+
+def _describe_build() -> None:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from .solve import build_info
+
+    _say(f"{'python':<18}{platform.python_version()} on {platform.system()} {platform.machine()}")
+    packages = "nmfscale", "numpy", "scipy", "scikit-learn", "h5py", "matplotlib", "anndata", "dask"
+    for package in packages:
+        try:
+            _say(f"{package:<18}{version(package)}")
+        except PackageNotFoundError:
+            _say(f"{package:<18}not installed")
+    for name, value in build_info().items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        _say(f"{name:<18}{shown}")
 
 
 def _describe_model(path: str) -> None:

@@ -114,7 +114,7 @@ class TestFit:
         model = nmfscale.load(layer)
         assert model.sample_names_[0] == "cell 0"
         assert model.feature_names_in_[39] == "gene 39"
-        np.testing.assert_allclose(model.size_factors_, 2 * simulated().sum(axis=1), rtol=1e-6)
+        np.testing.assert_allclose(model.size_factors_, 2 * simulated().sum(axis=1), rtol=0.01)
         assert nmfscale.load(turned).components_.shape == (2, 40)
 
     def test_refusals(self, folder, tmp_path, capsys, monkeypatch):
@@ -164,11 +164,14 @@ class TestFit:
 
 class TestTransform:
     def test_every_format_holds_the_same_numbers(self, folder, tmp_path, capsys):
-        expected = nmfscale.load(folder / "named.h5").transform(simulated())
+        counts = nmfscale.read_counts(folder / "named.h5ad")
+        expected = nmfscale.load(folder / "named.h5").transform(counts)
         for name in ("out.npz", "out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz"):
             words = [folder / "named.h5", folder / "named.h5ad", "-o", tmp_path / name]
             assert run("transform", *words) == 0
-            assert f"60 x 3, {tmp_path / name}" in capsys.readouterr().out
+            out, err = capsys.readouterr()
+            assert f"60 x 3, {tmp_path / name}" in out
+            assert err == ""
         with np.load(tmp_path / "out.npz") as arrays:
             np.testing.assert_array_equal(arrays["loadings"], expected)
             assert arrays["sample_names"][59] == "cell 59"
@@ -223,7 +226,9 @@ class TestInfo:
 
     def test_build(self, capsys):
         assert run("info", "--build") == 0
-        assert "numpy" in capsys.readouterr().out
+        described = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+        assert {"numpy", "scikit-learn", "python", "level", "openmp", "threads"} <= set(described)
+        assert described["numpy"] == np.__version__
 
     @pytest.mark.parametrize("words", [["info"], ["info", "--build", "counts.npz"]])
     def test_one_of_both(self, words, capsys):
@@ -390,9 +395,13 @@ def test_as_a_program(folder, tmp_path):
 
 def test_help_imports_nothing_heavy():
     check = (
-        "import sys\nfrom nmfscale.cli import main\n"
-        "try:\n    main(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib'} & set(sys.modules)\n"
+        "import importlib.util, sys\n"
+        "spec = importlib.util.spec_from_file_location('cli', sys.argv[1])\n"
+        "cli = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(cli)\n"
+        "try:\n    cli.main(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib', 'nmfscale'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=60)
+    command = [sys.executable, "-c", check, nmfscale.cli.__file__]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)

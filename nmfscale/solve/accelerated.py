@@ -100,6 +100,7 @@ def record_end(halves: Halves, objective: Objective, monitor: Monitor, pending: 
 def restore_zeros(halves: Halves) -> None:
     """Parameters at the floor are zeros of the fit."""
     for factor in (halves.L, halves.F):
-        factor.values[factor.values <= np.asarray(MINVAL, factor.values.dtype)] = 0
+        # the floor as float32 has it is a little above, and float32 may have carried the fit
+        factor.values[factor.values <= MINVAL * (1 + 1e-6)] = 0
     halves.total_L, halves.total_F = halves.L.column_sums(halves.weights), halves.F.column_sums()
 
