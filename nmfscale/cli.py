@@ -131,7 +131,10 @@ def _transform(arguments: argparse.Namespace) -> int:
         model.set_params(n_threads=arguments.threads)
     counts = _read_counts(arguments)
     _check_features(model, counts, arguments)
-    loadings = model.transform(counts)
+    with warnings.catch_warnings():
+        # The names have just been compared, or were found missing.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        loadings = model.transform(counts)
     with _replacing(target) as part:
         _write_table(part, loadings, counts.sample_names)
     n_samples, n_topics = loadings.shape
@@ -263,7 +266,10 @@ def _check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> N
             f"to {model.n_features_in_:,}: give the same features in the same order."
         )
     known, found = getattr(model, "feature_names_in_", None), counts.feature_names
-    if known is None or found is None:
+    if known is None:
+        return
+    if found is None:
+        _log(f"warning: {arguments.input} does not name its features: taken in the model's order")
         return
     for place, (ours, theirs) in enumerate(zip(known, found, strict=True)):
         if str(ours) != str(theirs):
@@ -299,8 +305,10 @@ def _write_table(path: Path, loadings: Any, sample_names: Any) -> None:
     import numpy as np
 
     if path.suffix.lower() == ".npz":
-        named = {} if sample_names is None else {"sample_names": np.asarray(sample_names, str)}
-        np.savez_compressed(path, loadings=loadings, **named)
+        arrays: dict[str, Any] = {"loadings": loadings}
+        if sample_names is not None:
+            arrays["sample_names"] = np.asarray(sample_names, dtype=str)
+        np.savez_compressed(path, **arrays)
         return
     names = range(len(loadings)) if sample_names is None else sample_names
     opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open

@@ -450,7 +450,7 @@ def progress_plot(
 
 
 def _leading_features(
-    components: Any, feature_names: Sequence[str] | None, n_top: int, distinctive: bool
+    components: Any, feature_names: Any, n_top: int, distinctive: bool
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
     """Return frequencies, names, and the numbers of each topic's leading features, best first."""
     if n_top < 1:
@@ -488,7 +488,7 @@ def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
 
 def top_features(
     components: Any,
-    feature_names: Sequence[str] | None = None,
+    feature_names: Any = None,
     *,
     n_top: int = 10,
     distinctive: bool = True,
@@ -499,7 +499,7 @@ def top_features(
     ----------
     components : array-like of shape (n_topics, n_features)
         Non-negative; every row is divided by its sum.
-    feature_names : sequence of str, default=None
+    feature_names : array-like of str, default=None
         Names of the features; "feature 0", "feature 1", ... by default.
     n_top : int, default=10
         How many to name for each topic.
@@ -534,7 +534,7 @@ def top_features(
 
 def top_features_plot(
     components: Any,
-    feature_names: Sequence[str] | None = None,
+    feature_names: Any = None,
     *,
     n_top: int = 10,
     distinctive: bool = True,
@@ -552,7 +552,7 @@ def top_features_plot(
     ----------
     components : array-like of shape (n_topics, n_features)
         Non-negative; every row is divided by its sum.
-    feature_names : sequence of str, default=None
+    feature_names : array-like of str, default=None
         Names of the features; "feature 0", "feature 1", ... by default.
     n_top : int, default=10
         How many to draw for each topic.
