@@ -113,13 +113,19 @@ def _fit_and_save(model: Any, counts: Any, target: Path) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts)
     model.save(target)
-    _say(f"log-likelihood  {model.loglik_:,.2f}")
-    state = "converged" if model.converged_ else "not converged"
-    _say(f"iterations      {model.n_iter_} ({state}), {model.history_['seconds'][-1]:.2f} s")
-    if getattr(model, "interrupted_", False):
+    _describe_fit(model)
+    if model.interrupted_:
         _log(f"interrupted: {target} holds the best model so far")
         return 130
     return 0
+
+
+def _describe_fit(model: Any) -> None:
+    last = model.history_[-1]
+    state = "converged" if model.converged_ else "not converged"
+    _say(f"log-likelihood  {last['loglik']:,.2f} (multinomial {last['loglik_multinomial']:,.2f})")
+    _say(f"KKT residual    {max(last['kkt_loadings'], last['kkt_factors']):.1e}")
+    _say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
 
 
 def _transform(arguments: argparse.Namespace) -> int:
@@ -181,14 +187,12 @@ def _describe_model(path: str) -> None:
 
     header, model = read_header(path), load_model(path)
     n_topics, n_features = model.components_.shape
-    given = ", ".join(f"{name}={value!r}" for name, value in model.get_params().items())
-    _say(f"model           {header['model']}({given})")
+    _say(f"model           {' '.join(repr(model).split())}")
     _say(f"written         {header['created']} by nmfscale {header['nmfscale_version']}")
     _say(f"factors         {n_topics} topics x {n_features:,} features")
     if getattr(model, "loadings_", None) is not None:
         _say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
-    _say(f"log-likelihood  {model.loglik_:,.2f}")
-    _say(f"iterations      {model.n_iter_} ({'' if model.converged_ else 'not '}converged)")
+    _describe_fit(model)
     for name, kind in header["left_out"].items():
         _say(f"not stored      {name} ({kind})")
     names = getattr(model, "feature_names_in_", None)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import signal
 import subprocess
 import sys
 
@@ -79,6 +80,7 @@ class TestFit:
         out, err = capsys.readouterr()
         assert [line.split()[0] for line in out.splitlines()] == [
             "log-likelihood",
+            "KKT",
             "iterations",
             "model",
         ]
@@ -156,6 +158,29 @@ class TestFit:
         assert run("fit", folder / "counts.npz", *words) == 130
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
         assert os.listdir(tmp_path) == []
+
+    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys):
+        target = tmp_path / "model.h5"
+        fit = nmfscale.TopicModel.fit
+
+        def interrupted(model, *given):
+            # Ctrl-C in the third iteration, as a terminal sends it.
+            return fit(model.set_params(callback=press), *given)
+
+        def press(record):
+            if record["iteration"] == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(nmfscale.TopicModel, "fit", interrupted)
+            words = ["-k", 2, "-o", target, "--quiet", "--seed", 1]
+            assert run("fit", folder / "counts.npz", *words) == 130
+        out, err = capsys.readouterr()
+        assert "(not converged)" in out
+        assert f"interrupted: {target} holds the best model so far" in err
+        model = nmfscale.load(target)
+        assert model.interrupted_
+        assert 3 <= model.n_iter_ <= 5
 
     def test_debug_shows_the_traceback(self, tmp_path, capsys):
         assert run("fit", "nowhere.npz", "-k", 2, "-o", tmp_path / "model.h5", "--debug") == 1
