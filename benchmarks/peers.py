@@ -26,11 +26,16 @@ from problems import Problem, restore
 
 @dataclass
 class Run:
-    """What a fit left behind: (seconds, log-likelihood) points in order, memory in bytes."""
+    """What a fit left behind: (seconds, log-likelihood) points in order, memory in bytes.
+
+    ``final`` is the log-likelihood of the factors handed back, evaluated afresh.
+    """
 
     points: list[tuple[float, float]]
-    final: float
     version: str
+    factors: tuple[np.ndarray, np.ndarray] | None
+    final: float = float("nan")
+    iterations_per_point: int = 1
     peak: float = float("nan")
     # Seconds of the updates alone, for a program that reports them apart from its whole loop.
     updates_only: list[float] = field(default_factory=list)
@@ -69,8 +74,8 @@ def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **sett
     ).fit(problem.X, L=problem.L, F=problem.F)
     history = model.history_
     points = list(zip(history["seconds"].tolist(), history["loglik"].tolist(), strict=True))
-    final = problem.loglik(model.loadings_, model.components_.T)
-    return Run(points, final, f"{nmfscale.__version__} ({level()})")
+    version = f"{nmfscale.__version__} ({level()})"
+    return Run(points, version, (model.loadings_, model.components_.T))
 
 
 def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 10) -> Run:
@@ -92,7 +97,7 @@ def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 1
         )  # fmt: skip
         seconds += time.perf_counter() - began
         points.append((seconds, problem.loglik(W, H.T)))
-    return Run(points, points[-1][1], sklearn.__version__)
+    return Run(points, sklearn.__version__, (W, H.T), iterations_per_point=block)
 
 
 def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
@@ -132,11 +137,13 @@ def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
         loglik, timing, L, F = (
             np.fromfile(folder / f"{file}.bin") for file in ("loglik", "timing", "L_end", "F_end")
         )
-    final = problem.loglik(L.reshape(problem.L.shape), F.reshape(problem.F.shape))
+    factors = L.reshape(problem.L.shape), F.reshape(problem.F.shape)
     # It adds 1e-8 inside the logarithm; at the end the difference is known exactly.
-    exact = loglik + (final - loglik[-1])
+    exact = loglik + (problem.loglik(*factors) - loglik[-1])
     points = list(zip(seconds, exact.tolist(), strict=True))
-    return Run(points, final, told["version"], float(told["peak"]), np.cumsum(timing).tolist())
+    result = Run(points, told["version"], factors, peak=float(told["peak"]))
+    result.updates_only = np.cumsum(timing).tolist()
+    return result
 
 
 def rscript() -> str | None:
@@ -188,19 +195,22 @@ PEERS = {
 
 
 def run(problem: Problem, peer: str, n_iter: int, n_threads: int) -> Run:
-    """Warm up on the problem for two iterations, then measure: memory over both, time of one."""
+    """Warm up, then measure: memory from before a fit of two iterations on, time of the next."""
     fit = PEERS[peer].fit
     if fit is fit_fasttopics:
-        return fit(problem, n_iter, n_threads)
-    # A handful of rows first, so that imports and thread pools do not count as memory.
-    rows = np.argsort(-np.diff(problem.X.indptr))[:50]
-    few = problem.X[rows]
-    used = np.asarray(few.sum(axis=0)).ravel() > 0
-    fit(Problem("few", few[:, used].tocsr(), problem.L[rows], problem.F[used]), 2, n_threads)
-    memory = Memory()
-    fit(problem, 2, n_threads)
-    result = fit(problem, n_iter, n_threads)
-    result.peak = memory.growth()
+        result = fit(problem, n_iter, n_threads)
+    else:
+        # A handful of rows first, so that imports and thread pools do not count as memory.
+        rows = np.argsort(-np.diff(problem.X.indptr))[:50]
+        few = problem.X[rows]
+        used = np.asarray(few.sum(axis=0)).ravel() > 0
+        fit(Problem("few", few[:, used].tocsr(), problem.L[rows], problem.F[used]), 2, n_threads)
+        memory = Memory()
+        fit(problem, 2, n_threads)
+        result = fit(problem, n_iter, n_threads)
+        result.peak = memory.growth()
+    result.final = problem.loglik(*result.factors)
+    result.factors = None
     return result
 
 

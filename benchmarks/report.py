@@ -21,7 +21,7 @@ MARKERS = ("<!-- numbers:start -->", "<!-- numbers:end -->")
 
 @dataclass
 class Curve:
-    """Median of several runs of one program on one problem."""
+    """Median of several runs of one program on one problem; ``runs`` (repeats, points) seconds."""
 
     problem: str
     program: str
@@ -32,6 +32,7 @@ class Curve:
     version: str
     runs: np.ndarray
     converges: bool
+    iterations_per_point: int = 1
 
     def reach(self, target: float) -> tuple[float, int | None]:
         """Median seconds and the iteration at which a log-likelihood is first reached."""
@@ -39,7 +40,7 @@ class Curve:
         if not passed.any():
             return float("nan"), None
         first = int(np.argmax(passed))
-        return float(np.median(self.runs[:, first])), first + 1
+        return float(np.median(self.runs[:, first])), (first + 1) * self.iterations_per_point
 
 
 def target_of(problem: problems.Problem, curve: Curve, curves: list[Curve]) -> float:
@@ -64,7 +65,8 @@ def table_rows(problem: problems.Problem, curves: list[Curve]) -> list[dict]:
         row |= {f"seconds_to_{gap}": cell[0] for gap, cell in zip(GAPS, reached, strict=True)}
         row["iterations_to_10"] = reached[GAPS.index(10)][1]
         row["seconds_to_scikit_learn"] = curve.reach(peer_last[0])[0] if peer_last else float("nan")
-        row["seconds_per_iteration"] = curve.seconds[-1] / len(curve.seconds)
+        n_iter = len(curve.seconds) * curve.iterations_per_point
+        row["seconds_per_iteration"] = curve.seconds[-1] / n_iter
         row["final_minus_best_known"] = curve.final - known
         row["history_error"] = abs(curve.final - max(curve.loglik))
         row["peak_mb"] = curve.peak / 1e6
@@ -160,7 +162,7 @@ def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
         {
             "problem": problem.name,
             "program": curve.program,
-            "point": number + 1,
+            "iteration": (number + 1) * curve.iterations_per_point,
             "seconds": f"{seconds:.6f}",
             "loglik": f"{loglik:.6f}",
         }

@@ -48,6 +48,7 @@ def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list
                     first.version,
                     table,
                     peers.PEERS[name].converges,
+                    first.iterations_per_point,
                 )
             )
     return curves
@@ -132,7 +133,8 @@ def main() -> None:
     report.write_csv(results / "curves.csv", report.points(found))
     (results / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
     report.draw(found, results / "seconds.png")
-    report.write_readme(table)
+    if results == report.HERE / "results":
+        report.write_readme(table)
 
 
 if __name__ == "__main__":
