@@ -282,9 +282,13 @@ class TestPlot:
         pytest.importorskip("matplotlib")
         return run("plot", *words)
 
-    @pytest.mark.parametrize("kind", ["structure", "progress", "top"])
     @pytest.mark.parametrize(
-        ("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
+        ("kind", "suffix", "start"),
+        [
+            ("structure", ".png", b"\x89PNG"),
+            ("progress", ".pdf", b"%PDF"),
+            ("top", ".svg", b"<?xml"),
+        ],
     )
     def test_kinds_and_formats(self, folder, tmp_path, capsys, kind, suffix, start):
         target = tmp_path / f"plot{suffix}"
