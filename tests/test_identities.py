@@ -245,7 +245,9 @@ def test_counts_three_times_as_large_give_three_times_the_expectation(problem):
     expected = 3.0 * (plain.loadings_ @ plain.components_)
     assert_allclose(tripled.loadings_ @ tripled.components_, expected, rtol=1e-7, atol=1e-7)
     for field in ("kkt_loadings", "kkt_factors"):
-        assert_allclose(tripled.history_[field], plain.history_[field], rtol=1e-5, atol=1e-9)
+        # The first residuals may be those of the start, which was not tripled.
+        found, expected = tripled.history_[field][1:], plain.history_[field][1:]
+        assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
 
 
 @given(fits())

@@ -37,10 +37,8 @@ def test_topics_are_recovered(topics, solver):
     assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-9)
     assert_allclose(model.loadings_.sum(axis=1), 1.0, rtol=1e-9)
     assert np.abs(proportions - truth.L).mean() < 0.01
-    # A frequency f has the standard deviation sqrt(f / count of the topic).
-    counts = truth.sizes @ truth.L
-    error = (frequencies - truth.F) / np.sqrt(truth.F / counts + 1.0 / counts**2)
-    assert np.sqrt(np.mean(error**2)) < 2.0
+    # Half the sum of the differences: the share of a topic's words that is misplaced.
+    assert np.all(np.abs(frequencies - truth.F).sum(axis=0) / 2.0 < 0.01)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
