@@ -1,0 +1,730 @@
+"""Every kernel against plain NumPy, at every instruction set that the processor has."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import oracle
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from nmfscale.kernels import rows as kernels
+
+LANES = 16
+FLOOR = 1e-10
+LEVELS = kernels.available_levels()
+COMPONENTS = [1, 2, 3, 5, 6, 10, 12, 13, 17, 33]
+DTYPES = [np.float32, np.float64]
+# Coordinate descent and second-order steps divide small differences: they lose more than EM.
+TOLERANCE = {np.float32: 2e-4, np.float64: 1e-10}
+LOOSE = {np.float32: 2e-2, np.float64: 1e-8}
+
+
+@pytest.fixture(params=LEVELS)
+def level(request):
+    before = kernels.level()
+    kernels.use_level(request.param)
+    yield request.param
+    kernels.use_level(before)
+
+
+def aligned(values, dtype=None):
+    """A copy that starts on a cache line."""
+    values = np.asarray(values, dtype)
+    raw = np.empty(values.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    out = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    out[...] = values
+    return out
+
+
+def padded(factor, dtype, n_rows=None, empty=0.0):
+    """Rows padded to the stride of the kernels, and with `empty` rows to n_rows."""
+    n, K = factor.shape
+    out = np.zeros((n_rows or n, kernels.row_stride(K)))
+    out[:, :K] = empty
+    out[:n, :K] = factor
+    return aligned(out, dtype)
+
+
+class Problem:
+    """Dense counts X (n, m), rows b (n, K) that move, rows a (m, K) that are held; sliced by hand."""
+
+    def __init__(self, K, dtype, n=21, m=40, seed=0, index=np.uint16, count=np.float64, largest=9):
+        rng = np.random.default_rng(seed + 100 * K)
+        self.K, self.dtype, self.n, self.m = K, dtype, n, m
+        self.a = rng.gamma(1.0, size=(m, K)).astype(dtype) + dtype(1e-3)
+        self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) / dtype(K) + dtype(1e-3)
+        self.X = rng.poisson(self.b @ self.a.T).astype(np.float64)
+        self.X[:, 1] = 0
+        self.X[0, 2] = largest
+        if n > 3:
+            self.X[3] = 0
+        if np.issubdtype(count, np.floating):
+            self.X *= rng.integers(1, 9, self.X.shape) / 4
+        self.u = self.a.sum(axis=0, dtype=np.float64).astype(dtype)
+        self.n_slices = -(-n // LANES)
+        self.counts = self.sliced(self.X, index, count)
+
+    def sliced(self, X, index, count):
+        rows = [np.flatnonzero(x) for x in X] + [[]] * (-len(X) % LANES)
+        length = np.array([len(row) for row in rows]).reshape(-1, LANES).max(axis=1)
+        offset = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+        at, y = np.zeros(offset[-1] * LANES, index), np.zeros(offset[-1] * LANES, count)
+        for i, row in enumerate(rows):
+            steps = (offset[i // LANES] + np.arange(len(row))) * LANES + i % LANES
+            at[steps] = row
+            y[steps] = X[i, row] if len(row) else 0
+        return kernels.SlicedCounts(at, y, offset, X.shape[1])
+
+    def problem(self, **options):
+        total = np.zeros(kernels.row_stride(self.K), self.dtype)
+        total[: self.K] = self.u
+        for name in ("weight", "moves"):
+            if options.get(name) is not None:
+                vector = np.asarray(options[name], self.dtype)
+                if name == "moves":
+                    vector = np.pad(vector, (0, len(total) - self.K))
+                options[name] = vector
+        return kernels.RowProblem(padded(self.a, self.dtype), total, self.K, floor=FLOOR, **options)
+
+    @property
+    def start(self):
+        return padded(self.b, self.dtype, self.n_slices * LANES, empty=FLOOR)
+
+    def run(self, kernel, *, n_threads=2, rows=None, start=None, **options):
+        """Where the rows arrive, in float64."""
+        start = self.start if start is None else start
+        end = aligned(np.full_like(start, 7))
+        kernel(self.counts, self.problem(**options), start, end, n_threads=n_threads, **rows or {})
+        assert np.all(end[:, self.K :] == 0)
+        assert np.all(end[:, : self.K] > 0)
+        return end[: self.n, : self.K].astype(np.float64)
+
+    def expected(self, solver, prior=None, weight=None):
+        """solver(y, A, u, b) on every row in float64."""
+        a, b, u = (x.astype(np.float64) for x in (self.a, self.b, self.u))
+        out = np.empty_like(b)
+        for i in range(self.n):
+            y = self.X[i] if weight is None else self.X[i] * weight
+            problem = (
+                (y, a, u) if prior is None else oracle.with_prior(y, a, u, prior[0][i], prior[1][i])
+            )
+            out[i] = np.maximum(solver(*problem, b[i]), FLOOR)
+        return out
+
+    def prior(self, seed=1):
+        """Shapes and rates (n, K), as the oracle takes them, and the arrays of the kernels."""
+        rng = np.random.default_rng(seed)
+        shape = 1 + rng.integers(0, 3, (self.n, self.K)) / 2
+        rate = rng.uniform(0, 2, (self.n, self.K)).astype(self.dtype).astype(np.float64)
+        n_lanes = self.n_slices * LANES
+        rows = {
+            "pseudo": padded(shape - 1, self.dtype, n_lanes),
+            "rate": padded(rate, self.dtype, n_lanes),
+        }
+        return (shape, rate), rows
+
+
+def newton_once(y, A, u, b, n_sweeps, curvature=lambda H: H):
+    """One second-order step with the kernels' number of sweeps over the quadratic."""
+    g, H = oracle.row_derivatives(y, A, u, b)
+    return b + oracle.minimise_quadratic(g, curvature(H), b, n_sweeps=n_sweeps)
+
+
+def packed(H):
+    """Lower triangle, row by row."""
+    return H[np.tril_indices(len(H))]
+
+
+# Row solvers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_visit_takes_em_steps(level, K, dtype):
+    p = Problem(K, dtype)
+    end = p.run(kernels.visit, em_steps=3)
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 3))
+    assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_visit_takes_a_newton_step(level, K, dtype):
+    p = Problem(K, dtype)
+    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0)
+    expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6))
+    assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 6, 13])
+def test_visit_takes_em_steps_before_newton_steps(level, K, dtype):
+    p = Problem(K, dtype)
+
+    def solver(y, A, u, b):
+        b = np.maximum(oracle.em(y, A, u, b, 2), FLOOR)
+        for _ in range(2):
+            b = np.maximum(newton_once(y, A, u, b, 8), FLOOR)
+        return b
+
+    end = p.run(kernels.visit, em_steps=2, newton_steps=2, qp_sweeps=8, qp_tolerance=0.0)
+    assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype])
+
+
+def test_a_tolerance_ends_the_quadratic_row_by_row(level):
+    """A row's numbers do not depend on its neighbours: alone, it arrives at the same bits."""
+    p = Problem(6, np.float64, n=16)
+    options = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-3}
+    together = p.run(kernels.visit, **options)
+    for i in (0, 5, 15):
+        alone = Problem(6, np.float64, n=16)
+        alone.X[np.arange(16) != i] = 0
+        alone.counts = alone.sliced(alone.X, np.uint16, np.float64)
+        assert_array_equal(alone.run(kernels.visit, **options)[i], together[i])
+    exact = p.run(kernels.visit, newton_steps=1, qp_sweeps=500, qp_tolerance=0.0)
+    assert 0 < np.abs(together - exact).max() < 0.1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_descend_is_coordinate_descent(level, K, dtype):
+    p = Problem(K, dtype)
+    end = p.run(kernels.descend, em_steps=1, newton_steps=2)
+    expected = p.expected(lambda y, A, u, b: oracle.scd(y, A, u, oracle.em(y, A, u, b, 1), 2))
+    assert_allclose(end, expected, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
+    assert_allclose(oracle_loss(p, end), oracle_loss(p, expected), rtol=LOOSE[dtype], atol=1e-6)
+
+
+def oracle_loss(p, b):
+    """Loss of every row."""
+    return [oracle.row_loss(p.X[i], p.a.astype(float), p.u.astype(float), b[i]) for i in range(p.n)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 2, 6, 12, 13])
+def test_guarded_descend_is_scalar_newton(level, K, dtype):
+    p = Problem(K, dtype)
+    p.b *= dtype(20)  # so far away that full steps would overshoot
+    end = p.run(kernels.descend, newton_steps=2, guarded=True)
+    expected = p.expected(lambda y, A, u, b: oracle.sn(y, A, u, b, 2))
+    assert_allclose(end, expected, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
+    # Rounding aside, no row's loss rises.
+    before, after = np.array(oracle_loss(p, p.b.astype(float))), np.array(oracle_loss(p, end))
+    assert np.all(after <= before + 100 * np.finfo(dtype).eps * np.abs(before))
+
+
+@pytest.mark.parametrize("count", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("index", [np.uint16, np.int32])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_of_indices_and_counts(level, dtype, index, count):
+    largest = {np.uint8: 255, np.uint16: 65535}.get(count, 3.25)
+    p = Problem(5, dtype, index=index, count=count, largest=largest)
+    end = p.run(kernels.visit, em_steps=1)
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
+    assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+    end = p.run(kernels.descend, em_steps=1)
+    assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+
+
+def test_indices_beyond_two_bytes(level):
+    p = Problem(2, np.float64, n=2, m=70_000, index=np.int32)
+    end = p.run(kernels.visit, em_steps=1)
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
+    assert_allclose(end, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("n", [1, 15, 16, 17])
+def test_numbers_of_rows_around_a_slice(level, n, kernel):
+    p = Problem(6, np.float64, n=n)
+    end = p.run(getattr(kernels, kernel), em_steps=1)
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
+    assert_allclose(end, expected, rtol=1e-10, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 1, "newton_steps": 1}]
+)
+@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_empty_rows_go_to_the_floor(level, dtype, kernel, options):
+    p = Problem(5, dtype, n=17)
+    p.X[:] = 0
+    p.counts = p.sliced(p.X, np.uint16, np.uint8)
+    end = p.run(getattr(kernels, kernel), **options)
+    assert_allclose(end, FLOOR, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["visit", "descend"])
+def test_nothing_is_written_beyond_the_rows(level, kernel):
+    p = Problem(7, np.float64)
+    room = aligned(np.full((p.n_slices + 2, LANES, 8), np.pi))
+    reports = np.full((4, p.n_slices + 2, LANES), np.pi)
+    names = (
+        ["loglik_end"]
+        if kernel == "descend"
+        else ["loglik_start", "kkt_start", "loglik_end", "kkt_end"]
+    )
+    rows = {name: reports[i, 1:-1].reshape(-1) for i, name in enumerate(names)}
+    end = room[1:-1].reshape(-1, 8)
+    getattr(kernels, kernel)(
+        p.counts, p.problem(em_steps=1, newton_steps=1), p.start, end, n_threads=2, **rows
+    )
+    assert not np.any(end == np.pi)
+    assert np.all(room[[0, -1]] == np.pi)
+    assert np.all(reports[:, [0, -1]] == np.pi)
+
+
+# Priors, weights, held coordinates ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 3, 6, 13])
+def test_priors(level, K, dtype):
+    p = Problem(K, dtype)
+    prior, rows = p.prior()
+    # From here on, no step overshoots to where a prior has no density.
+    p.b = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 20), prior).astype(dtype)
+    end = p.run(kernels.visit, em_steps=2, rows=rows)
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 2), prior)
+    assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, rows=rows)
+    expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6), prior)
+    assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype])
+    end = p.run(kernels.descend, em_steps=1, newton_steps=1, rows=rows)
+    expected = p.expected(
+        lambda y, A, u, b: oracle.scd(y, A, u, oracle.em(y, A, u, b, 1), 1), prior
+    )
+    assert_allclose(end, expected, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 6, 13])
+def test_weights_of_the_held_rows(level, K, dtype):
+    p = Problem(K, dtype)
+    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
+    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1), weight=weight)
+    for kernel in (kernels.visit, kernels.descend):
+        end = p.run(kernel, em_steps=1, weight=weight)
+        assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [2, 6, 13])
+def test_held_coordinates_stay(level, K, dtype):
+    p = Problem(K, dtype)
+    moves = np.arange(K) % 2 == 0
+    b = p.b.astype(np.float64)
+
+    def newton(y, A, u, b):
+        g, H = oracle.row_derivatives(y, A, u, b)
+        d = np.zeros_like(b)
+        d[moves] = oracle.minimise_quadratic(g[moves], H[np.ix_(moves, moves)], b[moves], 6)
+        return b + d
+
+    end = p.run(kernels.visit, em_steps=1, moves=moves)
+    assert_array_equal(end[:, ~moves], b[:, ~moves])
+    em = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
+    assert_allclose(end[:, moves], em[:, moves], rtol=TOLERANCE[dtype], atol=1e-9)
+    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, moves=moves)
+    assert_array_equal(end[:, ~moves], b[:, ~moves])
+    assert_allclose(end, p.expected(newton), rtol=LOOSE[dtype], atol=LOOSE[dtype])
+    end = p.run(kernels.descend, newton_steps=2, guarded=True, moves=moves)
+    assert_array_equal(end[:, ~moves], b[:, ~moves])
+    losses = [np.array(oracle_loss(p, x)) for x in (end, b)]
+    assert np.all(losses[0] <= losses[1] + 100 * np.finfo(dtype).eps * np.abs(losses[1]))
+    assert np.any(end[:, moves] != b[:, moves])
+
+
+# By-products -----------------------------------------------------------------------------------
+
+
+def log_mu(p, b):
+    mu = b @ p.a.T.astype(np.float64)
+    return (p.X * np.log(mu)).sum(axis=1)
+
+
+def kkt(p, b):
+    a, u = p.a.astype(np.float64), p.u.astype(np.float64)
+    return np.abs(b * (u - (p.X / (b @ a.T)) @ a)).max(axis=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "steps", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 2, "newton_steps": 1}]
+)
+@pytest.mark.parametrize("K", [1, 6, 17])
+def test_log_likelihood_and_kkt_before_and_after_a_visit(level, K, steps, dtype):
+    p = Problem(K, dtype)
+    names = ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
+    rows = {name: np.full(p.n_slices * LANES, np.nan) for name in names}
+    end = p.run(kernels.visit, rows=rows, **steps)
+    found = {name: rows[name][: p.n] for name in names}
+    size = p.X.sum(axis=1).max()
+    for when, b in (("start", p.b.astype(np.float64)), ("end", end)):
+        assert_allclose(
+            found[f"loglik_{when}"],
+            log_mu(p, b),
+            rtol=TOLERANCE[dtype],
+            atol=TOLERANCE[dtype] * size,
+        )
+        assert_allclose(
+            found[f"kkt_{when}"], kkt(p, b), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * size
+        )
+    assert all(np.all(array[p.n :] < 1e-6) for array in rows.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_likelihood_and_kkt_of_a_descent(level, dtype):
+    p = Problem(6, dtype)
+    rows = {name: np.full(p.n_slices * LANES, np.nan) for name in ("kkt_start", "loglik_end")}
+    end = p.run(kernels.descend, rows=rows, em_steps=1, newton_steps=2)
+    size = TOLERANCE[dtype] * p.X.sum(axis=1).max()
+    assert_allclose(rows["kkt_start"][: p.n], kkt(p, p.b.astype(np.float64)), atol=size)
+    assert_allclose(rows["loglik_end"][: p.n], log_mu(p, end), atol=10 * size)
+
+
+def test_only_looking_changes_nothing(level):
+    p = Problem(6, np.float64)
+    start, loglik = p.start, np.zeros(p.n_slices * LANES)
+    before = start.copy()
+    kernels.visit(p.counts, p.problem(), start, None, loglik_end=loglik, n_threads=1)
+    assert_array_equal(start, before)
+    assert_allclose(loglik[: p.n], log_mu(p, p.b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 4, 6, 10, 17])
+def test_gather_dot_sums_expected_counts(level, K, dtype):
+    p = Problem(K, dtype)
+    out = np.full(p.n_slices * LANES, np.nan)
+    kernels.gather_dot(p.counts, p.problem(), p.start, out, n_threads=2)
+    expected = ((p.b.astype(float) @ p.a.T.astype(float)) * (p.X > 0)).sum(axis=1)
+    assert_allclose(out[: p.n], expected, rtol=TOLERANCE[dtype])
+    assert_array_equal(out[p.n :], 0)
+
+
+# Kept curvature, sums and steps ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
+def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
+    p = Problem(K, dtype)
+    size = kernels.kept_size(K)
+    kept = np.zeros((p.n_slices, size, LANES), np.float32)
+    options = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
+    fresh = p.run(kernels.visit, **options)
+    end = p.run(kernels.visit, rows={"curvature": kept, "curvature_mode": kernels.KEEP}, **options)
+    assert_array_equal(end, fresh)
+    first = {}
+    for i in range(p.n):
+        y, A, u, b = p.X[i], p.a.astype(float), p.u.astype(float), p.b[i].astype(float)
+        first[i] = oracle.row_derivatives(y, A, u, b)[1]
+        assert_allclose(kept[i // LANES, :, i % LANES], packed(first[i]), rtol=1e-3, atol=1e-5)
+
+    p.b = p.b * (1 + np.arange(K, dtype=dtype) % 3)
+    number = iter(range(p.n))
+
+    def solver(y, A, u, b):
+        old = first[next(number)]
+
+        def curvature(H):
+            scale = np.sqrt(np.diag(H) / (np.diag(old) + 1e-30))
+            return old * np.outer(scale, scale) * (1 - np.eye(K)) + np.diag(1.2 * np.diag(H))
+
+        return newton_once(y, A, u, b, 6, curvature)
+
+    end = p.run(
+        kernels.visit,
+        rows={"curvature": kept, "curvature_mode": kernels.KEPT},
+        margin=1.2,
+        **options,
+    )
+    # Kept in float32, whatever the type of the arithmetic.
+    assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
+
+
+def test_slices_without_room_compute_their_curvature(level):
+    p = Problem(3, np.float64, n=40)
+    kept = np.zeros((1, kernels.kept_size(3), LANES), np.float32)
+    for mode in (kernels.KEEP, kernels.KEPT):
+        end = p.run(kernels.visit, newton_steps=1, rows={"curvature": kept, "curvature_mode": mode})
+    assert_array_equal(end[LANES:], p.run(kernels.visit, newton_steps=1)[LANES:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_sums(level, K, dtype):
+    p = Problem(K, dtype)
+    derivatives = [
+        oracle.row_derivatives(p.X[i], p.a.astype(float), p.u.astype(float), p.b[i].astype(float))
+        for i in range(p.n)
+    ]
+    wanted = {
+        kernels.SUM_GRADIENT: lambda H: np.empty(0),
+        kernels.SUM_FULL: packed,
+        kernels.SUM_DIAGONAL: np.diag,
+    }
+    for what, of_curvature in wanted.items():
+        expected = np.array([np.concatenate([p.u - g, of_curvature(H)]) for g, H in derivatives])
+        out = np.ones((p.n_slices, expected.shape[1], LANES))
+        kernels.sums(
+            p.counts, p.problem(), p.start, out, wanted=what, first=0, last=p.n_slices, n_threads=2
+        )
+        found = (out - 1).transpose(0, 2, 1).reshape(-1, expected.shape[1])
+        assert_allclose(
+            found[: p.n],
+            expected,
+            rtol=10 * TOLERANCE[dtype],
+            atol=10 * TOLERANCE[dtype] * p.X.max(),
+        )
+        assert_array_equal(found[p.n :], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 6, 13])
+@pytest.mark.parametrize("prior", [False, True])
+def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
+    p = Problem(K, dtype, n=40)
+    rows = p.prior()[1] if prior else {}
+    size = kernels.kept_size(K)
+    kept = [np.zeros((p.n_slices, size, LANES), np.float32) for _ in range(2)]
+    cases = [
+        ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
+        ({"newton_steps": 1}, kernels.SUM_FULL, K + size, kernels.KEEP),
+        ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
+    ]
+    for steps, wanted, n_sums, mode in cases:
+        curvature = {} if mode is None else {"curvature": kept[0], "curvature_mode": mode}
+        reports = [np.zeros(p.n_slices * LANES) for _ in range(2)]
+        visited = p.run(kernels.visit, rows=rows | curvature | {"kkt_start": reports[0]}, **steps)
+        end = aligned(np.zeros_like(p.start))
+        for first, last in ((0, 1), (1, p.n_slices)):
+            sums = np.zeros((last - first, n_sums, LANES))
+            kernels.sums(
+                p.counts,
+                p.problem(**steps),
+                p.start,
+                sums,
+                wanted=wanted,
+                first=first,
+                last=last,
+                n_threads=1,
+            )
+            curvature = {} if mode is None else {"curvature": kept[1]}
+            kernels.step(
+                p.problem(**steps), sums, p.start, end, wanted=wanted, first=first, n_threads=2,
+                kkt_start=reports[1], **rows, **curvature,
+            )  # fmt: skip
+        assert_array_equal(end[: p.n, :K], visited)
+        assert_array_equal(reports[0], reports[1])
+        assert_array_equal(kept[0], kept[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 5, 12])
+def test_extrapolate(level, K, dtype):
+    rng = np.random.default_rng(K)
+    n, n_slices, stride = 37, 3, kernels.row_stride(K)
+    now, before = (
+        padded(rng.gamma(1.0, size=(n, K)), dtype, n_slices * LANES, FLOOR) for _ in range(2)
+    )
+    now[5, 0] = FLOOR
+    ahead = aligned(np.full_like(now, 5.0))
+    old, sums = before.copy(), np.full((n_slices, stride), np.nan)
+    change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
+    problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
+    kernels.extrapolate(problem, n, now, before, ahead, 0.5, sums, change, zeros, n_threads=2)
+    expected = np.maximum(now + dtype(0.5) * (now - old), dtype(FLOOR))
+    assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
+    assert_array_equal(before[:n], now[:n])
+    assert_array_equal(ahead[n:], 5.0)
+    assert_allclose(sums.sum(axis=0)[:K], ahead[:n, :K].sum(axis=0, dtype=float), rtol=1e-14)
+    assert_array_equal(sums[:, K:], 0)
+    assert change.max() == np.abs(now - old).max()
+    assert zeros.sum() == 1
+
+
+# The same bits ---------------------------------------------------------------------------------
+
+
+def everything(K, dtype, n_threads):
+    """All that the kernels write, of 70 rows."""
+    p = Problem(K, dtype, n=70)
+    prior = p.prior()[1]
+    kept = np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.float32)
+    reports = {
+        name: np.zeros(p.n_slices * LANES)
+        for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
+    }
+    out = [
+        p.run(kernels.visit, em_steps=2, newton_steps=1, rows=reports, n_threads=n_threads),
+        p.run(kernels.visit, newton_steps=1, rows=prior, n_threads=n_threads),
+        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+              rows={"curvature": kept, "curvature_mode": kernels.KEEP}),
+        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+              rows={"curvature": kept, "curvature_mode": kernels.KEPT}),
+        p.run(kernels.descend, em_steps=1, newton_steps=2, n_threads=n_threads,
+              rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
+        p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, n_threads=n_threads),
+        kept, *reports.values(),
+    ]  # fmt: skip
+    sums = np.zeros((p.n_slices, K + kernels.kept_size(K), LANES))
+    kernels.sums(
+        p.counts, p.problem(), p.start, sums,
+        wanted=kernels.SUM_FULL, first=0, last=p.n_slices, n_threads=n_threads,
+    )  # fmt: skip
+    end, dots = aligned(np.zeros_like(p.start)), np.zeros(p.n_slices * LANES)
+    kernels.step(
+        p.problem(newton_steps=1),
+        sums,
+        p.start,
+        end,
+        wanted=kernels.SUM_FULL,
+        first=0,
+        n_threads=n_threads,
+    )
+    kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
+    return [*out, sums, end, dots]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [3, 10, 17])
+def test_the_same_bits_for_any_number_of_threads(level, K, dtype):
+    alone = everything(K, dtype, 1)
+    for n_threads in (2, 3, 4):
+        for one, many in zip(alone, everything(K, dtype, n_threads), strict=True):
+            assert one.tobytes() == many.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_levels_agree(K, dtype):
+    before, found = kernels.level(), {}
+    try:
+        for name in LEVELS:
+            kernels.use_level(name)
+            found[name] = everything(K, dtype, 2)
+    finally:
+        kernels.use_level(before)
+    for name in LEVELS[1:]:
+        for ours, theirs in zip(found[name], found[LEVELS[0]], strict=True):
+            assert_allclose(
+                ours,
+                theirs,
+                rtol=20 * LOOSE[dtype],
+                atol=20 * LOOSE[dtype] * max(1, np.abs(theirs).max()),
+            )
+    if {"avx2", "avx512"} <= set(LEVELS):
+        for ours, theirs in zip(found["avx2"], found["avx512"], strict=True):
+            assert ours.tobytes() == theirs.tobytes()
+
+
+# Choice of the level --------------------------------------------------------------------------
+
+
+def _run_with(level, *command):
+    environment = {**os.environ, "NMFSCALE_LEVEL": level}
+    return subprocess.run(
+        [sys.executable, "-c", *command], env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_environment_forces_a_level(name):
+    done = _run_with(name, "from nmfscale.kernels import rows; print(rows.level())")
+    assert (done.returncode, done.stdout.strip()) == (0, name), done.stderr
+
+
+def test_the_default_is_the_highest_level():
+    done = _run_with("", "from nmfscale.kernels import rows; print(rows.level())")
+    assert done.stdout.strip() == LEVELS[-1]
+
+
+def test_an_unknown_level_is_an_import_error():
+    done = _run_with("sse9", "import nmfscale")
+    assert done.returncode != 0
+    assert "ImportError" in done.stderr and "'sse9'" in done.stderr and "baseline" in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted({"avx2", "avx512"} - set(LEVELS)) or ["none"])
+def test_a_level_that_the_processor_lacks_is_an_import_error(name):
+    if name == "none":
+        pytest.skip("this processor has every level")
+    done = _run_with(name, "import nmfscale")
+    assert done.returncode != 0
+    assert "ImportError" in done.stderr and f"'{name}'" in done.stderr
+
+
+def test_an_unknown_level_leaves_the_one_in_use():
+    before = kernels.level()
+    with pytest.raises(ImportError, match="'none'.*choose from baseline"):
+        kernels.use_level("none")
+    assert kernels.level() == before
+
+
+# What is refused ------------------------------------------------------------------------------
+
+
+def test_arrays_of_a_wrong_kind_are_refused():
+    p = Problem(5, np.float64)
+    good = {"n_threads": 1}
+    with pytest.raises(ValueError, match="start: expected C-contiguous float64"):
+        kernels.visit(p.counts, p.problem(), p.start.astype(np.float32), p.start, **good)
+    with pytest.raises(ValueError, match="end: expected"):
+        kernels.visit(p.counts, p.problem(), p.start, p.start[:16], **good)
+    with pytest.raises(ValueError, match="pseudo: expected"):
+        kernels.visit(p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good)
+    shifted = np.empty(p.start.size + 9)
+    shifted = shifted[(-shifted.ctypes.data // 8) % 8 + 1 :][: p.start.size].reshape(p.start.shape)
+    with pytest.raises(ValueError, match="multiple of 64 bytes"):
+        kernels.visit(p.counts, p.problem(), shifted, p.start, **good)
+    with pytest.raises(ValueError, match=r"held factor has 4 rows, the counts need 40"):
+        short = kernels.RowProblem(padded(p.a[:4], np.float64), np.zeros(8), 5)
+        kernels.visit(p.counts, short, p.start, p.start, **good)
+    with pytest.raises(ValueError, match="loglik_end: expected"):
+        kernels.visit(p.counts, p.problem(), p.start, p.start, loglik_end=np.zeros(4), **good)
+    with pytest.raises(ValueError, match="curvature: expected"):
+        kernels.visit(
+            p.counts,
+            p.problem(),
+            p.start,
+            p.start,
+            curvature=np.zeros((2, 3, 16), np.float32),
+            **good,
+        )
+
+
+def test_slices_and_sums_of_a_wrong_shape_are_refused():
+    p = Problem(5, np.float64)
+    with pytest.raises(ValueError, match="not a type of the slices"):
+        kernels.SlicedCounts(np.zeros(16, np.int64), np.zeros(16, np.uint8), np.array([0, 1]), 1)
+    with pytest.raises(ValueError, match="index: expected"):
+        kernels.SlicedCounts(np.zeros(15, np.int32), np.zeros(16, np.uint8), np.array([0, 1]), 1)
+    common = {"wanted": kernels.SUM_FULL, "n_threads": 1}
+    with pytest.raises(ValueError, match="out has shape"):
+        kernels.sums(
+            p.counts, p.problem(), p.start, np.zeros((2, 5, 16)), first=0, last=2, **common
+        )
+    with pytest.raises(ValueError, match="no slices 1:3 among 2"):
+        kernels.sums(
+            p.counts, p.problem(), p.start, np.zeros((2, 20, 16)), first=1, last=3, **common
+        )
+    with pytest.raises(ValueError, match="sums have shape"):
+        kernels.step(p.problem(), np.zeros((2, 5, 16)), p.start, p.start, first=0, **common)
+    with pytest.raises(ValueError, match="no kept curvature"):
+        kernels.step(
+            p.problem(),
+            np.zeros((2, 20, 16)),
+            p.start,
+            p.start,
+            first=0,
+            wanted=kernels.SUM_DIAGONAL,
+            n_threads=1,
+        )
+    with pytest.raises(ValueError, match="one entry a row"):
+        kernels.gather_dot(p.counts, p.problem(), p.start, np.zeros(3), n_threads=1)

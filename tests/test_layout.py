@@ -1,0 +1,285 @@
+"""Blocks and slices: every nonzero has its place once; the matrix alone makes the cut."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.layout import LANES, build_layout, cut_blocks
+
+SEVERAL = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def counts_of(n=70, m=45, density=0.2, seed=0, largest=9):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(1, largest + 1, (n, m)) * rng.binomial(1, density, (n, m))
+    if n > 4 and m > 4:
+        X[3] = X[:, 4] = 0
+    return X
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100)
+
+
+def unplaced(slices, n_lanes):
+    """Dense (lanes, others) matrix from slices; fails where a place is taken twice."""
+    assert slices.offset[0] == 0 and len(slices.offset) == n_lanes // LANES + 1
+    assert len(slices.index) == len(slices.count) == slices.offset[-1] * LANES
+    dense = np.zeros((n_lanes, slices.n_others))
+    for s in range(len(slices.offset) - 1):
+        steps = slice(slices.offset[s] * LANES, slices.offset[s + 1] * LANES)
+        index, count = (a[steps].reshape(-1, LANES) for a in (slices.index, slices.count))
+        for lane in range(LANES):
+            filled = count[:, lane] > 0
+            # Counts come first, padding last.
+            assert np.all(filled[:-1] >= filled[1:])
+            assert len(set(index[filled, lane])) == filled.sum()
+            assert np.all(index[~filled, lane] == 0)
+            dense[s * LANES + lane, index[filled, lane]] = count[filled, lane]
+    return dense
+
+
+def check(X, layout):
+    """Rows, columns and whole columns of a layout hold the counts, each once."""
+    n, m = X.shape
+    rows, columns = layout.row_order, layout.column_order
+    assert_array_equal(np.sort(rows[rows >= 0]), np.arange(n))
+    assert_array_equal(np.sort(columns[columns >= 0]), np.arange(m))
+    seen = np.zeros_like(X)
+    for block in layout.blocks:
+        order = rows[block.first : block.last]
+        here = order >= 0
+        assert_array_equal(np.sort(order[here]), np.arange(block.start, block.stop))
+        by_rows = unplaced(block.rows, block.last - block.first)
+        assert_array_equal(by_rows[~here], 0)
+        assert_array_equal(by_rows[here], X[order[here]][:, columns[:m]])
+        by_columns = unplaced(block.columns, len(columns))
+        assert_array_equal(by_columns[m:], 0)
+        assert_array_equal(by_columns[:m].T, by_rows)
+        seen[order[here]] += X[order[here]]
+    assert_array_equal(seen, X)
+    whole = unplaced(layout.whole_columns, len(columns))
+    assert_array_equal(whole[:m][:, rows >= 0], X[rows[rows >= 0]][:, columns[:m]].T)
+    assert_array_equal(whole[:, rows < 0], 0)
+
+
+def same(one, other):
+    """Whether two layouts agree in every bit."""
+    assert_array_equal(one.row_order, other.row_order)
+    assert_array_equal(one.column_order, other.column_order)
+    pairs = [(one.whole_columns, other.whole_columns)]
+    for a, b in zip(one.blocks, other.blocks, strict=True):
+        assert (a.start, a.stop, a.first, a.last) == (b.start, b.stop, b.first, b.last)
+        pairs += [(a.rows, b.rows), (a.columns, b.columns)]
+    for a, b in pairs:
+        for name in ("index", "count", "offset"):
+            ours, theirs = getattr(a, name), getattr(b, name)
+            assert ours.dtype == theirs.dtype
+            assert_array_equal(ours, theirs)
+
+
+# Places ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (1, 40), (40, 1), (15, 17), (16, 16), (17, 15), (70, 45)]
+)
+def test_every_count_has_one_place(shape):
+    X = counts_of(*shape, density=0.4)
+    X[0, 0] = 2
+    layout = build_layout(as_counts(X))
+    assert len(layout.blocks) == 1
+    check(X, layout)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_every_count_has_one_place_in_many_blocks(small_blocks, n_threads):
+    X = counts_of()
+    layout = build_layout(as_counts(X), n_threads)
+    assert len(layout.blocks) > 5
+    check(X, layout)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 40), st.integers(1, 60))
+@SEVERAL
+def test_any_matrix(seed, n, m, size):
+    X = counts_of(n, m, density=(seed % 7) / 6, seed=seed)
+    before = layouts.BLOCK_NONZEROS
+    layouts.BLOCK_NONZEROS = size
+    try:
+        check(X, build_layout(as_counts(X), 2))
+    finally:
+        layouts.BLOCK_NONZEROS = before
+
+
+def test_nothing_to_place(small_blocks):
+    X = np.zeros((20, 5), int)
+    check(X, build_layout(as_counts(X)))
+
+
+def test_a_dense_row_is_a_block_of_its_own(small_blocks):
+    X = np.zeros((5, 300), int)
+    X[2] = 1
+    X[[0, 4], 7] = 3
+    layout = build_layout(as_counts(X))
+    assert [(block.start, block.stop) for block in layout.blocks] == [(0, 2), (2, 3), (3, 5)]
+    check(X, layout)
+
+
+def test_long_rows_stand_first():
+    X = counts_of()
+    layout = build_layout(as_counts(X))
+    for nnz, order in (
+        ((X > 0).sum(axis=1), layout.row_order),
+        ((X > 0).sum(axis=0), layout.column_order),
+    ):
+        lengths = nnz[order[order >= 0]]
+        assert np.all(lengths[:-1] >= lengths[1:])
+        ties = lengths[:-1] == lengths[1:]
+        assert np.all(order[: len(nnz)][:-1][ties] < order[: len(nnz)][1:][ties])
+
+
+# Blocks ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 60))
+@SEVERAL
+def test_a_block_is_as_many_rows_as_its_nonzeros_allow(row_nnz, size):
+    before = layouts.BLOCK_NONZEROS
+    layouts.BLOCK_NONZEROS = size
+    try:
+        cuts = cut_blocks(np.array(row_nnz))
+    finally:
+        layouts.BLOCK_NONZEROS = before
+    assert cuts[0] == 0 and cuts[-1] == len(row_nnz) and np.all(np.diff(cuts) > 0)
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        assert sum(row_nnz[start:stop]) <= size or stop == start + 1
+        if stop < len(row_nnz):
+            assert sum(row_nnz[start : stop + 1]) > size
+
+
+def test_rows_that_follow_do_not_move_a_cut(small_blocks):
+    """Blocks of a matrix are blocks of every longer one, but for the last."""
+    X = counts_of()
+    short, long = (build_layout(as_counts(part)) for part in (X[:50], X))
+    stops = [[block.stop for block in layout.blocks] for layout in (short, long)]
+    assert stops[0][:-1] == stops[1][: len(stops[0]) - 1]
+
+
+# The same layout -------------------------------------------------------------------------------
+
+
+def unsorted(X):
+    """CSR with every row's columns in falling order."""
+    X = sp.csr_matrix(X)
+    for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
+        X.indices[start:stop] = X.indices[start:stop][::-1].copy()
+        X.data[start:stop] = X.data[start:stop][::-1].copy()
+    X.has_sorted_indices = False
+    return X
+
+
+def with_index_types(X, indptr, indices):
+    X = sp.csr_matrix(X)
+    X.indptr, X.indices = X.indptr.astype(indptr), X.indices.astype(indices)
+    return X
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        unsorted,
+        lambda X: with_index_types(X, np.int64, np.int64),
+        lambda X: with_index_types(X, np.int64, np.int32),
+        lambda X: with_index_types(X, np.int32, np.int64),
+        lambda X: with_index_types(unsorted(X), np.int64, np.int64),
+        sp.csr_array,
+        sp.csc_matrix,
+        sp.coo_matrix,
+        lambda X: X.astype(np.uint8),
+        lambda X: X.astype(np.int32),
+        lambda X: X.astype(np.float32),
+        lambda X: sp.csr_matrix(X.astype(np.float64)),
+        np.asfortranarray,
+    ],
+)
+def test_the_form_of_the_input_does_not_matter(small_blocks, form):
+    X = counts_of()
+    same(build_layout(as_counts(sp.csr_matrix(X))), build_layout(as_counts(form(X))))
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 4, 64])
+def test_the_number_of_threads_does_not_matter(small_blocks, n_threads):
+    counts = as_counts(counts_of())
+    same(build_layout(counts), build_layout(counts, n_threads))
+
+
+def test_the_counts_given_are_not_written_to(small_blocks):
+    X = unsorted(counts_of())
+    copies = [a.copy() for a in (X.indptr, X.indices, X.data)]
+    for array in (X.indptr, X.indices, X.data):
+        array.flags.writeable = False
+    check(X.toarray(), build_layout(as_counts(X)))
+    for array, copy in zip((X.indptr, X.indices, X.data), copies, strict=True):
+        assert_array_equal(array, copy)
+
+
+# Types -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype", "expected"),
+    [
+        (255, np.int64, np.uint8),
+        (256, np.uint16, np.uint16),
+        (65535, np.float64, np.uint16),
+        (65536, np.int32, np.float32),
+        (2**24, np.uint32, np.float32),
+        (2**24 + 1, np.int64, np.float64),
+        (2**53, np.int64, np.float64),
+        (2.5, np.float32, np.float32),
+        (2.5, np.float64, np.float64),
+        (0.1, np.float64, np.float64),
+    ],
+)
+def test_counts_are_kept_in_the_smallest_exact_type(largest, dtype, expected):
+    X = np.array([[1, 0], [0, largest]], dtype)
+    layout = build_layout(as_counts(X, integer="allow"))
+    assert layout.count_dtype == expected
+    assert layout.blocks[0].rows.count.dtype == layout.blocks[0].columns.count.dtype == expected
+    assert layout.blocks[0].rows.count.max() == X.max()
+
+
+@pytest.mark.parametrize(("m", "expected"), [(65_536, np.uint16), (65_537, np.int32)])
+def test_indices_are_two_bytes_while_they_fit(m, expected):
+    X = sp.csr_matrix((np.ones(m), np.arange(m), [0, m, m]), shape=(2, m))
+    layout = build_layout(as_counts(X))
+    rows = layout.blocks[0].rows
+    assert rows.index.dtype == expected
+    assert_array_equal(rows.index.reshape(-1, LANES)[:, 0], np.arange(m))
+    by_columns = build_layout(as_counts(X.T.tocsr())).blocks[0].columns
+    assert by_columns.index.dtype == (np.uint16 if m == 65_536 else np.int32)
+
+
+def test_how_often_each_count_occurs(small_blocks):
+    X = counts_of(largest=300)
+    found = build_layout(as_counts(X)).count_values()
+    values, times = np.unique(X[X > 0], return_counts=True)
+    assert_array_equal(np.flatnonzero(found[1:]) + 1, values)
+    assert_array_equal(found[values], times)
+    assert build_layout(as_counts(X * 1000)).count_values() is None
+
+
+def test_memory_is_counted():
+    layout = build_layout(as_counts(counts_of()))
+    block = layout.blocks[0]
+    assert layout.nbytes == block.rows.nbytes + block.columns.nbytes
+    assert block.rows.nbytes == sum(
+        a.nbytes for a in (block.rows.index, block.rows.count, block.rows.offset)
+    )
