@@ -77,7 +77,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     code = _fit_and_save(model, counts, targets[0])
     _say("\nMost distinctive words")
     for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
-        _say(f"topic {topic + 1:<3} {' '.join(words)}")
+        _say(f"topic {topic + 1:<3} {', '.join(words)}")
     if importlib.util.find_spec("matplotlib") is None:
         _log("no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
         names = names[:1]
@@ -197,7 +197,7 @@ def _describe_model(path: str) -> None:
         _say(f"not stored      {name} ({kind})")
     names = getattr(model, "feature_names_in_", None)
     for topic, features in enumerate(top_features(model.components_, names)):
-        _say(f"topic {topic + 1:<9} {' '.join(features)}")
+        _say(f"topic {topic + 1:<9} {', '.join(features)}")
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -257,9 +257,22 @@ def _read_counts(arguments: argparse.Namespace) -> Any:
     from .data.stored import read_counts
 
     choices = {name: getattr(arguments, name) for name in ("layer", "genome", "transpose")}
-    return read_counts(
+    counts = read_counts(
         arguments.input, **{name: value for name, value in choices.items() if value is not None}
     )
+    if arguments.feature_names is not None:
+        counts.feature_names = _read_names(arguments.feature_names, counts.shape[1])
+    return counts
+
+
+def _read_names(path: str, n_features: int) -> Any:
+    """Read one name per line, in the order of the features."""
+    import numpy as np
+
+    names = np.array(Path(path).read_text(encoding="utf-8").splitlines(), dtype=object)
+    if len(names) != n_features:
+        raise ValueError(f"{path} has {len(names):,} names for {n_features:,} features.")
+    return names
 
 
 def _check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> None:
@@ -388,7 +401,7 @@ _EXAMPLES = {
   nmfscale demo
   nmfscale demo -o /tmp/first-look --force""",
     "fit": """examples:
-  nmfscale fit counts.npz -k 10 -o model.h5
+  nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet""",
     "transform": """examples:
@@ -517,6 +530,9 @@ def _add_input(command: argparse.ArgumentParser, **options: Any) -> None:
         metavar="INPUT",
         help="counts, samples x features: .npz, .mtx(.gz), .h5ad, 10x .h5 or a 10x folder",
         **options,
+    )
+    command.add_argument(
+        "--feature-names", metavar="FILE", help="names of the features, one on each line"
     )
     command.add_argument("--layer", help=".h5ad: layer to read in place of X")
     command.add_argument("--genome", help="10x: genome to read")

@@ -186,6 +186,17 @@ class TestFit:
         assert run("fit", "nowhere.npz", "-k", 2, "-o", tmp_path / "model.h5", "--debug") == 1
         assert "Traceback" in capsys.readouterr().err
 
+    def test_feature_names_from_a_file(self, folder, tmp_path, capsys):
+        names = [f"word {j}" for j in range(40)]
+        (tmp_path / "words.txt").write_text("\n".join(names) + "\n")
+        words = ["fit", folder / "counts.npz", "-k", 3, "-o", tmp_path / "model.h5", *FIT]
+        assert run(*words, "--feature-names", tmp_path / "words.txt", "--quiet") == 0
+        assert nmfscale.load(tmp_path / "model.h5").feature_names_in_.tolist() == names
+        capsys.readouterr()
+        (tmp_path / "words.txt").write_text("one\n")
+        err = failure(capsys, *words, "--feature-names", tmp_path / "words.txt", "--force")
+        assert "words.txt has 1 names for 40 features" in err
+
 
 class TestTransform:
     def test_every_format_holds_the_same_numbers(self, folder, tmp_path, capsys):
