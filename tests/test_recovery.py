@@ -69,6 +69,24 @@ def test_poisson_factors_are_recovered():
         assert np.all(np.abs(found - expected).mean(axis=0) < 0.05 * expected.mean(axis=0))
 
 
+@pytest.mark.parametrize("solver", ["auto", "newton", "joint-em"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_method_gets_lost_from_a_random_start(solver, seed):
+    # An easy problem with one good optimum, a start that is far from it.
+    X, _ = simulate_topic_counts(100, 80, 3, size=500.0, random_state=seed)
+
+    def fit(solver):
+        options = {"init": "random", "max_iter": 500, "random_state": seed}
+        return nmfscale.PoissonNMF(3, solver=solver, **options).fit(X)
+
+    model = fit(solver)
+    assert model.loglik_ > fit("scd").loglik_ - 5.0
+    assert model.converged_
+    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    assert np.abs(of_L).max() < 0.1 * X.sum() / X.shape[0]
+    assert np.abs(of_F).max() < 0.1 * X.sum() / X.shape[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_random_starts_find_the_topics(topics, seed):
