@@ -147,7 +147,18 @@ class Counts:
         return int(np.count_nonzero(self.column_nnz == 0))
 
     def layout(self, n_threads: int = 1) -> Any:
-        """Row blocks in both orders, as the kernels read them; built once."""
+        """Return row blocks in both orders, as the kernels read them; built once.
+
+        Parameters
+        ----------
+        n_threads : int, default=1
+            Threads to build them with; the blocks do not depend on it.
+
+        Returns
+        -------
+        Layout
+            Of ``nmfscale.data.layout``.
+        """
         if self._layout is None:
             from .layout import build_layout
 
