@@ -101,8 +101,10 @@ def project_rows(
     extra = {}
     if prior is not None:
         extra = {name: lane_order(p, order, stride, dtype, 0) for name, p in zip(("pseudo", "rate"), prior, strict=True)}
-    enough = max(tol, 50 * float(np.finfo(dtype).eps)) * np.maximum(totals, 1e-30)
-    moving = order >= 0
+    # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
+    scale = totals if prior is None else totals + extra["pseudo"].sum(axis=1, dtype=np.float64)
+    enough = max(tol, 50 * float(np.finfo(dtype).eps)) * scale
+    moving = scale > 0
     kkt = np.zeros(len(order))
     problem = kernels.RowProblem(
         design, total.astype(dtype), K, floor=MINVAL, em_steps=1, newton_steps=1, qp_sweeps=50, qp_tolerance=1e-12
@@ -120,7 +122,7 @@ def project_rows(
             break
         values[moving] = after[moving]
     values[values <= MINVAL] = 0
-    values[totals == 0] = 0 if prior is None else values[totals == 0]
+    values[scale == 0] = 0
     out = np.empty((counts.shape[0], K), dtype)
     out[order[order >= 0]] = values[order >= 0, :K]
     return out
