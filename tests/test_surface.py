@@ -1,0 +1,275 @@
+"""What users see: the README, docstrings and their examples, and the names that must not change."""
+
+import doctest
+import importlib
+import importlib.metadata
+import inspect
+import os
+import pkgutil
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import nmfscale
+from nmfscale.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(nmfscale.__path__, "nmfscale.")
+    if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
+)
+COMMANDS = ("demo", "fit", "transform", "info", "plot")
+
+
+def failures(test):
+    """Run a doctest and return what it reports."""
+    runner = doctest.DocTestRunner()
+    report = []
+    runner.run(test, out=report.append)
+    return "".join(report)
+
+
+@pytest.fixture(autouse=True)
+def no_display(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+# --- README -----------------------------------------------------------------------------------
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def section(title):
+    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_python_of_the_readme(tmp_path, monkeypatch):
+    """Copy structure.png from here to docs/ when the picture of the README has changed."""
+    monkeypatch.chdir(tmp_path)
+    source = "\n".join(blocks("python"))
+    test = doctest.DocTestParser().get_doctest(source, {}, "README", "README.md", 0)
+    assert len(test.examples) > 8
+    assert failures(test) == ""
+    assert 0 < (tmp_path / "structure.png").stat().st_size < 200_000
+    with h5py.File(tmp_path / "docstrings.h5") as file:
+        rows = re.findall(r"^\| (.*?) \| (.*) \|$", section("Model files"), re.MULTILINE)
+        for where, what in rows:
+            stored = file.attrs if "attributes" in where else file
+            cells = what if where in ("root attributes", "other datasets") else where
+            for name in re.findall("`(.*?)`", cells):
+                assert name in stored, name
+
+
+def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    counts, _ = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
+    for name in ("counts.npz", "new.npz"):
+        sp.save_npz(name, counts)
+    Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
+    Path("groups.txt").write_text("odd\neven\n" * 30)
+    commands = [line for block in blocks("console") for line in block.splitlines()]
+    for command in commands:
+        prompt, program, *words = shlex.split(command)
+        assert (prompt, program) == ("$", "nmfscale")
+        assert main(words) == 0, command
+        if "-o" in words:
+            assert Path(words[words.index("-o") + 1]).stat().st_size > 0
+    assert {shlex.split(command)[2] for command in commands} == set(COMMANDS) - {"demo"}
+
+
+def test_links_of_the_readme():
+    targets = re.findall(r"\]\(([^)#]+)", README)
+    missing = [to for to in targets if "://" not in to and not (ROOT / to).exists()]
+    assert missing == []
+
+
+def test_switches_of_the_readme():
+    """Every environment variable that the sources read, and no other, is explained."""
+    sources = [ROOT / "setup.py", *(ROOT / "nmfscale").rglob("*.py")]
+    sources += (ROOT / "nmfscale").rglob("*.pyx")
+    used = {
+        name
+        for path in sources
+        for name in re.findall("NMFSCALE_[A-Z_]+", path.read_text(encoding="utf-8"))
+    }
+    assert set(re.findall("NMFSCALE_[A-Z_]+", section("Switches"))) == used
+
+
+def test_formats_of_the_readme(tmp_path):
+    unknown = tmp_path / "counts.foo"
+    unknown.touch()
+    with pytest.raises(ValueError, match="no known suffix") as refusal:
+        nmfscale.read_counts(unknown)
+    for suffix in re.findall(r"\.[a-z][a-z0-9.]*\w", str(refusal.value).split("expected", 1)[1]):
+        assert f"`{suffix}`" in section("Where counts may live")
+
+
+def test_map_of_the_package():
+    """CONTRIBUTING names every source file, and no other, room by room."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    room, named = "", []
+    for line in text.split("## Where things are\n\n```\n", 1)[1].split("```", 1)[0].splitlines():
+        if found := re.match(r"(\w+/) ", line):
+            room = found[1]
+        elif not line.startswith(" "):
+            room = ""
+        named += [room + name for name in re.findall(r"\b\w+\.(?:pyx?|[ch])\b", line)]
+    package = ROOT / "nmfscale"
+    sources = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*")
+        if path.suffix in {".py", ".pyx", ".c", ".h"}
+    }
+    assert sorted(named) == sorted(sources - {f"{r}/__init__.py" for r in os.listdir(package)})
+
+
+# --- Docstrings -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nmfscale", *MODULES])
+def test_examples(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for test in doctest.DocTestFinder().find(module):
+        assert failures(test) == ""
+
+
+def public_functions():
+    """Yield (name, object, docstring, signature) of everything public that takes parameters."""
+    found = {name: getattr(nmfscale, name) for name in nmfscale.__all__}
+    for module in ("corpora", "pl"):
+        room = found.pop(module)
+        names = getattr(room, "__all__", None) or ["docstrings"]
+        found |= {f"{module}.{name}": getattr(room, name) for name in names}
+    for name, thing in found.items():
+        yield pytest.param(thing, id=name)
+        if inspect.isclass(thing):
+            for method, function in inspect.getmembers(thing, inspect.isfunction):
+                if not method.startswith("_") and function.__module__.startswith("nmfscale"):
+                    yield pytest.param(function, id=f"{name}.{method}")
+
+
+def documented(docstring, title):
+    """Return the names at the margin of a numpydoc section, None if there is no such section."""
+    found = re.search(
+        rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n---|\Z)", docstring, re.MULTILINE | re.DOTALL
+    )
+    if found is None:
+        return None
+    heads = [line.split(" : ")[0] for line in found[1].splitlines() if re.match(r"\S", line)]
+    return [name.strip(" *") for head in heads for name in head.split(",")]
+
+
+@pytest.mark.parametrize("thing", list(public_functions()))
+def test_docstring_matches_the_signature(thing):
+    docstring = inspect.getdoc(thing)
+    assert docstring, "no docstring"
+    assert docstring.split("\n\n")[0].endswith("."), "no summary"
+    signature = inspect.signature(thing)
+    taken = [name for name in signature.parameters if name != "self"]
+    written = documented(docstring, "Parameters") or []
+    assert sorted(written) == sorted(taken)
+    if inspect.isfunction(thing) and signature.return_annotation not in (None, "None"):
+        assert documented(docstring, "Returns"), "no Returns section"
+
+
+@pytest.mark.parametrize("model", [nmfscale.PoissonNMF, nmfscale.TopicModel])
+def test_fitted_attributes_are_documented(model, tmp_path):
+    fitted = model(2, max_iter=3, tol=0, random_state=0).fit(np.eye(6, dtype=int) + 1)
+    there = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
+    written = set(documented(inspect.getdoc(model), "Attributes"))
+    assert there <= written
+    assert written - there <= {"feature_names_in_"}
+
+
+def test_properties_are_documented():
+    for name in nmfscale.__all__:
+        thing = getattr(nmfscale, name)
+        for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+            if isinstance(value, property) and not member.startswith("_"):
+                assert value.__doc__, f"{name}.{member}"
+
+
+# --- Names that other people's code relies on -------------------------------------------------
+
+
+def test_names():
+    functions = (
+        "poisson_to_multinomial multinomial_to_poisson loglik_poisson loglik_multinomial "
+        "deviance_poisson kkt_residuals read_counts load simulate_poisson_nmf "
+        "simulate_topic_counts"
+    )
+    assert set(functions.split()) <= set(nmfscale.__all__)
+    assert callable(nmfscale.corpora.docstrings)
+    for name in ("structure_plot", "progress_plot", "top_features_plot"):
+        assert callable(getattr(nmfscale.pl, name))
+
+
+@pytest.mark.parametrize("model", [nmfscale.PoissonNMF, nmfscale.TopicModel])
+def test_names_of_an_estimator(model):
+    given = inspect.signature(model).parameters
+    assert next(iter(given)) == "n_components"
+    names = "solver init max_iter tol inner_iter extrapolate n_threads random_state verbose"
+    assert all(given[name].kind is given[name].KEYWORD_ONLY for name in names.split())
+    fit = inspect.signature(model.fit).parameters
+    assert [*fit][:3] == ["self", "X", "y"] and {"L", "F"} <= set(fit)
+    for name in "transform fit_transform inverse_transform score perplexity save".split():
+        assert callable(getattr(model, name))
+
+
+@pytest.mark.parametrize("solver", ["auto", "em", "joint-em", "ccd", "scd", "sn", "newton"])
+def test_names_of_a_fit(solver):
+    counts, truth = nmfscale.simulate_poisson_nmf(20, 15, 2, random_state=0)
+    model = nmfscale.TopicModel(2, solver=solver, max_iter=4, tol=0, inner_iter=1)
+    model.fit(counts, L=truth.L + 0.1, F=truth.F + 0.1)
+    assert model.components_.shape == (2, 15)
+    assert model.loadings_.shape == (20, 2)
+    assert model.size_factors_.shape == (20,)
+    assert model.n_iter_ == len(model.history_) == 4
+    assert isinstance(model.loglik_, float) and isinstance(model.converged_, bool)
+    fields = "iteration seconds loglik loglik_multinomial deviance kkt_loadings kkt_factors"
+    assert set(fields.split()) <= set(model.history_.dtype.names)
+
+
+def test_names_of_counts():
+    counts = nmfscale.read_counts(np.eye(3, dtype=int))
+    assert (counts.shape, counts.nnz) == ((3, 3), 3)
+    assert counts.sample_names is None and counts.feature_names is None
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_have_help(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert f"nmfscale {command}" in out.split("examples:")[1]
+    if command == "fit":
+        flags = "-k -o --model --solver --seed --max-iter --tol --threads"
+        assert all(f"{flag} " in out for flag in flags.split())
+
+
+def test_version(capsys):
+    if nmfscale.__version__ == "unknown":
+        pytest.skip("nmfscale is imported from its sources, not installed")
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"nmfscale {nmfscale.__version__}\n"
+    assert f"\n## {nmfscale.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    scripts = importlib.metadata.entry_points(group="console_scripts", name="nmfscale")
+    assert [script.load() for script in scripts] == [main]
