@@ -91,7 +91,10 @@ class Layout:
         indptr = np.asarray(counts.indptr[start : stop + 1], dtype=np.int64)
         low, high = int(indptr[0]), int(indptr[-1])
         indptr = indptr - low
-        indices, data = counts.indices[low:high], counts.data[low:high].astype(self.count_dtype, copy=False)
+        indices, data = (
+            counts.indices[low:high],
+            counts.data[low:high].astype(self.count_dtype, copy=False),
+        )
         if not counts.has_sorted_indices:
             indices, data = _sorted_rows(indptr, indices, data)
         return indptr, indices, data
@@ -102,7 +105,15 @@ class Layout:
         offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
         rows = _empty_slices(offset, self.shape[1], self.count_dtype)
         placing.place_rows(
-            indptr, indices, data, order, self._column_position, offset, rows.index, rows.count, self._n_threads
+            indptr,
+            indices,
+            data,
+            order,
+            self._column_position,
+            offset,
+            rows.index,
+            rows.count,
+            self._n_threads,
         )
         return rows
 
@@ -116,7 +127,9 @@ class Layout:
         offset = _offsets(length, len(self.column_order))
         columns = _empty_slices(offset, len(order), self.count_dtype)
         shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
-        cuts = np.concatenate([[0], np.searchsorted(np.cumsum(length), shares), [n_columns]]).astype(np.int32)
+        cuts = np.concatenate(
+            [[0], np.searchsorted(np.cumsum(length), shares), [n_columns]]
+        ).astype(np.int32)
         placing.place_columns(
             indptr, indices, data, order, self._column_position, offset, cuts, np.zeros_like(length),
             columns.index, columns.count, self._n_threads,
@@ -186,7 +199,7 @@ def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> S
     return Slices(np.zeros(size, index_dtype), np.zeros(size, count_dtype), offset, n_others)
 
 
-def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Array, Array]:
+def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Array]:
     """Copies with the nonzeros of every row by column, so that the answer does not depend on the order given."""
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((indices, row))

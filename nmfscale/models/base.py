@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
 
 from ..data.counts import Counts, as_counts
 from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
@@ -138,7 +138,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         dtype = self._dtype(counts)
         L, F = self._given_factors(counts, L, F, dtype)
         sizes = _checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
-        held = self._held(counts, sizes, row_weights, fixed_topics, fixed_features, fixed_samples, L, F)
+        held = self._held(
+            counts, sizes, row_weights, fixed_topics, fixed_features, fixed_samples, L, F
+        )
         if sizes is not None and L is not None:
             L = L * sizes[:, None].astype(dtype)
         best: FitResult | None = None
@@ -151,7 +153,13 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 break
         assert best is not None
         if sizes is not None:
-            best = FitResult(best.L / sizes[:, None].astype(dtype), best.F, best.history, best.converged, best.interrupted)
+            best = FitResult(
+                best.L / sizes[:, None].astype(dtype),
+                best.F,
+                best.history,
+                best.converged,
+                best.interrupted,
+            )
         self._keep(best, counts)
         self._warn_unless_converged(best)
         return self
@@ -252,7 +260,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         loadings = np.asarray(X)
         if loadings.ndim != 2 or loadings.shape[1] != self.components_.shape[0]:
-            raise ValueError(f"X has shape {loadings.shape}; loadings need (n_samples, {self.components_.shape[0]}).")
+            raise ValueError(
+                f"X has shape {loadings.shape}; loadings need (n_samples, {self.components_.shape[0]})."
+            )
         return loadings @ self.components_
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -293,17 +303,38 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _check_parameters(self) -> None:
         validate_parameter_constraints(
-            self._parameter_constraints, self.get_params(deep=False), caller_name=type(self).__name__
+            self._parameter_constraints,
+            self.get_params(deep=False),
+            caller_name=type(self).__name__,
         )
 
     def _counts(self, X: Any, *, reset: bool) -> Counts:
-        counts = as_counts(X, integer=self.integer, whom=type(self).__name__)
-        validate_data(self, X if hasattr(X, "shape") else counts, reset=reset, skip_check_array=True)
+        counts = as_counts(X, integer=cast(Any, self.integer), whom=type(self).__name__)
+        names = counts.feature_names
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        else:
+            _check_n_features(self, counts, reset=reset)
+            self._check_names(names, reset)
         if reset:
             self.sample_names_ = counts.sample_names
-            if counts.feature_names is not None and not hasattr(self, "feature_names_in_"):
-                self.feature_names_in_ = np.asarray(counts.feature_names, dtype=object)
         return counts
+
+    def _check_names(self, names: Any, reset: bool) -> None:
+        """Names of counts that are no table: kept by a fit, compared afterwards where both sides have them."""
+        if reset:
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+            if names is not None:
+                self.feature_names_in_ = np.asarray(names, dtype=object)
+        elif names is not None and hasattr(self, "feature_names_in_"):
+            differ = np.flatnonzero(np.asarray(names, dtype=object) != self.feature_names_in_)
+            if differ.size:
+                at = int(differ[0])
+                raise ValueError(
+                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} where the model was fitted: "
+                    "bring the features into the order of the fit."
+                )
 
     def _dtype(self, counts: Counts) -> np.dtype[Any]:
         if self.dtype is None:
@@ -313,10 +344,12 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
 
-    def _given_factors(self, counts: Counts, L: Any, F: Any, dtype: Any) -> tuple[Array | None, Array | None]:
+    def _given_factors(
+        self, counts: Counts, L: Any, F: Any, dtype: Any
+    ) -> tuple[Array | None, Array | None]:
         return check_factors(L, F, counts, self.n_components, dtype)
 
-    def _held(self, counts, sizes, row_weights, topics, features, samples, L, F) -> Held:  # type: ignore[no-untyped-def]
+    def _held(self, counts, sizes, row_weights, topics, features, samples, L, F) -> Held:
         n, m = counts.shape
         masks = {
             "fixed_topics": (_checked_mask(topics, self.n_components, "fixed_topics"), F, "F"),
@@ -325,9 +358,13 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         }
         for name, (mask, given, factor) in masks.items():
             if mask is not None and given is None:
-                raise ValueError(f"{name} holds rows or columns of {factor}: pass {factor}= to fit.")
+                raise ValueError(
+                    f"{name} holds rows or columns of {factor}: pass {factor}= to fit."
+                )
         if masks["fixed_topics"][0] is not None and self.solver == "joint-em":
-            raise ValueError("fixed_topics cannot be held by solver='joint-em', which normalises F; use 'em' or 'auto'.")
+            raise ValueError(
+                "fixed_topics cannot be held by solver='joint-em', which normalises F; use 'em' or 'auto'."
+            )
         prior_L = _prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
         if prior_L is not None and sizes is not None:
             prior_L = prior_L[0], prior_L[1] / sizes[:, None]
@@ -340,7 +377,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             prior_loadings=prior_L,
         )
 
-    def _fit_once(self, counts: Counts, L: Any, F: Any, rng: Any, dtype: Any, held: Held) -> FitResult:
+    def _fit_once(
+        self, counts: Counts, L: Any, F: Any, rng: Any, dtype: Any, held: Held
+    ) -> FitResult:
         monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
         n_threads = resolve_threads(self.n_threads)
         if L is None or F is None:
@@ -351,13 +390,22 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             dtype=dtype, n_threads=n_threads, held=held,
         )  # fmt: skip
 
-    def _start(self, counts: Counts, F: Any, rng: Any, dtype: Any, n_threads: int) -> tuple[Array, Array]:
+    def _start(
+        self, counts: Counts, F: Any, rng: Any, dtype: Any, n_threads: int
+    ) -> tuple[Array, Array]:
         def fit_rows(factors: Array, loadings: Array) -> Array:
-            return project_rows(counts, factors, L=loadings, n_steps=4, dtype=dtype, n_threads=n_threads)
+            return project_rows(
+                counts, factors, L=loadings, n_steps=4, dtype=dtype, n_threads=n_threads
+            )
 
         if F is None:
             return initialize(
-                counts, self.n_components, self.init, random_state=rng, dtype=dtype, fit_rows=fit_rows
+                counts,
+                self.n_components,
+                self.init,
+                random_state=rng,
+                dtype=dtype,
+                fit_rows=fit_rows,
             )
         equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
         return np.maximum(fit_rows(F, equal.astype(dtype)), 1e-10), F
@@ -380,7 +428,9 @@ def _checked_vector(values: Any, size: int, name: str, *, positive: bool = False
         return None
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (size,):
-        raise ValueError(f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed.")
+        raise ValueError(
+            f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
+        )
     bad = ~np.isfinite(vector) | (vector <= 0 if positive else vector < 0)
     if bad.any():
         where = int(np.flatnonzero(bad)[0])
@@ -396,7 +446,9 @@ def _checked_mask(values: Any, size: int, name: str) -> Array | None:
         return None
     mask = np.asarray(values)
     if mask.dtype != bool or mask.shape != (size,):
-        raise ValueError(f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed.")
+        raise ValueError(
+            f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed."
+        )
     return mask
 
 
@@ -409,6 +461,8 @@ def _prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, Array]
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
         array = np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
         if not np.isfinite(array).all() or (array < least).any():
-            raise ValueError(f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed.")
+            raise ValueError(
+                f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
+            )
         arrays.append(array)
     return arrays[0] - 1, arrays[1]

@@ -17,78 +17,133 @@ from .updates import MINVAL, Halves, aligned_copy
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
 MOMENTUM_DELAY = 3.0
+# A fall by more than the best point gained in so many iterations goes back to it and lengthens the delay.
+GAIN_OVER, SLOWER = 10, 1.2
+# EM iterations, which never lower the likelihood, at the start and after going back (doubling each time).
+CAREFUL_FIRST, CAREFUL_MOST = 2, 16
 # Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that was asked for.
 FLOAT_UNTIL = 3e-6
 
 
-class _Point:
-    """The plain points before the extrapolated ones that `Halves` holds, and scratch for the next."""
+class _Path:
+    """The plain points before the extrapolated ones that `Halves` holds, scratch for the next, and the best point seen."""
 
-    def __init__(self, halves: Halves):
-        self.before_L, self.before_F = aligned_copy(halves.L.values), aligned_copy(halves.F.values)
-        self.next_L, self.next_F = aligned_copy(halves.L.values), aligned_copy(halves.F.values)
+    def __init__(self, halves: Halves, momentum: bool):
+        L, F = halves.L.values, halves.F.values
+        self.before_L, self.before_F = aligned_copy(L), aligned_copy(F)
+        self.next_L, self.next_F = aligned_copy(L), aligned_copy(F)
+        self.best_L, self.best_F = aligned_copy(L), aligned_copy(F)
+        self.best: list[float] = []
+        self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
+        self.careful, self.patience = CAREFUL_FIRST, 1
+
+    def weigh(self, halves: Halves, loglik: float) -> bool:
+        """Note the log-likelihood of the point where `halves` stands; whether it fell so far that momentum ran away.
+
+        A small fall only takes the momentum away. A fall by more than the last iterations gained calls for `go_back`.
+        """
+        best = max(self.best[-1:], default=-np.inf)
+        if loglik >= best:
+            np.copyto(self.best_L, halves.L.values)
+            np.copyto(self.best_F, halves.F.values)
+            self.count += 1
+        else:
+            self.count = 0.0
+        self.best.append(max(best, loglik))
+        return self.best[-1] - loglik > self.best[-1] - self.best[max(-len(self.best), -GAIN_OVER)]
+
+    def go_back(self, halves: Halves) -> None:
+        """Stand at the best point again, and go on more slowly from there."""
+        self.delay *= SLOWER
+        self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
+        for values, before, good in (
+            (halves.L.values, self.before_L, self.best_L), (halves.F.values, self.before_F, self.best_F)
+        ):  # fmt: skip
+            np.copyto(values, good)
+            np.copyto(before, good)
+        halves.replace(halves.L.values, halves.F.values)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the gain of an iteration has come down to what float32 resolves."""
+        return len(self.best) > 1 and self.best[-1] - self.best[-2] < FLOAT_UNTIL * abs(
+            self.best[-1]
+        )
+
+    @property
+    def beta(self) -> float:
+        return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
+
+    def cast(self, halves: Halves) -> _Path:
+        """The same path in the type of `halves`."""
+        new = _Path(halves, self.momentum)
+        for name in ("before_L", "before_F", "best_L", "best_F"):
+            np.copyto(getattr(new, name), getattr(self, name))
+        new.best, new.count, new.delay = self.best, self.count, self.delay
+        new.careful, new.patience = self.careful, self.patience
+        return new
 
 
 def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) -> Halves:
-    """Run until the monitor says stop; the last iteration is a plain one, so that no momentum is left in the result."""
+    """Run until the monitor says stop."""
     exact_type = halves.dtype
     objective = Objective(halves)
-    mixed = exact_type == np.float64 and monitor.max_iter > 4
+    # K = 1 starts at its optimum, which float32 would only disturb
+    mixed = exact_type == np.float64 and monitor.max_iter > 4 and halves.n_components > 1
     if mixed:
         halves = halves.as_type(np.float32)
-    point = _Point(halves)
-    count, last, log_gain = 1.0, -np.inf, np.inf
-    curvature = kernels.KEEP
+    path = _Path(halves, momentum)
     pending: dict[str, float] = {}
-    for iteration in range(monitor.max_iter):
-        if mixed and (iteration >= monitor.max_iter - 3 or log_gain < FLOAT_UNTIL):
-            mixed = False
-            halves = halves.as_type(exact_type)
-            point = _Point(halves) if not momentum else _carried(point, halves)
-            curvature = kernels.KEEP
-        report = halves.move_rows("visit", point.next_L, em_steps=1, newton_steps=1, curvature=curvature,
-                                  log_start=True, kkt_start=True)  # fmt: skip
+    since_fresh, iteration = 0, 0
+    while iteration < monitor.max_iter:
+        fresh = iteration < FRESH_UNTIL or since_fresh >= FRESH_EVERY - 1 or path.count == 0
+        since_fresh = 0 if fresh else since_fresh + 1
+        newton = {"newton_steps": 1, "curvature": kernels.KEEP if fresh else kernels.KEPT}
+        report = halves.move_rows("visit", path.next_L, em_steps=1, log_start=True, kkt_start=True,
+                                  **({} if path.careful else newton))  # fmt: skip
         state = objective.at(halves, report)
-        fell = state["loglik"] < last
-        log_gain = abs(state["loglik"] - last) / max(abs(state["loglik"]), 1e-300) if np.isfinite(last) else np.inf
-        last = state["loglik"]
         if iteration:
             # kkt_factors was seen in the columns' visit one half-step earlier
             monitor.record(**pending | state | {"kkt_loadings": report.kkt / objective.scale_L})
-        ending = monitor.finished or iteration == monitor.max_iter - 1
-        if fell:
-            count = 1.0
-        beta = count / (count + MOMENTUM_DELAY) if momentum and not fell and not ending else 0.0
-        count += not fell
-        halves.extrapolate("L", point.next_L, point.before_L, beta, report)
-        columns = halves.move_columns(point.next_F, newton_steps=1, curvature=curvature)
-        halves.extrapolate("F", point.next_F, point.before_F, beta, columns)
+        iteration += 1
+        ending = monitor.finished or iteration == monitor.max_iter
+        ran_away = path.weigh(halves, state["loglik"])
+        if ran_away or ending:
+            if ran_away or not path.count:
+                path.go_back(halves)
+            if not ending:
+                continue
+            # The last iteration is one of EM: from the best point known it can only rise.
+            path.careful = 1
+            report = halves.move_rows("visit", path.next_L, em_steps=1, kkt_start=True)
+        halves.extrapolate("L", path.next_L, path.before_L, path.beta, report)
+        columns = halves.move_columns(path.next_F, **({"em_steps": 1} if path.careful else newton))
+        halves.extrapolate("F", path.next_F, path.before_F, path.beta, columns)
         pending = {
-            "kkt_factors": columns.kkt / objective.scale_F, "momentum": beta,
+            "kkt_factors": columns.kkt / objective.scale_F, "momentum": path.beta,
             "change_loadings": report.change, "change_factors": columns.change,
             "zeros_loadings": report.zeros, "zeros_factors": columns.zeros,
         }  # fmt: skip
-        fresh = fell or iteration + 1 < FRESH_UNTIL or (iteration + 1 - FRESH_UNTIL) % FRESH_EVERY == 0
-        curvature = kernels.KEEP if fresh else kernels.KEPT
         if ending:
             break
+        path.careful = max(0, path.careful - 1)
+        if mixed and (iteration >= monitor.max_iter - 3 or path.settled):
+            mixed, halves = False, halves.as_type(exact_type)
+            path = path.cast(halves)
     if halves.dtype != exact_type:
         halves = halves.as_type(exact_type)
     record_end(halves, objective, monitor, pending)
     return halves
 
 
-def _carried(point: _Point, halves: Halves) -> _Point:
-    """The same plain points in the type of `halves`."""
-    new = _Point(halves)
-    new.before_L[:], new.before_F[:] = point.before_L, point.before_F
-    return new
-
-
-def record_end(halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float]) -> None:
+def record_end(
+    halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float]
+) -> None:
     """Restore exact zeros and complete the last record with what holds at the point that is handed back."""
     restore_zeros(halves)
-    report = halves.move_rows("visit", aligned_copy(halves.L.values), em_steps=1, log_start=True, kkt_start=True)
+    report = halves.move_rows(
+        "visit", aligned_copy(halves.L.values), em_steps=1, log_start=True, kkt_start=True
+    )
     kkt_factors = halves.move_columns(aligned_copy(halves.F.values), em_steps=1).kkt
     state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted
@@ -103,4 +158,3 @@ def restore_zeros(halves: Halves) -> None:
         # the floor as float32 has it is a little above, and float32 may have carried the fit
         factor.values[factor.values <= MINVAL * (1 + 1e-6)] = 0
     halves.total_L, halves.total_F = halves.L.column_sums(halves.weights), halves.F.column_sums()
-

@@ -51,10 +51,22 @@ class Pair(NamedTuple):
 class Alternating:
     """The loop's state: best (L, F), plain (Ln, Fn) and extrapolated (Ly, Fy), each scaled on its own."""
 
-    def __init__(self, halves: Halves, objective: Objective, solver: str, inner_iter: int | None, rescale: bool):
+    def __init__(
+        self,
+        halves: Halves,
+        objective: Objective,
+        solver: str,
+        inner_iter: int | None,
+        rescale: bool,
+    ):
         method = METHODS[solver]
         inner = inner_iter or method.inner_iter
-        self.halves, self.objective, self.kernel, self.rescaling = halves, objective, method.kernel, rescale
+        self.halves, self.objective, self.kernel, self.rescaling = (
+            halves,
+            objective,
+            method.kernel,
+            rescale,
+        )
         self.options: dict[str, Any] = {
             "em_steps": inner if method.em_steps is None else method.em_steps,
             "newton_steps": inner if method.steps is None else method.steps,
@@ -102,7 +114,9 @@ class Alternating:
         L, F = aligned_copy(start.L), aligned_copy(start.F)
         rows = halves.move_rows(self.kernel, L, kkt_start=True, **self.options)
         halves.extrapolate("L", L, before.L, beta, rows)
-        columns = halves.move_whole_columns(self.kernel, F, kkt_start=True, log_end=True, **self.options)
+        columns = halves.move_whole_columns(
+            self.kernel, F, kkt_start=True, log_end=True, **self.options
+        )
         halves.extrapolate("F", F, before.F, 0.0, columns)
         state = self.objective.at(halves, columns)
         ahead = Pair(halves.L.values, halves.F.values)
@@ -133,7 +147,13 @@ class Alternating:
 
 
 def fit_alternating(
-    halves: Halves, monitor: Monitor, *, solver: str, inner_iter: int | None, extrapolate: bool, rescale: bool
+    halves: Halves,
+    monitor: Monitor,
+    *,
+    solver: str,
+    inner_iter: int | None,
+    extrapolate: bool,
+    rescale: bool,
 ) -> Halves:
     """Run until the monitor says stop and hand back the best point met."""
     loop = Alternating(halves, Objective(halves), solver, inner_iter, rescale)

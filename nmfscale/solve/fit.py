@@ -61,9 +61,18 @@ def fit_factors(
             halves = fit_joint(halves, monitor)
         else:
             # Scaling the columns is free only where nothing is held and no prior has a scale of its own.
-            free = all(getattr(held, name) is None for name in held.__dataclass_fields__ if name != "weights")
+            free = all(
+                getattr(held, name) is None
+                for name in held.__dataclass_fields__
+                if name != "weights"
+            )
             halves = fit_alternating(
-                halves, monitor, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate, rescale=free
+                halves,
+                monitor,
+                solver=solver,
+                inner_iter=inner_iter,
+                extrapolate=extrapolate,
+                rescale=free,
             )
         L, F = halves.L.plain(), halves.F.plain()
     return FitResult(L, F, monitor.history, monitor.converged, monitor.interrupted)
@@ -100,23 +109,42 @@ def project_rows(
     after = lane_order(np.maximum(L, MINVAL), order, stride, dtype)
     extra = {}
     if prior is not None:
-        extra = {name: lane_order(p, order, stride, dtype, 0) for name, p in zip(("pseudo", "rate"), prior, strict=True)}
+        extra = {
+            name: lane_order(p, order, stride, dtype, 0)
+            for name, p in zip(("pseudo", "rate"), prior, strict=True)
+        }
     # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
     scale = totals if prior is None else totals + extra["pseudo"].sum(axis=1, dtype=np.float64)
     enough = max(tol, 50 * float(np.finfo(dtype).eps)) * scale
     moving = scale > 0
     kkt = np.zeros(len(order))
     problem = kernels.RowProblem(
-        design, total.astype(dtype), K, floor=MINVAL, em_steps=1, newton_steps=1, qp_sweeps=50, qp_tolerance=1e-12
+        design,
+        total.astype(dtype),
+        K,
+        floor=MINVAL,
+        em_steps=1,
+        newton_steps=1,
+        qp_sweeps=50,
+        qp_tolerance=1e-12,
     )
     sliced = [
-        kernels.SlicedCounts(b.rows.index, b.rows.count, b.rows.offset, counts.shape[1]) for b in layout.blocks
+        kernels.SlicedCounts(b.rows.index, b.rows.count, b.rows.offset, counts.shape[1])
+        for b in layout.blocks
     ]
     for _ in range(n_steps):
         for block, slices in zip(layout.blocks, sliced, strict=True):
             here = slice(block.first, block.last)
             arrays = {name: array[here] for name, array in extra.items()}
-            kernels.visit(slices, problem, values[here], after[here], kkt_start=kkt[here], n_threads=n_threads, **arrays)
+            kernels.visit(
+                slices,
+                problem,
+                values[here],
+                after[here],
+                kkt_start=kkt[here],
+                n_threads=n_threads,
+                **arrays,
+            )
         moving &= kkt > enough
         if not moving.any():
             break
@@ -145,8 +173,12 @@ def log_mu_rows(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> Ar
     problem = kernels.RowProblem(design, np.zeros(stride), K)
     for block in layout.blocks:
         here = slice(block.first, block.last)
-        slices = kernels.SlicedCounts(block.rows.index, block.rows.count, block.rows.offset, counts.shape[1])
-        kernels.visit(slices, problem, values[here], None, loglik_end=log_mu[here], n_threads=n_threads)
+        slices = kernels.SlicedCounts(
+            block.rows.index, block.rows.count, block.rows.offset, counts.shape[1]
+        )
+        kernels.visit(
+            slices, problem, values[here], None, loglik_end=log_mu[here], n_threads=n_threads
+        )
     out = np.empty(counts.shape[0])
     out[order[order >= 0]] = log_mu[order >= 0]
     return out

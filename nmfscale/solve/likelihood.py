@@ -52,7 +52,9 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     return log_mu - L @ F.sum(axis=0) - _per_row(counts, lambda x: gammaln(x + 1))
 
 
-def loglik_multinomial(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
+def loglik_multinomial(
+    X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
+) -> Array:
     """Multinomial log-likelihood of each sample given its total.
 
     Parameters
@@ -79,7 +81,12 @@ def loglik_multinomial(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | N
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
     sizes = np.maximum(L @ F.sum(axis=0), 1e-30)
     totals = counts.row_totals
-    return log_mu - xlogy(totals, sizes) + gammaln(totals + 1) - _per_row(counts, lambda x: gammaln(x + 1))
+    return (
+        log_mu
+        - xlogy(totals, sizes)
+        + gammaln(totals + 1)
+        - _per_row(counts, lambda x: gammaln(x + 1))
+    )
 
 
 def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
@@ -166,10 +173,16 @@ def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Counts, Array, Array]:
     for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1])):
         factor = np.ascontiguousarray(given, dtype=np.float64)
         if factor.ndim != 2 or factor.shape[0] != n_rows:
-            raise ValueError(f"{name} has shape {factor.shape}; counts of shape {counts.shape} need ({n_rows}, K).")
+            raise ValueError(
+                f"{name} has shape {factor.shape}; counts of shape {counts.shape} need ({n_rows}, K)."
+            )
         if not np.isfinite(factor).all() or (factor < 0).any():
-            raise ValueError(f"{name} holds negative, missing or infinite values; factors are non-negative numbers.")
+            raise ValueError(
+                f"{name} holds negative, missing or infinite values; factors are non-negative numbers."
+            )
         factors.append(factor)
     if factors[0].shape[1] != factors[1].shape[1]:
-        raise ValueError(f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; they must agree.")
-    return counts, *factors
+        raise ValueError(
+            f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; they must agree."
+        )
+    return counts, factors[0], factors[1]

@@ -62,7 +62,9 @@ class Monitor:
         if self.verbose == 1:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=self.max_iter, unit="it", file=sys.stderr, dynamic_ncols=True, leave=True)
+            self._bar = tqdm(
+                total=self.max_iter, unit="it", file=sys.stderr, dynamic_ncols=True, leave=True
+            )
         if threading.current_thread() is threading.main_thread():
             self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
         return self
@@ -102,7 +104,7 @@ class Monitor:
             return False
         if max(record["kkt_loadings"], record["kkt_factors"]) <= self.tol:
             return True
-        if len(self._best) <= self.patience:
+        if len(self._best) <= self.patience or record["loglik"] < self._best[-1]:
             return False
         return self._best[-1] - self._best[-1 - self.patience] <= self.rtol * abs(self._best[-1])
 
@@ -122,7 +124,9 @@ class Monitor:
     def _show(self, record: dict[str, float]) -> None:
         kkt = max(record["kkt_loadings"], record["kkt_factors"])
         if self._bar is not None:
-            self._bar.set_postfix_str(f"log-likelihood {record['loglik']:,.2f}, KKT {kkt:.1e}", refresh=False)
+            self._bar.set_postfix_str(
+                f"log-likelihood {record['loglik']:,.2f}, KKT {kkt:.1e}", refresh=False
+            )
             self._bar.update(1)
         elif self.verbose > 1:
             self._say(

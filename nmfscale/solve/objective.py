@@ -45,7 +45,11 @@ class Objective:
         expected = float(halves.total_L[:K] @ total_F[:K])
         loss = expected - report.log_mu
         sizes = np.maximum(L[:, :K] @ total_F[:K].astype(L.dtype), 1e-300).astype(np.float64)
-        size_terms = in_order(xlogy(self._totals, sizes) * self._weights) - expected - self._log_total_factorials
+        size_terms = (
+            in_order(xlogy(self._totals, sizes) * self._weights)
+            - expected
+            - self._log_total_factorials
+        )
         loglik = -loss - self._log_factorials
         return {
             "loglik": loglik + self.log_prior(halves),
@@ -77,7 +81,9 @@ def _constants(halves: Halves) -> tuple[float, float]:
         x = counts.data[start : start + _CHUNK].astype(np.float64)
         w: Any = 1.0
         if weights is not None:
-            w = weights[np.searchsorted(counts.indptr, np.arange(start, start + len(x)), side="right") - 1]
+            w = weights[
+                np.searchsorted(counts.indptr, np.arange(start, start + len(x)), side="right") - 1
+            ]
         log_factorials += float((gammaln(x + 1) * w).sum())
         x_log_x += float((xlogy(x, x) * w).sum())
     return log_factorials, x_log_x

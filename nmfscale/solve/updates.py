@@ -130,21 +130,33 @@ class Halves:
     held : Held
     """
 
-    def __init__(self, counts: Counts, L: Array, F: Array, dtype: Any, n_threads: int, held: Held | None = None):
+    def __init__(
+        self,
+        counts: Counts,
+        L: Array,
+        F: Array,
+        dtype: Any,
+        n_threads: int,
+        held: Held | None = None,
+    ):
         self.counts, self.n_threads, self.held = counts, n_threads, held or Held()
         self.layout = counts.layout(n_threads)
         self.n_components = L.shape[1]
         self.dtype = np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
         self.L = self._factor(L, self.layout.row_order, self.held.samples, self.held.prior_loadings)
-        self.F = self._factor(F, self.layout.column_order, self.held.features, self.held.prior_factors)
+        self.F = self._factor(
+            F, self.layout.column_order, self.held.features, self.held.prior_factors
+        )
         n_columns = counts.shape[1]
         self._rows, self._columns = [], []
         for block in self.layout.blocks:
             rows, columns = block.rows, block.columns
             self._rows.append(kernels.SlicedCounts(rows.index, rows.count, rows.offset, n_columns))
             self._columns.append(
-                kernels.SlicedCounts(columns.index, columns.count, columns.offset, block.last - block.first)
+                kernels.SlicedCounts(
+                    columns.index, columns.count, columns.offset, block.last - block.first
+                )
             )
         self._whole: Any = None
         self.weights = self._in_lanes(self.held.weights)
@@ -159,7 +171,9 @@ class Halves:
             factor.held = np.zeros(len(order), bool)
             factor.held[order >= 0] = held[order[order >= 0]]
         if prior is not None:
-            factor.pseudo, factor.rate = (lane_order(p, order, self.stride, self.dtype, 0) for p in prior)
+            factor.pseudo, factor.rate = (
+                lane_order(p, order, self.stride, self.dtype, 0) for p in prior
+            )
         return factor
 
     def _in_lanes(self, per_row: Array | None) -> Array | None:
@@ -170,7 +184,9 @@ class Halves:
         out[filled] = per_row[self.layout.row_order[filled]]
         return out
 
-    def problem(self, design: Array, total: Array, side: str, first: int | None = None, **options: Any) -> Any:
+    def problem(
+        self, design: Array, total: Array, side: str, first: int | None = None, **options: Any
+    ) -> Any:
         """The row problem of one side ("L" or "F"); `first` is where a block's rows of the design begin."""
         if side == "F":
             if self.weights is not None and first is not None:
@@ -179,7 +195,9 @@ class Halves:
                 moves = np.zeros(self.stride, self.dtype)
                 moves[: self.n_components] = ~self.held.topics
                 options["moves"] = moves
-        return kernels.RowProblem(design, total.astype(self.dtype), self.n_components, floor=MINVAL, **options)
+        return kernels.RowProblem(
+            design, total.astype(self.dtype), self.n_components, floor=MINVAL, **options
+        )
 
     def kept(self, side: str) -> Array:
         """Room for the curvature of the rows that have at least as many nonzeros as curvature has numbers."""
@@ -191,15 +209,26 @@ class Halves:
                 n_slices = len(longest) if len(parts) > 1 else int((longest >= size).sum())
             else:
                 length = np.zeros(len(self.layout.column_order), np.int64)
-                length[: self.counts.shape[1]] = self.counts.column_nnz[self.layout.column_order[: self.counts.shape[1]]]
+                length[: self.counts.shape[1]] = self.counts.column_nnz[
+                    self.layout.column_order[: self.counts.shape[1]]
+                ]
                 n_slices = int((length.reshape(-1, LANES).max(axis=1) >= size).sum())
             self._kept[side] = np.zeros((n_slices, size, LANES), np.float32)
         return self._kept[side]
 
-    def move_rows(self, method: str, out: Array, *, curvature: int | None = None, **options: Any) -> Report:
+    def move_rows(
+        self, method: str, out: Array, *, curvature: int | None = None, **options: Any
+    ) -> Report:
         """Update every row of L into `out`, F held; method is "visit" or "descend"."""
-        reports = {name: np.zeros(len(out)) for name in ("log_start", "log_end", "kkt_start", "kkt_end")}
-        wanted = {"log_start": "loglik_start", "log_end": "loglik_end", "kkt_start": "kkt_start", "kkt_end": "kkt_end"}
+        reports = {
+            name: np.zeros(len(out)) for name in ("log_start", "log_end", "kkt_start", "kkt_end")
+        }
+        wanted = {
+            "log_start": "loglik_start",
+            "log_end": "loglik_end",
+            "kkt_start": "kkt_start",
+            "kkt_end": "kkt_end",
+        }
         asked = {name: options.pop(name, False) for name in wanted}
         problem = self.problem(self.F.values, self.total_F, "L", **options)
         kept_before = 0
@@ -219,14 +248,16 @@ class Halves:
     def move_columns(self, out: Array, *, curvature: int | None = None, **options: Any) -> Report:
         """Update every row of F into `out`, L held, from statistics that are summed over row blocks."""
         kkt = np.zeros(len(out))
-        arrays: dict[str, Array] = {"kkt_start": kkt}
+        arrays: dict[str, Any] = {"kkt_start": kkt}
         if self.F.pseudo is not None and self.F.rate is not None:
             arrays |= {"pseudo": self.F.pseudo, "rate": self.F.rate}
         if len(self._columns) == 1:
             problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
             if curvature is not None:
-                arrays |= {"curvature": self.kept("F"), "curvature_mode": curvature}  # type: ignore[dict-item]
-            kernels.visit(self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays)
+                arrays |= {"curvature": self.kept("F"), "curvature_mode": curvature}
+            kernels.visit(
+                self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays
+            )
         else:
             self._step_from_sums(out, curvature, arrays, options)
         return self._report(self.F, out, {"kkt_start": kkt}, {"kkt_start": True}, None)
@@ -238,9 +269,17 @@ class Halves:
         step = max(1, (1 << 22) // (LANES * (K + kernels.kept_size(K))))
         cuts = sorted({*range(0, n_slices, step), n_kept, n_slices})
         for first, last in zip(cuts[:-1], cuts[1:], strict=True):
-            full = kernels.SUM_DIAGONAL if last <= n_kept and curvature == kernels.KEPT else kernels.SUM_FULL
+            full = (
+                kernels.SUM_DIAGONAL
+                if last <= n_kept and curvature == kernels.KEPT
+                else kernels.SUM_FULL
+            )
             wanted = full if options.get("newton_steps") else kernels.SUM_GRADIENT
-            size = {kernels.SUM_FULL: K + kernels.kept_size(K), kernels.SUM_DIAGONAL: 2 * K, kernels.SUM_GRADIENT: K}[wanted]
+            size = {
+                kernels.SUM_FULL: K + kernels.kept_size(K),
+                kernels.SUM_DIAGONAL: 2 * K,
+                kernels.SUM_GRADIENT: K,
+            }[wanted]
             sums = np.zeros((last - first, size, LANES))
             for block, sliced in zip(self.layout.blocks, self._columns, strict=True):
                 design = self.L.values[block.first : block.last]
@@ -256,7 +295,9 @@ class Halves:
         """Update every row of F with the rows kernel on the transposed matrix, several inner steps at once."""
         if self._whole is None:
             whole = self.layout.whole_columns
-            self._whole = kernels.SlicedCounts(whole.index, whole.count, whole.offset, len(self.layout.row_order))
+            self._whole = kernels.SlicedCounts(
+                whole.index, whole.count, whole.offset, len(self.layout.row_order)
+            )
         wanted = {"log_end": "loglik_end", "kkt_start": "kkt_start"}
         asked = {name: options.pop(name, False) for name in wanted}
         reports = {name: np.zeros(len(out)) for name in wanted}
@@ -269,7 +310,9 @@ class Halves:
         )
         return self._report(self.F, out, reports, asked, None)
 
-    def _report(self, factor: Factor, out: Array, values: Any, asked: Any, weights: Array | None) -> Report:
+    def _report(
+        self, factor: Factor, out: Array, values: Any, asked: Any, weights: Array | None
+    ) -> Report:
         """Add up what the lanes reported; rows that are held go back to where they were."""
         if factor.held is not None:
             out[factor.held] = factor.values[factor.held]
@@ -277,7 +320,9 @@ class Halves:
         real = factor.order >= 0
         for name in ("log_start", "log_end"):
             if asked.get(name):
-                log_mu = np.where(real, values[name], 0) if weights is None else values[name] * weights
+                log_mu = (
+                    np.where(real, values[name], 0) if weights is None else values[name] * weights
+                )
                 report.log_mu = in_order(log_mu)
                 report.per_row["log_mu"] = values[name]
         for name in ("kkt_start", "kkt_end"):
@@ -286,11 +331,17 @@ class Halves:
                 report.kkt = float(values[name][movable].max(initial=0.0))
         return report
 
-    def extrapolate(self, side: str, now: Array, before: Array, momentum: float, report: Report) -> None:
+    def extrapolate(
+        self, side: str, now: Array, before: Array, momentum: float, report: Report
+    ) -> None:
         """Take `now + momentum (now - before)` for the factor's next point, `now` for `before`."""
         factor = self.L if side == "L" else self.F
         n_slices = len(now) // LANES
-        sums, change, zeros = np.zeros((n_slices, self.stride)), np.zeros(n_slices), np.zeros(n_slices, np.int64)
+        sums, change, zeros = (
+            np.zeros((n_slices, self.stride)),
+            np.zeros(n_slices),
+            np.zeros(n_slices, np.int64),
+        )
         problem = self.problem(now, np.zeros(self.stride), side)
         blocks = [(b.first, b.last, b.stop - b.start) for b in self.layout.blocks]
         for first, last, n_rows in blocks if side == "L" else [(0, len(now), factor.n_rows)]:
@@ -334,10 +385,18 @@ class Halves:
         other.dtype = np.dtype(dtype)
         for side in ("L", "F"):
             mine = getattr(self, side)
-            theirs = Factor(mine.order, mine.n_rows, mine.n_components, aligned_copy(mine.values, dtype), mine.held)
+            theirs = Factor(
+                mine.order,
+                mine.n_rows,
+                mine.n_components,
+                aligned_copy(mine.values, dtype),
+                mine.held,
+            )
             if mine.pseudo is not None:
-                theirs.pseudo, theirs.rate = aligned_copy(mine.pseudo, dtype), aligned_copy(mine.rate, dtype)
+                theirs.pseudo, theirs.rate = (
+                    aligned_copy(mine.pseudo, dtype),
+                    aligned_copy(mine.rate, dtype),
+                )
             setattr(other, side, theirs)
         other.total_L, other.total_F = other.L.column_sums(other.weights), other.F.column_sums()
         return other
-
