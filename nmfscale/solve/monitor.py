@@ -24,8 +24,8 @@ HISTORY = np.dtype(
 class Monitor:
     """Records, stopping rule and progress of one fit.
 
-    A fit has converged when both relative KKT residuals are at most `tol`, or when the best log-likelihood has gained less
-    than `rtol` times its size in `patience` iterations.
+    A fit has converged when both relative KKT residuals are at most `tol`, or when the best
+    log-likelihood has gained less than `rtol` times its size in `patience` iterations.
 
     Parameters
     ----------
@@ -54,6 +54,7 @@ class Monitor:
         self.records: list[dict[str, float]] = []
         self.started = time.perf_counter()
         self.converged = self.interrupted = self.stopped = False
+        self._replacing = False
         self._bar: Any = None
         self._old_handler: Any = None
         self._best: list[float] = []
@@ -90,14 +91,18 @@ class Monitor:
         self.records.append(record)
         self._best.append(max(record["loglik"], self._best[-1] if self._best else -np.inf))
         self.converged = self._settled(record)
+        if self._replacing:  # shown before
+            self._replacing = False
+            return
         if self.callback is not None and self.callback(dict(record)):
             self.stopped = True
         self._show(record)
 
     def forget_last(self) -> None:
-        """Drop the last record, so that the end of the fit can complete it."""
+        """Drop the last record, so that the end of the fit can complete it, without showing it again."""
         self.records.pop()
         self._best.pop()
+        self._replacing = True
 
     def _settled(self, record: dict[str, float]) -> bool:
         if self.tol <= 0:
