@@ -49,7 +49,7 @@ def padded(factor, dtype, n_rows=None, empty=0.0):
 
 
 class Problem:
-    """Dense counts X (n, m), rows b (n, K) that move, rows a (m, K) that are held; sliced by hand."""
+    """Dense counts X (n, m), rows b (n, K) that move, rows a (m, K) held; sliced by hand."""
 
     def __init__(self, K, dtype, n=21, m=40, seed=0, index=np.uint16, count=np.float64, largest=9):
         rng = np.random.default_rng(seed + 100 * K)

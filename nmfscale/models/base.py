@@ -28,6 +28,8 @@ Array = NDArray[Any]
 class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators that fit counts by a product of two non-negative factors."""
 
+    feature_names_in_: Array
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions(set(SOLVERS))],
@@ -105,8 +107,10 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Array, sparse matrix or array, DataFrame, AnnData, path of a count file, or Counts.
         y : None
             Ignored.
-        L, F : array-like of shape (n_samples, n_components) and (n_features, n_components), default=None
-            Factors to start from; `init` serves for the one that is not given.
+        L : array-like of shape (n_samples, n_components), default=None
+            Loadings to start from; `init` serves where they are not given.
+        F : array-like of shape (n_features, n_components), default=None
+            Factors to start from; `init` serves where they are not given.
         row_weights : array-like of shape (n_samples,), default=None
             Weight of each sample in the likelihood, non-negative.
         size_factors : array-like of shape (n_samples,), default=None
@@ -126,7 +130,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Raises
         ------
         ValueError
-            If the counts or a parameter are not valid, or something is to be held that was not given.
+            If the counts or a parameter are not valid, or something is to be held that was not
+            given.
 
         Warns
         -----
@@ -179,16 +184,16 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended with, which agree to
-            the tolerance of the fit where the loadings of a sample are unique.
+            As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended
+            with, which agree to the tolerance of the fit where the loadings of a sample are unique.
         """
         return self.fit(X, y, **fit_params).transform(X)
 
     def transform(self, X: Any) -> Array:
         """Return the loadings of samples, old or new, with the factors held.
 
-        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do not depend on the
-        other samples.
+        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
+        not depend on the other samples.
 
         Parameters
         ----------
@@ -217,8 +222,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Returns
         -------
         float
-            ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the multinomial log-likelihood
-            without its combinatorial constant, per count. Higher is better; 0 if there are no counts.
+            ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
+            multinomial log-likelihood without its combinatorial constant, per count. Higher is
+            better; 0 if there are no counts.
         """
         check_is_fitted(self)
         counts = self._counts(X, reset=False)
@@ -261,7 +267,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         loadings = np.asarray(X)
         if loadings.ndim != 2 or loadings.shape[1] != self.components_.shape[0]:
             raise ValueError(
-                f"X has shape {loadings.shape}; loadings need (n_samples, {self.components_.shape[0]})."
+                f"X has shape {loadings.shape}; "
+                f"loadings need (n_samples, {self.components_.shape[0]})."
             )
         return loadings @ self.components_
 
@@ -287,6 +294,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self.n_components_
 
     def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may assume: sparse and non-negative input, its type kept."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
@@ -321,7 +329,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return counts
 
     def _check_names(self, names: Any, reset: bool) -> None:
-        """Names of counts that are no table: kept by a fit, compared afterwards where both sides have them."""
+        """Keep names of counts that are no table, or compare them where both sides have them."""
         if reset:
             if hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
@@ -332,8 +340,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if differ.size:
                 at = int(differ[0])
                 raise ValueError(
-                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} where the model was fitted: "
-                    "bring the features into the order of the fit."
+                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
+                    "where the model was fitted: bring the features into the order of the fit."
                 )
 
     def _dtype(self, counts: Counts) -> np.dtype[Any]:
@@ -361,10 +369,15 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 raise ValueError(
                     f"{name} holds rows or columns of {factor}: pass {factor}= to fit."
                 )
-        if masks["fixed_topics"][0] is not None and self.solver == "joint-em":
-            raise ValueError(
-                "fixed_topics cannot be held by solver='joint-em', which normalises F; use 'em' or 'auto'."
-            )
+        if self.solver == "joint-em":
+            priors = {"prior_factors": self.prior_factors, "prior_loadings": self.prior_loadings}
+            masked = {name: mask for name, (mask, _, _) in masks.items()}
+            asked = [name for name, value in (masked | priors).items() if value is not None]
+            if asked:
+                raise ValueError(
+                    f"{asked[0]} does not go with solver='joint-em', which normalises F at every step; "
+                    "use 'em' or 'auto'."
+                )
         prior_L = _prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
         if prior_L is not None and sizes is not None:
             prior_L = prior_L[0], prior_L[1] / sizes[:, None]
@@ -386,8 +399,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             start_L, start_F = self._start(counts, F, rng, dtype, n_threads)
             L, F = start_L if L is None else L, start_F if F is None else F
         return fit_factors(
-            counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter, extrapolate=self.extrapolate,
-            dtype=dtype, n_threads=n_threads, held=held,
+            counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter,
+            extrapolate=self.extrapolate, dtype=dtype, n_threads=n_threads, held=held,
         )  # fmt: skip
 
     def _start(
@@ -415,9 +428,10 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return
         last = result.history[-1]
         warnings.warn(
-            f"{type(self).__name__} has not converged after {len(result.history)} iterations: the relative KKT residual "
-            f"is {max(last['kkt_loadings'], last['kkt_factors']):.2e}, tol={self.tol:g}. Increase max_iter, or start from "
-            "the factors of this fit.",
+            f"{type(self).__name__} has not converged after {len(result.history)} iterations: "
+            "the relative KKT residual is "
+            f"{max(last['kkt_loadings'], last['kkt_factors']):.2e}, tol={self.tol:g}. "
+            "Increase max_iter, or start from the factors of this fit.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -16,42 +16,47 @@ from .base import CountFactorization, _prior
 class PoissonNMF(CountFactorization):
     """Poisson non-negative matrix factorization by maximum likelihood.
 
-    The counts are modelled as ``x_ij ~ Poisson((L F^T)_ij)`` with non-negative loadings L and factors F. The maximum of
-    the likelihood is also the maximum of the multinomial topic model and of the Kullback-Leibler divergence.
+    The counts are modelled as ``x_ij ~ Poisson((L F^T)_ij)`` with non-negative loadings L and
+    factors F. The maximum of the likelihood is also the maximum of the multinomial topic model and
+    of the Kullback-Leibler divergence.
 
     Parameters
     ----------
     n_components : int, default=10
         Number of components (topics) K.
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
-        - "auto": an EM and a Newton step on each row of L, one Newton step on each row of F, with momentum. The fastest.
-        - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate descent, the
-          methods of [1]_; "sn" is coordinate descent with the step size of scalar Newton [2]_, which never raises the
-          loss of a row; "newton" an EM and a Newton step on both sides.
+        - "auto": an EM and a Newton step on each row of L, one Newton step on each row of F, with
+          momentum. The fastest.
+        - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate
+          descent, the methods of [1]_; "sn" is coordinate descent with the step size of scalar
+          Newton [2]_, which never raises the loss of a row; "newton" an EM and a Newton step on
+          both sides.
         - "joint-em": both factors from the same expected counts (PLSA) [3]_.
-    init : {"auto", "topic-score", "random", "nndsvd"} or array-like of shape (n_samples,), default="auto"
-        Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array holds cluster labels.
+    init : {"auto", "topic-score", "random", "nndsvd"} or array-like of shape (n_samples,),
+    default="auto"
+        Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array holds cluster
+        labels.
     max_iter : int, default=1000
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4
-        The fit has converged when the largest KKT residual, relative to the mean total of a sample (for L) and of a
-        feature (for F), is at most `tol`, or when five iterations gained less than 1e-7 of the log-likelihood. With 0
-        exactly `max_iter` iterations are run.
+        The fit has converged when the largest KKT residual, relative to the mean total of a sample
+        (for L) and of a feature (for F), is at most `tol`, or when five iterations gained less than
+        1e-7 of the log-likelihood. With 0 exactly `max_iter` iterations are run.
     n_init : int, default=1
         Number of starts; the fit with the highest likelihood is kept.
     inner_iter : int, default=None
-        Steps on each row in an iteration of the paper's methods; None takes 4 for "em", "scd" and "sn", 1 for "ccd" and
-        "newton". Not used by "auto" and "joint-em".
+        Steps on each row in an iteration of the paper's methods; None takes 4 for "em", "scd" and
+        "sn", 1 for "ccd" and "newton". Not used by "auto" and "joint-em".
     extrapolate : bool, default=True
         Momentum for "auto", the extrapolation of Ang and Gillis for the paper's methods.
     prior_factors, prior_loadings : float, array-like or tuple, default=None
-        Gamma prior, given as shape alpha or (alpha, rate): the fit is the maximum of the posterior. alpha is at least 1
-        and broadcasts to the factor; the rate is 1 unless given.
+        Gamma prior, given as shape alpha or (alpha, rate): the fit is the maximum of the posterior.
+        alpha is at least 1 and broadcasts to the factor; the rate is 1 unless given.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
-        Type of the factors and of the arithmetic; None takes float32 for counts in float32 and float64 otherwise. Sums
-        over samples are float64 always.
+        Type of the factors and of the arithmetic; None takes float32 for counts in float32 and
+        float64 otherwise. Sums over samples are float64 always.
     n_threads : int, default=None
         Threads; None uses the processors this process may use. The result does not depend on it.
     random_state : int, RandomState instance or None, default=None
@@ -69,10 +74,11 @@ class PoissonNMF(CountFactorization):
         Loadings L of the samples that were fitted.
     history_ : structured ndarray
         One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``loglik``,
-        ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for `tol`),
-        ``change_loadings`` and ``change_factors`` (largest change relative to the mean), ``zeros_loadings`` and
-        ``zeros_factors`` (shares), ``momentum``. The residuals are by-products: each is seen where the next update of
-        its factor starts. ``pandas.DataFrame(model.history_)`` makes a table.
+        ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for
+        `tol`), ``change_loadings`` and ``change_factors`` (largest change relative to the mean),
+        ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``. The residuals are
+        by-products: each is seen where the next update of its factor starts.
+        ``pandas.DataFrame(model.history_)`` makes a table.
     loglik_ : float
         Poisson log-likelihood of the fit (with priors, plus the log prior).
     converged_, interrupted_ : bool
@@ -86,9 +92,10 @@ class PoissonNMF(CountFactorization):
 
     References
     ----------
-    .. [1] Carbonetto, Sarkar, Wang, Stephens (2021). Non-negative matrix factorization algorithms greatly improve topic
-       model fits. arXiv:2105.13440.
-    .. [2] Hien, Gillis (2021). Algorithms for nonnegative matrix factorization with the Kullback-Leibler divergence.
+    .. [1] Carbonetto, Sarkar, Wang, Stephens (2021). Non-negative matrix factorization algorithms
+       greatly improve topic model fits. arXiv:2105.13440.
+    .. [2] Hien, Gillis (2021). Algorithms for nonnegative matrix factorization with the
+       Kullback-Leibler divergence.
     .. [3] Geiger, Park. On the connection between NMF and LDA.
 
     Examples
@@ -115,7 +122,11 @@ class PoissonNMF(CountFactorization):
         self.n_iter_ = len(result.history)
 
     def _loadings_of(self, counts: Counts) -> NDArray[Any]:
+        shape = (counts.shape[0], self.n_components_)
         return project_rows(
-            counts, self.components_.T, dtype=self.components_.dtype, n_threads=resolve_threads(self.n_threads),
-            prior=_prior(self.prior_loadings, (counts.shape[0], self.n_components_), "prior_loadings"),
-        )  # fmt: skip
+            counts,
+            self.components_.T,
+            dtype=self.components_.dtype,
+            n_threads=resolve_threads(self.n_threads),
+            prior=_prior(self.prior_loadings, shape, "prior_loadings"),
+        )

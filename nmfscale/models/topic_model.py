@@ -16,18 +16,17 @@ from .poisson_nmf import PoissonNMF
 class TopicModel(PoissonNMF):
     """Multinomial topic model (PLSA) by maximum likelihood.
 
-    The counts of a sample are a multinomial draw with frequencies ``sum_k l_ik f_jk``: topic proportions l_i that sum to
-    one and topics f_k that sum to one. It is fitted as a Poisson NMF, which has the same optima and is easier to
-    optimise, and converted [1]_ (Definition 1, eq. 4).
+    The counts of a sample are a multinomial draw with frequencies ``sum_k l_ik f_jk``: topic
+    proportions l_i that sum to one and topics f_k that sum to one. It is fitted as a Poisson NMF,
+    which has the same optima and is easier to optimise, and converted [1]_ (Definition 1, eq. 4).
 
-    Parameters
-    ----------
-    n_components, solver, init, max_iter, tol, n_init, inner_iter, extrapolate, integer, dtype, n_threads, random_state, \
+    Parameters ---------- n_components, solver, init, max_iter, tol, n_init, inner_iter,
+    extrapolate, integer, dtype, n_threads, random_state, \
 verbose, callback
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
-        Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma prior on the factors of
-        the Poisson NMF.
+        Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma
+        prior on the factors of the Poisson NMF.
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
 
@@ -46,8 +45,8 @@ verbose, callback
 
     References
     ----------
-    .. [1] Carbonetto, Sarkar, Wang, Stephens (2021). Non-negative matrix factorization algorithms greatly improve topic
-       model fits. arXiv:2105.13440.
+    .. [1] Carbonetto, Sarkar, Wang, Stephens (2021). Non-negative matrix factorization algorithms
+       greatly improve topic model fits. arXiv:2105.13440.
 
     Examples
     --------

@@ -10,7 +10,8 @@ def build_info() -> dict[str, object]:
     Returns
     -------
     dict
-        Instruction sets compiled in and available, the one in use, OpenMP, bounds checks and the number of threads.
+        Instruction sets compiled in and available, the one in use, OpenMP, bounds checks and the
+        number of threads.
 
     Examples
     --------

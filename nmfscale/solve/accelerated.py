@@ -21,6 +21,8 @@ MOMENTUM_DELAY = 3.0
 GAIN_OVER, SLOWER = 10, 1.2
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each time).
 CAREFUL_FIRST, CAREFUL_MOST = 2, 16
+# ... and as long as an EM iteration gains more than this share of the log-likelihood.
+CAREFUL_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that was asked for.
 FLOAT_UNTIL = 3e-6
 
@@ -62,6 +64,12 @@ class _Path:
             np.copyto(values, good)
             np.copyto(before, good)
         halves.replace(halves.L.values, halves.F.values)
+
+    @property
+    def gains_much(self) -> bool:
+        """Whether EM still climbs fast: Newton from far away sets too much to zero, and ends lower."""
+        gain = self.best[-1] - self.best[-2] if len(self.best) > 1 else np.inf
+        return gain > CAREFUL_ABOVE * abs(self.best[-1])
 
     @property
     def settled(self) -> bool:
@@ -126,7 +134,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
         }  # fmt: skip
         if ending:
             break
-        path.careful = max(0, path.careful - 1)
+        path.careful = max(path.careful - 1, int(path.careful > 0 and path.gains_much))
         if mixed and (iteration >= monitor.max_iter - 3 or path.settled):
             mixed, halves = False, halves.as_type(exact_type)
             path = path.cast(halves)

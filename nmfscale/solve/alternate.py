@@ -1,7 +1,8 @@
-"""The paper's methods: alternating Poisson regression (Algorithm 1) with Ang-Gillis extrapolation (Algorithm 3).
+"""The paper's methods: alternating Poisson regression (Algorithm 1), extrapolated (Algorithm 3).
 
-Each outer iteration updates all rows of L with F held, then all rows of F with the new L held, several inner steps each.
-The loss that accepts or rejects a step is read off the expected counts that the columns' update ends with.
+Each outer iteration updates all rows of L with F held, then all rows of F with the new L held,
+several inner steps each. The loss that accepts or rejects a step is read off the expected counts
+that the columns' update ends with.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ class Pair(NamedTuple):
     F: Array
 
     def copy(self) -> Pair:
+        """Return the pair in memory of its own."""
         return Pair(aligned_copy(self.L), aligned_copy(self.F))
 
 
 class Alternating:
-    """The loop's state: best (L, F), plain (Ln, Fn) and extrapolated (Ly, Fy), each scaled on its own."""
+    """The loop's state: best (L, F), plain (Ln, Fn), extrapolated (Ly, Fy), each scaled alone."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Alternating:
         self.state, self.last_loglik = state, state["loglik"]
 
     def extrapolated_step(self) -> None:
-        """Algorithm 3: accept when the loss at (Ly, Fn) fell, else go back to the plain point and shorten the step."""
+        """Algorithm 3: where the loss at (Ly, Fn) did not fall, back to (Ln, Fn), smaller beta."""
         moved, ahead, state = self._step(self.ahead, self.plain, self.beta)
         if state["loglik"] <= self.last_loglik:
             self.ahead = self.plain.copy()
@@ -107,7 +109,10 @@ class Alternating:
             self._scaled(pair)
 
     def _step(self, start: Pair, plain: Pair, beta: float) -> tuple[Pair, Pair, dict[str, float]]:
-        """Move L from `start`, extrapolate it away from `plain`, then the same for F: (Ln, Fn), (Ly, Fy), state at (Ly, Fn)."""
+        """Move L from `start`, extrapolate it away from `plain`, then the same for F.
+
+        Returns (Ln, Fn), (Ly, Fy) and the state at (Ly, Fn).
+        """
         halves = self.halves
         halves.replace(*start.copy())
         before = plain.copy()
@@ -130,10 +135,14 @@ class Alternating:
 
     def _remember(self, rows: Report, columns: Report, beta: float) -> None:
         self.seen = {
-            "kkt_loadings": rows.kkt / self.objective.scale_L, "kkt_factors": columns.kkt / self.objective.scale_F,
-            "change_loadings": rows.change, "change_factors": columns.change, "zeros_loadings": rows.zeros,
-            "zeros_factors": columns.zeros, "momentum": beta,
-        }  # fmt: skip
+            "kkt_loadings": rows.kkt / self.objective.scale_L,
+            "kkt_factors": columns.kkt / self.objective.scale_F,
+            "change_loadings": rows.change,
+            "change_factors": columns.change,
+            "zeros_loadings": rows.zeros,
+            "zeros_factors": columns.zeros,
+            "momentum": beta,
+        }
 
     def _state_at(self, pair: Pair) -> dict[str, float]:
         self.halves.replace(*pair)

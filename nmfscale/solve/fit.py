@@ -60,7 +60,7 @@ def fit_factors(
         elif solver == "joint-em":
             halves = fit_joint(halves, monitor)
         else:
-            # Scaling the columns is free only where nothing is held and no prior has a scale of its own.
+            # Columns may be scaled only where nothing is held and no prior has its own scale.
             free = all(
                 getattr(held, name) is None
                 for name in held.__dataclass_fields__
@@ -89,10 +89,10 @@ def project_rows(
     n_threads: int = 1,
     prior: tuple[Array, Array] | None = None,
 ) -> Array:
-    """Loadings (n, K) of every row of the counts with the factors F (m, K) held.
+    """Return loadings (n, K) of every row of the counts with the factors F (m, K) held.
 
-    Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is at most `tol` times
-    its total, and then stands still, whatever its neighbours do.
+    Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
+    at most `tol` times its total, and then stands still, whatever its neighbours do.
     """
     dtype = np.dtype(dtype)
     layout = counts.layout(n_threads)

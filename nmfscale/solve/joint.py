@@ -1,4 +1,7 @@
-"""Joint EM: both factors from the same expected counts (Geiger and Park, Algorithms 4 and 6; PLSA when normalised)."""
+"""Joint EM: both factors from the same expected counts.
+
+Geiger and Park, Algorithms 4 and 6; PLSA when normalised.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from .updates import Halves, aligned_copy
 def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
     """Run until the monitor says stop.
 
-    With n_ijk the expected counts, l_ik = sum_j n_ijk and f_jk is proportional to sum_i n_ijk, its columns summing to
-    one: the M step of PLSA for both factors at once, so that the likelihood never falls.
+    With n_ijk the expected counts, l_ik = sum_j n_ijk and f_jk is proportional to sum_i n_ijk, its
+    columns summing to one: the M step of PLSA for both factors at once, so that the likelihood
+    never falls.
     """
     objective = Objective(halves)
     K = halves.n_components
@@ -40,9 +44,12 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
         halves.F.values[:] = F
         halves.total_F = halves.F.column_sums()
         pending = {
-            "kkt_factors": columns.kkt / objective.scale_F, "change_loadings": rows.change,
-            "change_factors": columns.change, "zeros_loadings": rows.zeros, "zeros_factors": columns.zeros,
-        }  # fmt: skip
+            "kkt_factors": columns.kkt / objective.scale_F,
+            "change_loadings": rows.change,
+            "change_factors": columns.change,
+            "zeros_loadings": rows.zeros,
+            "zeros_factors": columns.zeros,
+        }
     np.maximum(halves.F.values, 0, out=halves.F.values)
     record_end(halves, objective, monitor, pending)
     return halves

@@ -33,8 +33,8 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     Returns
     -------
     ndarray of shape (n_samples,), float64
-        ``sum_j x_ij log mu_ij - mu_ij - log x_ij!`` with ``mu = L F^T``. An expected count of zero counts as 1e-30, so
-        that the result is finite.
+        ``sum_j x_ij log mu_ij - mu_ij - log x_ij!`` with ``mu = L F^T``. An expected count of zero
+        counts as 1e-30, so that the result is finite.
 
     Raises
     ------
@@ -65,11 +65,11 @@ def loglik_multinomial(
     Returns
     -------
     ndarray of shape (n_samples,), float64
-        ``log t_i! - sum_j log x_ij! + sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``; 0 for empty samples.
+        ``log t_i! - sum_j log x_ij! + sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``; 0
+        for empty samples.
 
-    Notes
-    -----
-    By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus ``log Poisson(t_i; s_i)``.
+    Notes ----- By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus ``log
+    Poisson(t_i; s_i)``.
 
     Examples
     --------
@@ -129,9 +129,8 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     of_F : ndarray of shape (n_features, n_components)
         ``F * ((1 - U)^T L)``.
 
-    Notes
-    -----
-    They are in units of counts; a fit's history divides them by the mean total of a sample (feature).
+    Notes ----- They are in units of counts; a fit's history divides them by the mean total of a
+    sample (feature).
 
     Examples
     --------
@@ -167,22 +166,25 @@ def _per_row(counts: Counts, function: Any) -> Array:
 
 
 def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Counts, Array, Array]:
-    """Counts and factors in float64, of matching shapes."""
+    """Return counts and factors in float64, of matching shapes."""
     counts = as_counts(X, integer="allow")
     factors = []
     for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1])):
         factor = np.ascontiguousarray(given, dtype=np.float64)
         if factor.ndim != 2 or factor.shape[0] != n_rows:
             raise ValueError(
-                f"{name} has shape {factor.shape}; counts of shape {counts.shape} need ({n_rows}, K)."
+                f"{name} has shape {factor.shape}; "
+                f"counts of shape {counts.shape} need ({n_rows}, K)."
             )
         if not np.isfinite(factor).all() or (factor < 0).any():
             raise ValueError(
-                f"{name} holds negative, missing or infinite values; factors are non-negative numbers."
+                f"{name} holds negative, missing or infinite values; "
+                "factors are non-negative numbers."
             )
         factors.append(factor)
     if factors[0].shape[1] != factors[1].shape[1]:
         raise ValueError(
-            f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; they must agree."
+            f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; "
+            "they must agree."
         )
     return counts, factors[0], factors[1]

@@ -1,4 +1,4 @@
-"""What a fit leaves behind: one record per iteration, the decision to stop, a progress line, Ctrl-C."""
+"""What a fit leaves behind: one record per iteration, when to stop, a progress line, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 HISTORY = np.dtype(
-    [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64), ("loglik_multinomial", np.float64),
-     ("deviance", np.float64), ("kkt_loadings", np.float64), ("kkt_factors", np.float64),
-     ("change_loadings", np.float64), ("change_factors", np.float64), ("zeros_loadings", np.float64),
-     ("zeros_factors", np.float64), ("momentum", np.float64)]
+    [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64),
+     ("loglik_multinomial", np.float64), ("deviance", np.float64), ("kkt_loadings", np.float64),
+     ("kkt_factors", np.float64), ("change_loadings", np.float64), ("change_factors", np.float64),
+     ("zeros_loadings", np.float64), ("zeros_factors", np.float64), ("momentum", np.float64)]
 )  # fmt: skip
 
 
@@ -60,6 +60,7 @@ class Monitor:
         self._best: list[float] = []
 
     def __enter__(self) -> Monitor:
+        """Show the bar and take over Ctrl-C."""
         if self.verbose == 1:
             from tqdm.auto import tqdm
 
@@ -71,6 +72,7 @@ class Monitor:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Give Ctrl-C back and close the bar."""
         if self._old_handler is not None:
             signal.signal(signal.SIGINT, self._old_handler)
         if self._bar is not None:
@@ -99,7 +101,7 @@ class Monitor:
         self._show(record)
 
     def forget_last(self) -> None:
-        """Drop the last record, so that the end of the fit can complete it, without showing it again."""
+        """Drop the last record: the end of the fit completes it, without showing it again."""
         self.records.pop()
         self._best.pop()
         self._replacing = True

@@ -18,9 +18,10 @@ _CHUNK = 1 << 20
 class Objective:
     """Constants of the counts, so that an iteration's diagnostics cost no pass over them.
 
-    With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the deviance is
-    2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the Poisson one less
-    sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the size of sample i.
+    With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the
+    deviance is 2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the
+    Poisson one less sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the
+    size of sample i.
     """
 
     def __init__(self, halves: Halves):
@@ -69,7 +70,7 @@ class Objective:
 
 
 def _constants(halves: Halves) -> tuple[float, float]:
-    """Sums of log x! and x log x over the nonzeros; from a table where the counts are small whole numbers."""
+    """Sum log x! and x log x over the nonzeros; by a table where counts are small and whole."""
     counts, weights = halves.counts, halves.held.weights
     found = halves.layout.count_values() if weights is None else None
     if found is not None:
