@@ -1,0 +1,500 @@
+"""Fits: what they record, where they stop, what they hold, and that they climb."""
+
+import signal
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+
+import nmfscale
+from nmfscale.solve.fit import SOLVERS
+
+FEW = settings(max_examples=8, deadline=None, derandomize=True)
+FIELDS = (
+    "iteration", "seconds", "loglik", "loglik_multinomial", "deviance", "kkt_loadings", "kkt_factors",
+    "change_loadings", "change_factors", "zeros_loadings", "zeros_factors", "momentum",
+)  # fmt: skip
+
+
+def make_counts(n=50, m=40, K=3, seed=0, size=3.0):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(size * rng.gamma(0.4, size=(n, K)) @ rng.gamma(0.4, size=(K, m)))
+
+
+def start(X, K=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return {"L": rng.uniform(0.1, 1, (X.shape[0], K)), "F": rng.uniform(0.1, 1, (X.shape[1], K))}
+
+
+def fit(X, K=3, model=nmfscale.PoissonNMF, **options):
+    names = (
+        "L",
+        "F",
+        "row_weights",
+        "size_factors",
+        "fixed_topics",
+        "fixed_features",
+        "fixed_samples",
+    )
+    fit_options = {name: options.pop(name) for name in names if name in options}
+    options = {"max_iter": 10, "tol": 0, "random_state": 0, "n_threads": 1} | options
+    return model(K, **options).fit(X, **fit_options)
+
+
+def assert_usable(model, X):
+    """Finite, non-negative factors, and a log-likelihood that is theirs."""
+    L, F = model.loadings_, model.components_.T
+    assert L.shape[0] == X.shape[0] and F.shape[0] == X.shape[1]
+    for factor in (L, F):
+        assert np.isfinite(factor).all() and (factor >= 0).all()
+    for name in model.history_.dtype.names:
+        assert np.isfinite(model.history_[name]).all(), name
+    single = L.dtype == np.float32
+    expected = nmfscale.loglik_poisson(X, L, F).sum()
+    assert_allclose(model.loglik_, expected, rtol=1e-4 if single else 1e-9, atol=1e-5)
+
+
+# History and stopping -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_history(solver):
+    X = make_counts()
+    model = fit(X, solver=solver, max_iter=12)
+    history = model.history_
+    assert history.dtype.names == FIELDS
+    assert model.n_iter_ == len(history) == 12
+    assert_array_equal(history["iteration"], np.arange(1, 13))
+    assert np.all(np.diff(history["seconds"]) >= 0)
+    for name in ("zeros_loadings", "zeros_factors"):
+        assert np.all((history[name] >= 0) & (history[name] <= 1))
+    for name in ("kkt_loadings", "kkt_factors", "change_loadings", "change_factors", "momentum"):
+        assert np.all(history[name] >= 0)
+    assert not model.converged_ and not model.interrupted_
+    assert_usable(model, X)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("extrapolate", [True, False])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_last_record_is_of_the_model_handed_back(solver, extrapolate, dtype):
+    X = make_counts()
+    model = fit(X, solver=solver, extrapolate=extrapolate, dtype=dtype)
+    L, F = model.loadings_.astype(float), model.components_.T.astype(float)
+    last, rtol = model.history_[-1], 1e-5 if dtype == "float32" else 1e-10
+    assert_allclose(last["loglik"], oracle.loglik_poisson(X, L, F).sum(), rtol=rtol)
+    assert_allclose(last["loglik_multinomial"], oracle.loglik_multinomial(X, L, F).sum(), rtol=rtol)
+    assert_allclose(last["deviance"], oracle.deviance_poisson(X, L, F).sum(), rtol=10 * rtol)
+    of_L, of_F = oracle.kkt_residuals(X.astype(float), L, F)
+    for name, residual, n_rows in (("loadings", of_L, len(L)), ("factors", of_F, len(F))):
+        relative = np.abs(residual).max() / (X.sum() / n_rows)
+        assert_allclose(last[f"kkt_{name}"], relative, rtol=1e-3, atol=10 * rtol)
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5, 21, 45])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_tolerance_zero_runs_every_iteration(solver, n_iter):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fit(make_counts(12, 10), solver=solver, max_iter=n_iter)
+    assert model.n_iter_ == n_iter == len(model.history_)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_converged_fit_says_so(solver):
+    X = make_counts(20, 15, K=2)
+    model = fit(X, 2, solver=solver, tol=1e-3, max_iter=2000)
+    assert model.converged_ and model.n_iter_ < 2000
+    assert_usable(model, X)
+
+
+def test_a_fit_that_ran_out_of_iterations_warns():
+    with pytest.warns(ConvergenceWarning, match="relative KKT residual is .*e.*max_iter") as caught:
+        model = fit(make_counts(), tol=1e-9, max_iter=3)
+    last = model.history_[-1]
+    assert f"{max(last['kkt_loadings'], last['kkt_factors']):.2e}" in str(caught[0].message)
+    assert not model.converged_
+
+
+def test_a_callback_sees_every_record_and_may_stop():
+    seen = []
+    model = fit(
+        make_counts(), max_iter=50, callback=lambda record: seen.append(record) or len(seen) == 4
+    )
+    assert set(seen[0]) == set(FIELDS)
+    assert model.n_iter_ < 10
+    assert not model.converged_ and not model.interrupted_
+    assert_usable(model, make_counts())
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_interrupted_fit_is_usable(solver):
+    X = make_counts()
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupt(record):
+        if record["iteration"] == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fit(X, solver=solver, max_iter=500, tol=1e-12, callback=interrupt)
+    assert model.interrupted_ and not model.converged_
+    assert model.n_iter_ < 10
+    assert_usable(model, X)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_ends_all_starts():
+    def interrupt_once(record):
+        if not pressed:
+            pressed.append(record)
+            signal.raise_signal(signal.SIGINT)
+
+    pressed = []
+    model = fit(make_counts(), n_init=5, max_iter=200, callback=interrupt_once)
+    assert model.interrupted_ and model.n_iter_ < 10
+
+
+def test_a_second_interrupt_is_at_once():
+    def interrupt_twice(record):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_counts(), callback=interrupt_twice)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+KEYBOARD = """
+import os, signal, threading, numpy as np, nmfscale
+X = np.random.default_rng(0).poisson(1.0, (200, 100))
+seen = []
+def press(record):
+    if not seen:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    seen.append(record)
+model = nmfscale.PoissonNMF(3, tol=0, max_iter=10**6, random_state=0, n_threads=2, callback=press).fit(X)
+print(model.interrupted_, model.converged_, np.isfinite(model.components_).all())
+"""
+
+
+def test_control_c_hands_back_the_model():
+    done = subprocess.run(
+        [sys.executable, "-c", KEYBOARD], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr
+
+
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_progress_goes_to_standard_error(capfd, verbose):
+    fit(make_counts(), verbose=verbose, max_iter=4)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert (err == "") == (verbose == 0)
+    if verbose:
+        assert "log-likelihood" in err and "KKT" in err
+    if verbose == 2:
+        assert len(err.strip().splitlines()) == 4
+
+
+# Climbing -------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["em", "joint-em", "sn"]), st.integers(1, 4))
+@FEW
+def test_methods_with_a_guarantee_never_descend(seed, solver, K):
+    X = make_counts(15, 12, seed=seed)
+    model = fit(X, K, solver=solver, extrapolate=False, max_iter=25, **start(X, K, seed))
+    loglik = model.history_["loglik"]
+    before = oracle.loglik_poisson(X, *start(X, K, seed).values()).sum()
+    assert np.all(np.diff(np.append(before, loglik)) >= -1e-9 * np.abs(loglik).max())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_auto_ends_at_least_as_high_as_em(seed):
+    X = make_counts(seed=seed)
+    auto = fit(X, max_iter=300, **start(X, seed=seed))
+    em = fit(X, max_iter=400, solver="em", extrapolate=False, **start(X, seed=seed))
+    # Other local optima lie close; being stuck short of one would be far.
+    assert auto.loglik_ >= em.loglik_ - 2e-3 * abs(em.loglik_)
+    assert max(auto.history_[-1]["kkt_loadings"], auto.history_[-1]["kkt_factors"]) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_reaches_a_stationary_point(solver, dtype):
+    X = make_counts(20, 15, K=2)
+    model = fit(X, 2, solver=solver, max_iter=400, dtype=dtype, **start(X, 2))
+    assert_usable(model, X)
+    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    assert max(np.abs(of_L).max() / X.sum(1).mean(), np.abs(of_F).max() / X.sum(0).mean()) < 2e-3
+
+
+@pytest.mark.parametrize("solver", ["auto", "scd"])
+def test_given_factors_are_the_start(solver):
+    X = make_counts()
+    best = fit(X, solver="scd", max_iter=300)
+    again = fit(X, solver=solver, max_iter=1, L=best.loadings_, F=best.components_.T)
+    assert again.loglik_ >= best.loglik_ - 1e-6 * abs(best.loglik_)
+    one, other = (fit(X, solver=solver, init=init, **start(X)) for init in ("random", "nndsvd"))
+    assert_array_equal(one.components_, other.components_)
+
+
+def test_only_one_factor_given():
+    X = make_counts()
+    best = fit(X, solver="scd", max_iter=300)
+    for given_factors in ({"L": best.loadings_}, {"F": best.components_.T}):
+        assert_usable(fit(X, **given_factors), X)
+
+
+def test_the_best_of_several_starts_is_kept():
+    X = make_counts(30, 25, K=5)
+    options = {"init": "random", "max_iter": 30}
+    rng = np.random.RandomState(3)
+    singles = [fit(X, 5, random_state=rng, **options).loglik_ for _ in range(4)]
+    several = fit(X, 5, random_state=np.random.RandomState(3), n_init=4, **options)
+    assert len(set(singles)) > 1
+    assert several.loglik_ == max(singles)
+
+
+# Held factors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("what", ["fixed_topics", "fixed_features", "fixed_samples"])
+def test_held_factors_stay_as_they_are(what, solver, dtype):
+    X = make_counts()
+    given_factors = {name: factor.astype(dtype) for name, factor in start(X).items()}
+    size = {"fixed_topics": 3, "fixed_features": X.shape[1], "fixed_samples": X.shape[0]}[what]
+    mask = np.arange(size) % 3 == 1
+    options = {"solver": solver, "dtype": dtype, what: mask, "max_iter": 6}
+    if solver == "joint-em":
+        with pytest.raises(ValueError, match=f"{what} does not go with solver='joint-em'"):
+            fit(X, **options, **given_factors)
+        return
+    model = fit(X, **options, **given_factors)
+    L, F = model.loadings_, model.components_.T
+    after, before = (L, given_factors["L"]) if what == "fixed_samples" else (F, given_factors["F"])
+    if what == "fixed_topics":
+        after, before = after.T, before.T
+    held, free = after[mask], after[~mask]
+    assert np.ascontiguousarray(held).tobytes() == np.ascontiguousarray(before[mask]).tobytes()
+    assert np.isfinite(free).all()
+    assert_usable(model, X)
+
+
+def test_everything_free_improves_around_what_is_held():
+    X = make_counts()
+    options = {"fixed_topics": [True, False, False], **start(X)}
+    model = fit(X, max_iter=200, **options)
+    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    assert np.abs(of_L).max() < 1e-3 * X.sum(1).mean()
+    assert np.abs(of_F[:, 1:]).max() < 1e-3 * X.sum(0).mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fixed_topics": [True, False, False]}, "pass F="),
+        ({"fixed_samples": np.ones(50, bool)}, "pass L="),
+        ({"fixed_topics": [1, 0, 0], "F": np.ones((40, 3))}, "booleans"),
+        ({"fixed_features": [True], "F": np.ones((40, 3))}, "40 booleans"),
+        ({"row_weights": np.ones(3)}, r"row_weights has shape \(3,\)"),
+        ({"row_weights": -np.ones(50)}, r"row_weights\[0\] is -1"),
+        ({"row_weights": np.zeros(50)}, "all are 0"),
+        ({"size_factors": np.zeros(50)}, r"size_factors\[0\] is 0"),
+        ({"size_factors": np.full(50, np.nan)}, "nan"),
+        ({"L": np.ones((50, 2))}, "L"),
+        ({"F": -np.ones((40, 3))}, "F"),
+    ],
+)
+def test_what_cannot_be_held_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(make_counts(), **options)
+
+
+# Priors, sizes, weights -----------------------------------------------------------------------
+
+
+def log_posterior(X, L, F, factors, loadings):
+    """Log-likelihood plus log densities of Gamma priors, less their constants."""
+    out = oracle.loglik_poisson(X, L, F).sum()
+    for b, (alpha, rate) in ((F, factors), (L, loadings)):
+        out += np.sum((alpha - 1) * np.log(np.maximum(b, 1e-300)) - rate * b)
+    return out
+
+
+@pytest.mark.parametrize("solver", ["auto", "em", "scd", "newton", "sn"])
+def test_priors_lead_to_the_maximum_of_the_posterior(solver):
+    X = make_counts(12, 10, K=2)
+    factors, loadings = (1.5, 2.0), (1.3, 0.7)
+    model = fit(
+        X, 2, solver=solver, max_iter=400, prior_factors=factors, prior_loadings=loadings,
+        extrapolate=solver == "auto", **start(X, 2),
+    )  # fmt: skip
+    L, F = model.loadings_, model.components_.T
+    assert_allclose(model.loglik_, log_posterior(X, L, F, factors, loadings), rtol=1e-9)
+    # Each row is the maximum of its own concave problem.
+    for Y, moved, held, (alpha, rate) in ((X, L, F, loadings), (X.T, F, L, factors)):
+        for i in range(len(Y)):
+            problem = oracle.with_prior(
+                Y[i].astype(float), held, held.sum(axis=0), np.full(2, alpha), np.full(2, rate)
+            )
+            gradient, _ = oracle.row_derivatives(*problem, moved[i])
+            assert np.abs(moved[i] * gradient).max() < 1e-3 * Y.sum(axis=1).mean()
+
+
+def test_a_larger_alpha_pulls_harder():
+    X = make_counts(30, 20)
+    flat = []
+    for alpha in (1.0, 2.0, 10.0):
+        F = fit(X, max_iter=100, prior_factors=(alpha, 0.1), **start(X)).components_
+        shares = F / F.sum(axis=1, keepdims=True)
+        flat.append(-np.sum(shares * np.log(np.maximum(shares, 1e-300))))
+    assert flat[0] < flat[1] < flat[2]
+
+
+def test_alpha_one_and_no_rate_is_no_prior():
+    X = make_counts()
+    one, other = (fit(X, prior_factors=prior, **start(X)) for prior in (None, (1.0, 0.0)))
+    assert_allclose(one.components_, other.components_, rtol=1e-3, atol=1e-6)
+    assert one.loglik_ == pytest.approx(other.loglik_, rel=1e-9)
+
+
+@pytest.mark.parametrize("prior", [0.5, (1.0, -1.0), np.nan, (np.inf, 1.0)])
+def test_a_prior_without_a_maximum_is_refused(prior):
+    with pytest.raises(ValueError, match="prior_factors"):
+        fit(make_counts(), prior_factors=prior)
+
+
+@pytest.mark.parametrize("solver", ["auto", "em"])
+def test_size_factors(solver):
+    X = make_counts(40, 30)
+    sizes = np.random.default_rng(0).uniform(0.2, 5.0, 40)
+    model = fit(X, solver=solver, max_iter=200, size_factors=sizes, **start(X))
+    plain = fit(X, solver=solver, max_iter=200, F=start(X)["F"], L=start(X)["L"] * sizes[:, None])
+    assert_allclose(model.loadings_ * sizes[:, None], plain.loadings_, rtol=1e-6, atol=1e-9)
+    assert model.loglik_ == plain.loglik_
+
+
+@pytest.mark.parametrize("solver", ["auto", "em", "scd", "joint-em"])
+def test_integer_weights_are_repeated_samples(solver):
+    X = make_counts(25, 20)
+    weights = np.arange(25) % 3
+    weighted = fit(X, solver=solver, max_iter=500, row_weights=weights, **start(X))
+    factors = start(X)
+    repeated = fit(
+        np.repeat(X, weights, axis=0), solver=solver, max_iter=500,
+        L=np.repeat(factors["L"], weights, axis=0), F=factors["F"],
+    )  # fmt: skip
+    assert weighted.loglik_ == pytest.approx(repeated.loglik_, rel=1e-4)
+    per_sample = nmfscale.loglik_poisson(X, weighted.loadings_, weighted.components_.T)
+    assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["auto", "em"])
+def test_equal_weights_are_no_weights(solver):
+    X = make_counts()
+    one, other = (fit(X, solver=solver, row_weights=w, **start(X)) for w in (None, np.ones(50)))
+    assert_allclose(one.components_, other.components_, rtol=1e-9, atol=1e-12)
+
+
+# Extremes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "case", ["empty", "nothing", "one", "row", "column", "wide", "huge", "tiny", "diagonal"]
+)
+def test_extreme_counts(case, solver, dtype):
+    X = {
+        "empty": lambda: (
+            np.where(np.add.outer(np.arange(30) % 4, np.arange(20) % 3) > 1, make_counts(30, 20), 0)
+            * (np.arange(30) != 7)[:, None]
+        ),
+        "nothing": lambda: np.zeros((6, 5)),
+        "one": lambda: np.eye(1) * 3,
+        "row": lambda: make_counts(1, 30) + 1,
+        "column": lambda: make_counts(30, 1),
+        "wide": lambda: make_counts(4, 100),
+        "huge": lambda: make_counts(20, 15) * 1_000_000,
+        "tiny": lambda: make_counts(20, 15) * 1e-6,
+        "diagonal": lambda: np.diag(np.arange(1, 8)),
+    }[case]()
+    model = fit(X, 5, solver=solver, dtype=dtype, max_iter=25, integer="allow", init="random")
+    assert_usable(model, X)
+    assert np.isfinite(model.transform(X)).all()
+    assert np.isfinite([model.score(X), model.perplexity(X)]).all()
+    topics = fit(
+        X,
+        5,
+        nmfscale.TopicModel,
+        solver=solver,
+        dtype=dtype,
+        max_iter=25,
+        integer="allow",
+        init="random",
+    )
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    assert_allclose(topics.components_.sum(axis=1), 1, rtol=rtol)
+    assert_allclose(topics.loadings_.sum(axis=1), 1, rtol=rtol)
+    assert_allclose(topics.transform(X).sum(axis=1), 1, rtol=rtol)
+
+
+def test_empty_rows_and_columns_are_zero():
+    X = make_counts()
+    X[[3, 20]] = 0
+    X[:, [0, 11]] = 0
+    model = fit(X, max_iter=60)
+    assert_array_equal(model.loadings_[[3, 20]], 0)
+    assert_array_equal(model.components_[:, [0, 11]], 0)
+    assert_array_equal(model.transform(X)[[3, 20]], 0)
+
+
+def test_empty_rows_with_a_prior_are_its_mode():
+    X = make_counts()
+    X[3] = 0
+    model = fit(X, max_iter=60, prior_loadings=(1.5, 2.0))
+    expected = 0.5 / (2.0 + model.components_.sum(axis=1))
+    assert_allclose(model.transform(X)[3], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_one_component_has_a_closed_form(solver):
+    X = make_counts(20, 15)
+    model = fit(X, 1, solver=solver, max_iter=3)
+    expected = np.outer(X.sum(axis=1), X.sum(axis=0)) / X.sum()
+    assert_allclose(model.loadings_ @ model.components_, expected, rtol=1e-7, atol=1e-8)
+
+
+def test_float32_counts_and_parameters():
+    X = make_counts()
+    model = fit(X.astype(np.float32), max_iter=60)
+    assert (
+        model.components_.dtype == model.loadings_.dtype == model.transform(X).dtype == np.float32
+    )
+    exact = fit(X, max_iter=60)
+    assert exact.components_.dtype == np.float64
+    assert model.loglik_ == pytest.approx(exact.loglik_, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_auto_reaches_the_best_of_the_papers_method():
+    X = make_counts(400, 200, K=6, size=2.0)
+    factors = start(X, 6)
+    found = {
+        solver: fit(X, 6, solver=solver, max_iter=500, **factors).loglik_
+        for solver in ("auto", "scd", "newton")
+    }
+    assert found["auto"] >= found["scd"] - 1e-3 * abs(found["scd"])
