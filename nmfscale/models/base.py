@@ -298,7 +298,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
     # What a model makes of a fit of X by L F^T, and back.
@@ -375,8 +375,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             asked = [name for name, value in (masked | priors).items() if value is not None]
             if asked:
                 raise ValueError(
-                    f"{asked[0]} does not go with solver='joint-em', which normalises F at every step; "
-                    "use 'em' or 'auto'."
+                    f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
+                    "step; use 'em' or 'auto'."
                 )
         prior_L = _prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
         if prior_L is not None and sizes is not None:
