@@ -18,8 +18,8 @@ from nmfscale.solve.fit import SOLVERS
 
 FEW = settings(max_examples=8, deadline=None, derandomize=True)
 FIELDS = (
-    "iteration", "seconds", "loglik", "loglik_multinomial", "deviance", "kkt_loadings", "kkt_factors",
-    "change_loadings", "change_factors", "zeros_loadings", "zeros_factors", "momentum",
+    "iteration", "seconds", "loglik", "loglik_multinomial", "deviance", "kkt_loadings",
+    "kkt_factors", "change_loadings", "change_factors", "zeros_loadings", "zeros_factors", "momentum",
 )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def press(record):
     if not seen:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     seen.append(record)
-model = nmfscale.PoissonNMF(3, tol=0, max_iter=10**6, random_state=0, n_threads=2, callback=press).fit(X)
+model = nmfscale.PoissonNMF(3, tol=0, max_iter=10**6, n_threads=2, callback=press).fit(X)
 print(model.interrupted_, model.converged_, np.isfinite(model.components_).all())
 """
 

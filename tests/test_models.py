@@ -1,0 +1,329 @@
+"""Estimators: the habits of scikit-learn, and what transform, score and the files promise."""
+
+import pickle
+
+import numpy as np
+import oracle
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import nmfscale
+from nmfscale import PoissonNMF, TopicModel
+from nmfscale.solve.fit import SOLVERS
+
+MODELS = [PoissonNMF, TopicModel]
+
+
+def make_counts(n=40, m=30, K=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(3 * rng.gamma(0.4, size=(n, K)) @ rng.gamma(0.4, size=(K, m)))
+
+
+X = make_counts()
+
+
+def fitted(model=PoissonNMF, counts=X, n_components=3, **options):
+    options = {"max_iter": 30, "tol": 0, "random_state": 0, "n_threads": 1} | options
+    return model(n_components, **options).fit(counts)
+
+
+# Checks of scikit-learn -----------------------------------------------------------------------
+
+
+@parametrize_with_checks(
+    [
+        PoissonNMF(2, n_threads=1, tol=1e-3, integer="allow"),
+        PoissonNMF(n_threads=1),
+        PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
+        PoissonNMF(2, solver="joint-em", init="nndsvd", n_threads=1, max_iter=20),
+        PoissonNMF(2, solver="sn", dtype="float32", n_threads=1, max_iter=20),
+        TopicModel(2, n_threads=1, tol=1e-3, integer="allow"),
+        TopicModel(3, solver="em", prior_factors=1.1, prior_loadings=1.2, n_threads=1, max_iter=20),
+        TopicModel(2, n_init=2, n_threads=1, max_iter=20),
+    ]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# Habits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_pickle_is_the_same_model(model):
+    one = fitted(model)
+    other = pickle.loads(pickle.dumps(one))
+    assert_array_equal(one.transform(X), other.transform(X))
+    assert one.history_.tobytes() == other.history_.tobytes()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_clone_has_the_parameters_and_no_fit(model):
+    copy = clone(fitted(model, solver="scd", inner_iter=2))
+    assert copy.get_params()["inner_iter"] == 2
+    with pytest.raises(NotFittedError):
+        copy.transform(X)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_names_come_out(model):
+    frame = pd.DataFrame(
+        X, columns=[f"gene{j}" for j in range(30)], index=[f"s{i}" for i in range(40)]
+    )
+    one = fitted(model, frame)
+    name = model.__name__.lower()
+    assert_array_equal(one.get_feature_names_out(), [f"{name}{k}" for k in range(3)])
+    assert_array_equal(one.feature_names_in_, frame.columns)
+    assert_array_equal(one.sample_names_, frame.index)
+    assert one.n_features_in_ == 30
+    out = one.set_output(transform="pandas").transform(frame)
+    assert list(out.columns) == list(one.get_feature_names_out())
+    assert list(out.index) == list(frame.index)
+    with pytest.raises(ValueError, match="feature names"):
+        one.transform(frame[frame.columns[::-1]])
+    with pytest.raises(ValueError, match="29 features"):
+        one.transform(X[:, 1:])
+
+
+def test_anndata_names():
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(sp.csr_matrix(X, dtype=np.float32))
+    adata.var_names = [f"gene{j}" for j in range(30)]
+    one = fitted(counts=adata)
+    assert_array_equal(one.feature_names_in_, adata.var_names)
+    assert_array_equal(one.sample_names_, adata.obs_names)
+    assert one.transform(adata).shape == (40, 3)
+
+
+def test_pipeline_and_grid_search():
+    steps = make_pipeline(FunctionTransformer(sp.csr_matrix), fitted())
+    assert steps.fit_transform(X).shape == (40, 3)
+    search = GridSearchCV(
+        TopicModel(max_iter=20, tol=0, n_threads=1, random_state=0), {"n_components": [1, 3]}, cv=2
+    ).fit(make_counts(60, 30))
+    assert search.best_params_ == {"n_components": 3}
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_dtype(model):
+    for dtype, counts, expected in (
+        (None, X, np.float64),
+        (None, X.astype(np.float32), np.float32),
+        ("float64", X.astype(np.float32), np.float64),
+        (np.float32, X, np.float32),
+    ):
+        one = fitted(model, counts, dtype=dtype)
+        assert (
+            one.components_.dtype == one.loadings_.dtype == one.transform(counts).dtype == expected
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 2.5}, "n_components"),
+        ({"solver": "mu"}, "solver"),
+        ({"init": "pca"}, "init"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1}, "tol"),
+        ({"n_init": 0}, "n_init"),
+        ({"inner_iter": 0}, "inner_iter"),
+        ({"extrapolate": "yes"}, "extrapolate"),
+        ({"dtype": np.float16}, "dtype"),
+        ({"dtype": "int64"}, "dtype"),
+        ({"n_threads": 0}, "n_threads"),
+        ({"n_threads": 1.5}, "n_threads"),
+        ({"integer": "maybe"}, "integer"),
+        ({"prior_factors": 0.5}, "prior_factors"),
+        ({"callback": 3}, "callback"),
+        ({"random_state": "seed"}, "random_state"),
+        ({"init": np.zeros(3)}, "init"),
+    ],
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_wrong_parameter_is_named(model, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        fitted(model, **options)
+
+
+@pytest.mark.parametrize(
+    "method", ["transform", "score", "perplexity", "inverse_transform", "get_feature_names_out"]
+)
+def test_nothing_works_before_fit(method):
+    with pytest.raises(NotFittedError):
+        getattr(PoissonNMF(2), method)(*([X] if method != "get_feature_names_out" else []))
+
+
+def test_fractions_warn_once_or_are_refused():
+    with pytest.warns(
+        UserWarning, match="PoissonNMF holds counts that are not whole numbers"
+    ) as caught:
+        fitted(counts=X / 2)
+    assert len(caught) == 1
+    with pytest.raises(ValueError, match="not whole"):
+        fitted(counts=X / 2, integer="require")
+
+
+# Transform ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_transform_leaves_the_model_alone(model, solver):
+    one = fitted(model, solver=solver, max_iter=8)
+    before = {name: pickle.dumps(value) for name, value in vars(one).items()}
+    for call in (one.transform, one.score, one.perplexity):
+        call(make_counts(seed=5))
+    one.inverse_transform(one.loadings_)
+    assert {name: pickle.dumps(value) for name, value in vars(one).items()} == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", MODELS)
+def test_transform_treats_samples_one_by_one(model, dtype):
+    one = fitted(model, dtype=dtype)
+    new = make_counts(45, seed=3)
+    together = one.transform(new)
+    order = np.random.default_rng(0).permutation(45)
+    assert_array_equal(one.transform(new[order]), together[order])
+    assert_array_equal(one.transform(new[7:30:3]), together[7:30:3])
+    assert_array_equal(one.transform(sp.csr_array(new[:1])), together[:1])
+    assert_array_equal(one.transform(np.tile(new[11], (50, 1))), np.tile(together[11], (50, 1)))
+
+
+def test_transform_solves_every_sample():
+    one = fitted()
+    new = make_counts(20, seed=4)
+    F = one.components_.T
+    for y, b in zip(new.astype(float), one.transform(new), strict=True):
+        best = oracle.solve_row(y, F, F.sum(axis=0))
+        # Where a sample has counts that no topic explains, only the guard of the logarithm differs.
+        seen = y * (F.sum(axis=1) > 0)
+        losses = [oracle.row_loss(seen, F, F.sum(axis=0), x, eps=1e-30) for x in (b, best)]
+        assert losses[0] <= losses[1] + 1e-6 * max(1.0, abs(losses[1]))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fit_transform_is_transform(model, solver):
+    one = model(3, solver=solver, max_iter=300, tol=1e-6, random_state=0, n_threads=1)
+    loadings = one.fit_transform(X)
+    assert_array_equal(loadings, one.transform(X))
+    assert_allclose(loadings, one.loadings_, atol=2e-2 * one.loadings_.max())
+
+
+def test_transform_of_counts_that_no_topic_has():
+    counts = X.copy()
+    counts[:, 5] = 0
+    one = fitted(counts=counts)
+    new = np.zeros((2, 30), int)
+    new[0, 5] = 4
+    for model in (one, fitted(TopicModel, counts=counts)):
+        assert np.isfinite(model.transform(new)).all()
+        assert np.isfinite(model.score(new))
+        assert np.isfinite(model.perplexity(new))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_priors_reach_transform(model):
+    one = fitted(model, prior_loadings=(3.0, 0.1))
+    flat, sharp = one.transform(X), fitted(model).transform(X)
+    assert flat.min() > 0
+    assert (flat / flat.sum(1, keepdims=True)).max(1).mean() < np.nan_to_num(
+        sharp / sharp.sum(1, keepdims=True)
+    ).max(1).mean()
+
+
+# The topic model ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_topic_model_is_a_poisson_nmf_rescaled(solver):
+    topics, factors = (
+        fitted(model, solver=solver, max_iter=10) for model in (TopicModel, PoissonNMF)
+    )
+    assert_allclose(topics.components_.sum(axis=1), 1, rtol=1e-12)
+    assert_allclose(topics.loadings_.sum(axis=1), 1, rtol=1e-12)
+    assert_allclose(
+        topics.size_factors_[:, None] * topics.inverse_transform(topics.loadings_),
+        factors.inverse_transform(factors.loadings_),
+        rtol=1e-9, atol=1e-12,
+    )  # fmt: skip
+    expected = nmfscale.loglik_multinomial(X, topics.loadings_, topics.components_.T).sum()
+    assert topics.loglik_ == pytest.approx(expected, rel=1e-9)
+
+
+def test_sizes_are_totals_at_the_optimum():
+    one = fitted(TopicModel, max_iter=300)
+    assert_allclose(one.size_factors_, X.sum(axis=1), rtol=1e-3, atol=1e-3)
+
+
+# Score ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_score_is_the_mean_log_probability_of_a_count(model):
+    one, new = fitted(model), make_counts(25, seed=9)
+    mu = one.transform(new) @ one.components_ + 1e-30
+    expected = np.sum(new * np.log(mu / mu.sum(axis=1, keepdims=True))) / new.sum()
+    assert one.score(new) == pytest.approx(expected, rel=1e-9)
+    assert one.perplexity(new) == pytest.approx(np.exp(-one.score(new)))
+    assert 1 <= one.perplexity(X) <= 30
+
+
+def test_both_models_have_one_score():
+    one, other = fitted(PoissonNMF), fitted(TopicModel)
+    assert one.score(X) == pytest.approx(other.score(X), rel=1e-6)
+    assert other.score(X) == pytest.approx(
+        np.sum(X * np.log(np.maximum(other.transform(X) @ other.components_, 1e-30))) / X.sum(),
+        rel=1e-9,
+    )
+
+
+def test_more_components_score_higher_on_what_they_were_fitted_to():
+    scores = [fitted(n_components=K, max_iter=100).score(X) for K in (1, 2, 4)]
+    assert scores[0] < scores[1] < scores[2] < 0
+
+
+def test_no_counts_score_zero():
+    one = fitted()
+    assert one.score(np.zeros((3, 30))) == 0.0
+    assert one.perplexity(np.zeros((3, 30))) == 1.0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_inverse_transform_is_the_product(model):
+    one = fitted(model)
+    assert_array_equal(one.inverse_transform(one.loadings_), one.loadings_ @ one.components_)
+    with pytest.raises(ValueError, match=r"\(n_samples, 3\)"):
+        one.inverse_transform(one.loadings_[:, :2])
+
+
+# Files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_saved_model_comes_back(model, tmp_path):
+    one = fitted(model, pd.DataFrame(X, columns=[f"g{j}" for j in range(30)]))
+    one.save(tmp_path / "model.h5")
+    other = nmfscale.load(tmp_path / "model.h5")
+    assert type(other) is model
+    assert other.get_params() == one.get_params()
+    for name, value in vars(one).items():
+        if name.endswith("_") and isinstance(value, np.ndarray):
+            assert_array_equal(getattr(other, name), value)
+    assert other.loglik_ == one.loglik_
+    frame = pd.DataFrame(X, columns=[f"g{j}" for j in range(30)])
+    assert_array_equal(other.transform(frame), one.transform(frame))
