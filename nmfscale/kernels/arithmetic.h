@@ -190,15 +190,11 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
     const int stride = (K + GROUP - 1) / GROUP * GROUP;
     const REAL *design = p->design;
     NAME(tile) tile;
-    const int in_registers = LEVEL == 3 && small && wanted == FULL && K <= 6;
-    VEC registers[small ? stride : 1], sum[small ? stride : 1], square[small ? stride : 1], here[small ? stride : 1];
-    VEC h[in_registers ? PACKED(K, 0) : 1];
+    VEC registers[small ? stride : 1], sum[small ? stride : 1], square[small ? stride : 1];
     for (int k = 0; k < stride; k++)
         *(small ? sum + k : num + k) = SET1(0);
     for (int k = 0; small && k < stride; k++)
-        square[k] = SET1(0), here[k] = b[k];
-    for (int i = 0; in_registers && i < PACKED(K, 0); i++)
-        h[i] = SET1(0);
+        square[k] = SET1(0);
     for (int h = 0; h < (wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? stride : 0); h++)
         H[h] = SET1(0);
     for (int64_t q = 0; q < s->n_steps; q += TILE) {
@@ -206,7 +202,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
             VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
-            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, small ? here : b, a, stride);
+            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, stride);
             VEC r = y / mu;
             if (wanted != GRADIENT) {
                 r = VSQRT(y);
@@ -218,10 +214,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             if (small)
                 UNROLL for (int k = 0; k < K; k++) {
                     sum[k] = FMA(r, a[k], sum[k]);
-                    if (in_registers)
-                        UNROLL for (int l = 0; l <= k; l++)
-                            h[PACKED(k, l)] = FMA(a[k], a[l], h[PACKED(k, l)]);
-                    else if (wanted == FULL)
+                    if (wanted == FULL)
                         A[t * stride + k] = a[k];
                     if (wanted == DIAGONAL)
                         square[k] = FMA(a[k], a[k], square[k]);
@@ -233,11 +226,9 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             NAME(add_numerators)(n, K, stride, tile.r, A, num);
         if (!small && wanted == DIAGONAL)
             NAME(add_squares)(n, stride, A, H);
-        if (wanted == FULL && !in_registers)
+        if (wanted == FULL)
             NAME(add_curvature)(n, K, stride, A, H);
     }
-    for (int i = 0; in_registers && i < PACKED(K, 0); i++)
-        H[i] = h[i];
     for (int k = 0; small && k < stride; k++)
         num[k] = sum[k];
     for (int k = 0; small && wanted == DIAGONAL && k < stride; k++)
