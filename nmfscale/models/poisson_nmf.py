@@ -32,10 +32,9 @@ class PoissonNMF(CountFactorization):
           Newton [2]_, which never raises the loss of a row; "newton" an EM and a Newton step on
           both sides.
         - "joint-em": both factors from the same expected counts (PLSA) [3]_.
-    init : {"auto", "topic-score", "random", "nndsvd"} or array-like of shape (n_samples,),
-    default="auto"
-        Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array holds cluster
-        labels.
+    init : {"auto", "topic-score", "random", "nndsvd"} or array-like, default="auto"
+        Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array of
+        shape (n_samples,) holds cluster labels.
     max_iter : int, default=1000
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4

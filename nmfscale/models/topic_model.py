@@ -20,9 +20,10 @@ class TopicModel(PoissonNMF):
     proportions l_i that sum to one and topics f_k that sum to one. It is fitted as a Poisson NMF,
     which has the same optima and is easier to optimise, and converted [1]_ (Definition 1, eq. 4).
 
-    Parameters ---------- n_components, solver, init, max_iter, tol, n_init, inner_iter,
-    extrapolate, integer, dtype, n_threads, random_state, \
-verbose, callback
+    Parameters
+    ----------
+    n_components, solver, init, max_iter, tol, n_init, inner_iter, extrapolate, integer, dtype, \
+n_threads, random_state, verbose, callback
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma

@@ -1,0 +1,34 @@
+"""What the type checker knows of the compiled module."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+_Array = NDArray[Any]
+
+def count_values(data: _Array, found: _Array) -> None: ...
+def count_columns(indices: _Array, counts: _Array) -> None: ...
+def place_rows(
+    indptr: _Array,
+    indices: _Array,
+    data: _Array,
+    order: _Array,
+    column_position: _Array,
+    offset: _Array,
+    index: _Array,
+    count: _Array,
+    n_threads: int,
+) -> None: ...
+def place_columns(
+    indptr: _Array,
+    indices: _Array,
+    data: _Array,
+    order: _Array,
+    column_position: _Array,
+    offset: _Array,
+    cuts: _Array,
+    filled: _Array,
+    index: _Array,
+    count: _Array,
+    n_threads: int,
+) -> None: ...
