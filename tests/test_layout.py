@@ -113,7 +113,7 @@ def test_any_matrix(seed, n, m, size):
     before = layouts.BLOCK_NONZEROS
     layouts.BLOCK_NONZEROS = size
     try:
-        check(X, build_layout(as_counts(X), 2))
+        check(X, build_layout(as_counts(X)))
     finally:
         layouts.BLOCK_NONZEROS = before
 

@@ -76,7 +76,7 @@ def test_any_number_of_threads_with_several_blocks(small_blocks, solver):
 
 @pytest.mark.parametrize("n_components", [1, 7, 13])
 def test_any_number_of_threads_and_components(small_blocks, n_components):
-    models = [fit().set_params(n_components=n_components, n_threads=n).fit(X) for n in (1, 2, 4)]
+    models = [fit().set_params(n_components=n_components, n_threads=n).fit(X) for n in (1, 3)]
     assert len({bits(model) for model in models}) == 1
 
 
