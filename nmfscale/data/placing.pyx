@@ -1,4 +1,4 @@
-"""Places the nonzeros of a block of CSR rows into slices of 16 rows (or 16 columns) side by side."""
+"""Places the nonzeros of a block of CSR rows in slices of 16 rows (or columns) side by side."""
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
@@ -40,11 +40,14 @@ def count_columns(const index_in[::1] indices, int64_t[::1] counts):
 
 
 def place_rows(
-    const int64_t[::1] indptr, const index_in[::1] indices, const count_type[::1] data,  # IN   the block
+    const int64_t[::1] indptr,             # IN   the block, as CSR
+    const index_in[::1] indices,
+    const count_type[::1] data,
     const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
     const int32_t[::1] column_position,    # IN   where column j stands
     const int64_t[::1] offset,             # IN   first step of every slice
-    index_out[::1] index, count_type[::1] count,  # OUT
+    index_out[::1] index,                  # OUT
+    count_type[::1] count,                 # OUT
     int n_threads,
 ):
     """Row slices: step q of lane r is the q-th nonzero of its row."""
@@ -61,16 +64,19 @@ def place_rows(
 
 
 def place_columns(
-    const int64_t[::1] indptr, const index_in[::1] indices, const count_type[::1] data,  # IN   the block
+    const int64_t[::1] indptr,             # IN   the block, as CSR
+    const index_in[::1] indices,
+    const count_type[::1] data,
     const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
     const int32_t[::1] column_position,    # IN   where column j stands
     const int64_t[::1] offset,             # IN   first step of every slice of columns
-    const int32_t[::1] cuts,               # IN   positions where one share of columns ends and the next begins
+    const int32_t[::1] cuts,               # IN   where one share of columns ends, the next begins
     int64_t[::1] filled,                   # WORK zeros, one a column
-    index_out[::1] index, count_type[::1] count,  # OUT
+    index_out[::1] index,                  # OUT
+    count_type[::1] count,                 # OUT
     int n_threads,
 ):
-    """Column slices, rows in the order of their lanes; each share of columns is filled by one thread."""
+    """Column slices, rows in the order of their lanes; one thread fills each share of columns."""
     cdef Py_ssize_t share, lane, q, row, at
     cdef int32_t j, first, last
     for share in prange(cuts.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads):

@@ -520,7 +520,7 @@ INLINE VEC NAME(coordinate)(const row_problem *p, int64_t n, int k, const VEC *a
 {
     VEC g = total - pseudo / b[k], h = pseudo / (b[k] * b[k]) + SET1((REAL)1e-12);
     for (int64_t q = 0; q < n; q++) {
-        VEC m = FMA(change, before[q], mu[q]), r = a[q] / m, yr = y[q] * r;
+        VEC m = VMAX(FMA(change, before[q], mu[q]), FMA(b[k], a[q], SET1(MU_MIN))), r = a[q] / m, yr = y[q] * r;
         mu[q] = m;
         g -= yr;
         h = FMA(yr, r, h);
@@ -533,7 +533,7 @@ INLINE VEC NAME(coordinate)(const row_problem *p, int64_t n, int k, const VEC *a
     }
     if (p->moves)
         d *= SET1(((const REAL *)p->moves)[k]);
-    b[k] += d;
+    b[k] = VMAX(b[k] + d, SET1((REAL)p->floor));          /* b + (floor - b) may round to zero */
     return d;
 }
 
@@ -590,7 +590,9 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
             for (int64_t q = 0; q < n; q += TILE) {
                 const int nt = n - q < TILE ? (int)(n - q) : TILE;
                 for (int t = 0; t < nt; t++) {
-                    tile.mu[t] = FMA(change, before[q + t], mu[q + t]);
+                    tile.mu[t] = SET1(MU_MIN);
+                    for (int k = 0; k < K; k++)
+                        tile.mu[t] = FMA(b[k], columns[k * n + q + t], tile.mu[t]);
                     STORE(tile.y + t * WIDTH, y[q + t]);
                 }
                 NAME(add_log)(&tile, nt, lane0, rows->loglik_end);

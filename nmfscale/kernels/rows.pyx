@@ -1,14 +1,14 @@
 """Loops over the slices of a sliced count matrix; the arithmetic of one slice is in arithmetic.h.
 
-Every function runs one kernel on every slice with `nogil` and an explicit number of threads.  A slice is the unit of
-work: it writes its own rows and its own partial sums, so nothing depends on the schedule or the number of threads.
+Every function runs one kernel on every slice with `nogil` and an explicit number of threads.  A
+slice is the unit of work: it writes its own rows and its own partial sums, so nothing depends on
+the schedule or the number of threads.
 """
 import os
 
-from cython.parallel cimport parallel, prange, threadid
+from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
 
 cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
@@ -42,13 +42,18 @@ cdef extern from "slices.h" nogil:
         double *loglik_end
         double *kkt_end
     ctypedef struct row_kernels:
-        void (*visit)(const row_problem *, const slice_counts *, const slice_rows *, void *) noexcept nogil
-        void (*descend)(const row_problem *, const slice_counts *, const slice_rows *, void *) noexcept nogil
-        void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *, void *) noexcept nogil
-        void (*step)(const row_problem *, const double *, const slice_rows *, int, void *) noexcept nogil
-        void (*extrapolate)(const row_problem *, int, const void *, void *, void *, double, double *, double *,
-                            int64_t *) noexcept nogil
-        void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *, void *) noexcept nogil
+        void (*visit)(const row_problem *, const slice_counts *, const slice_rows *,
+                      void *) noexcept nogil
+        void (*descend)(const row_problem *, const slice_counts *, const slice_rows *,
+                        void *) noexcept nogil
+        void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
+                     void *) noexcept nogil
+        void (*step)(const row_problem *, const double *, const slice_rows *, int,
+                     void *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, void *, void *, double,
+                            double *, double *, int64_t *) noexcept nogil
+        void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *,
+                           void *) noexcept nogil
     ctypedef struct level_kernels:
         row_kernels f32, f64
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
@@ -89,10 +94,13 @@ def use_level(name):
     """Take the kernels of instruction set `name` from now on."""
     global KERNELS, _level_in_use
     if name not in _LEVELS:
-        raise ImportError(f"unknown instruction set {name!r} (NMFSCALE_LEVEL): choose from {', '.join(_LEVELS)}")
+        raise ImportError(
+            f"unknown instruction set {name!r} (NMFSCALE_LEVEL): choose from {', '.join(_LEVELS)}"
+        )
     if name not in available_levels():
         raise ImportError(
-            f"this processor does not have {name!r} (NMFSCALE_LEVEL): choose from {', '.join(available_levels())}"
+            f"this processor does not have {name!r} (NMFSCALE_LEVEL): "
+            f"choose from {', '.join(available_levels())}"
         )
     if name == "avx512":
         KERNELS = &nmfscale_avx512
@@ -126,7 +134,9 @@ cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
     if array is None:
         return NULL
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-        raise ValueError(f"{name}: expected C-contiguous {dtype} {shape}, got {array.dtype} {array.shape}")
+        raise ValueError(
+            f"{name}: expected C-contiguous {dtype} {shape}, got {array.dtype} {array.shape}"
+        )
     return <const void *><uintptr_t>array.ctypes.data
 
 
@@ -150,19 +160,24 @@ cdef class SlicedCounts:
     cdef int index_bytes, count_bytes, count_kind
 
     def __cinit__(self, index, count, offset, int64_t n_design):
-        kinds = {"uint8": COUNT_UINT8, "uint16": COUNT_UINT16, "float32": COUNT_FLOAT32, "float64": COUNT_FLOAT64}
+        kinds = {"uint8": COUNT_UINT8, "uint16": COUNT_UINT16,
+                 "float32": COUNT_FLOAT32, "float64": COUNT_FLOAT64}
         self.offset = offset
         self.n_slices = self.offset.shape[0] - 1
         steps = int(self.offset[self.n_slices]) * LANES
         if index.dtype.name not in ("uint16", "int32") or count.dtype.name not in kinds:
-            raise ValueError(f"index {index.dtype} or count {count.dtype} is not a type of the slices")
+            raise ValueError(
+                f"index {index.dtype} or count {count.dtype} is not a type of the slices"
+            )
         self.index = <const char *>address(index, index.dtype, (steps,), "index")
         self.count = <const char *>address(count, count.dtype, (steps,), "count")
         self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
         self.count_kind = kinds[count.dtype.name]
         self.keep = (index, count, offset)
         self.n_design = n_design
-        self.longest = max([self.offset[s + 1] - self.offset[s] for s in range(self.n_slices)], default=0)
+        self.longest = max(
+            [self.offset[s + 1] - self.offset[s] for s in range(self.n_slices)], default=0
+        )
 
     cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil:
         out.index = self.index + self.offset[s] * LANES * self.index_bytes
@@ -173,19 +188,20 @@ cdef class SlicedCounts:
 
 
 cdef class RowProblem:
-    """The held factor and the options of a kernel; `design` is (n_cols, stride), float32 or float64."""
+    """The held factor (n_cols, stride), float32 or float64, and the options of a kernel."""
     cdef row_problem c
     cdef readonly object dtype
     cdef readonly object keep
     cdef const row_kernels *kernels
 
-    def __cinit__(self, design, total, int n_components, *, weight=None, moves=None, double floor=1e-10, int em_steps=0,
-                  int newton_steps=0, int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
-                  bint guarded=False):
+    def __cinit__(self, design, total, int n_components, *, weight=None, moves=None,
+                  double floor=1e-10, int em_steps=0, int newton_steps=0, int qp_sweeps=10,
+                  double qp_tolerance=1e-4, double margin=1.0, bint guarded=False):
         self.dtype = design.dtype
         self.kernels = &KERNELS.f32 if self.dtype == "float32" else &KERNELS.f64
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
-        self.c.design = aligned_address(design, self.dtype, (design.shape[0], self.c.stride), "design")
+        shape = (design.shape[0], self.c.stride)
+        self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
         self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
@@ -200,22 +216,28 @@ cdef class _Rows:
     cdef slice_rows first
     cdef Py_ssize_t row_bytes, n_kept, kept_bytes
 
-    def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None, rate=None, curvature=None,
-                  int curvature_mode=CURVATURE_FRESH, loglik_start=None, kkt_start=None, loglik_end=None, kkt_end=None):
+    def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
+                  rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
+                  kkt_start=None, loglik_end=None, kkt_end=None):
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
         self.first.pseudo = aligned_address(pseudo, problem.dtype, shape, "pseudo")
         self.first.rate = aligned_address(rate, problem.dtype, shape, "rate")
-        self.first.loglik_start = <double *>address(loglik_start, "float64", shape[:1], "loglik_start")
-        self.first.kkt_start = <double *>address(kkt_start, "float64", shape[:1], "kkt_start")
-        self.first.loglik_end = <double *>address(loglik_end, "float64", shape[:1], "loglik_end")
-        self.first.kkt_end = <double *>address(kkt_end, "float64", shape[:1], "kkt_end")
+        per_row = shape[:1]
+        self.first.loglik_start = <double *>address(
+            loglik_start, "float64", per_row, "loglik_start"
+        )
+        self.first.kkt_start = <double *>address(kkt_start, "float64", per_row, "kkt_start")
+        self.first.loglik_end = <double *>address(loglik_end, "float64", per_row, "loglik_end")
+        self.first.kkt_end = <double *>address(kkt_end, "float64", per_row, "kkt_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
         self.n_kept = 0 if curvature is None else min(len(curvature), n_slices)
         if curvature is not None:
             packed = kept_size(problem.c.n_components)
-            self.first.curvature = <float *>address(curvature, "float32", (len(curvature), packed, LANES), "curvature")
+            self.first.curvature = <float *>address(
+                curvature, "float32", (len(curvature), packed, LANES), "curvature"
+            )
             self.kept_bytes = packed * LANES * sizeof(float)
         self.first.curvature_mode = curvature_mode
 
@@ -225,7 +247,9 @@ cdef class _Rows:
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
-        out.curvature = <float *>(<char *>a.curvature + s * self.kept_bytes) if s < self.n_kept else NULL
+        out.curvature = NULL
+        if s < self.n_kept:
+            out.curvature = <float *>(<char *>a.curvature + s * self.kept_bytes)
         out.curvature_mode = a.curvature_mode
         out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
@@ -234,10 +258,12 @@ cdef class _Rows:
 
 
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
-    """One piece of scratch memory a thread, each starting on a cache line; free() takes the address."""
+    """One piece of scratch memory a thread, each on cache lines of its own; free() it."""
     cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)
     if memory == NULL:
-        raise MemoryError(f"no memory for the scratch space of {n_threads} threads: {bytes_each} bytes each")
+        raise MemoryError(
+            f"no memory for the scratch space of {n_threads} threads: {bytes_each} bytes each"
+        )
     return memory
 
 
@@ -249,7 +275,9 @@ cdef inline char *piece(char *memory, size_t bytes_each, int thread) noexcept no
 def check_design(SlicedCounts counts, RowProblem problem):
     """Every index of the counts must be a row of the held factor."""
     if len(problem.keep[0]) < counts.n_design:
-        raise ValueError(f"the held factor has {len(problem.keep[0])} rows, the counts need {counts.n_design}")
+        raise ValueError(
+            f"the held factor has {len(problem.keep[0])} rows, the counts need {counts.n_design}"
+        )
 
 
 def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
@@ -259,12 +287,14 @@ def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
+                    num_threads=n_threads):
         run_visit(counts, problem, all_rows, s, piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, char *memory) noexcept nogil:
+cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
+                    char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
@@ -273,18 +303,22 @@ cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssiz
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
-    """EM steps, then sweeps of coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
+    """EM steps, then coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
     check_design(counts, problem)
     cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
-    cdef size_t size = nmfscale_descend_bytes(problem.c.n_components, counts.longest, problem.dtype.itemsize)
+    cdef size_t size = nmfscale_descend_bytes(
+        problem.c.n_components, counts.longest, problem.dtype.itemsize
+    )
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
+                    num_threads=n_threads):
         run_descend(counts, problem, all_rows, s, piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, char *memory) noexcept nogil:
+cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
+                      char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
@@ -296,11 +330,12 @@ cdef Py_ssize_t n_statistics(int K, int wanted) except -1:
     return K + (kept_size(K) if wanted == FULL else K if wanted == DIAGONAL else 0)
 
 
-def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted, Py_ssize_t first,
-         Py_ssize_t last, int n_threads):
-    """Add numerators (K, 16), then what is wanted of the curvature, of slices first:last to `out`."""
+def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted,
+         Py_ssize_t first, Py_ssize_t last, int n_threads):
+    """Add numerators (K, 16), then the curvature wanted, of slices first:last to `out`."""
     check_design(counts, problem)
-    if out.shape[0] != last - first or out.shape[1] < n_statistics(problem.c.n_components, wanted) or out.shape[2] != LANES:
+    cdef Py_ssize_t n_numbers = n_statistics(problem.c.n_components, wanted)
+    if out.shape[0] != last - first or out.shape[1] < n_numbers or out.shape[2] != LANES:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
@@ -308,13 +343,15 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
-        run_sums(counts, problem, all_rows, s, wanted, &out[s - first, 0, 0], piece(memory, size, threadid()))
+    for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2,
+                    num_threads=n_threads):
+        run_sums(counts, problem, all_rows, s, wanted, &out[s - first, 0, 0],
+                 piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, int wanted, double *out,
-                   char *memory) noexcept nogil:
+cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, int wanted,
+                   double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
@@ -322,9 +359,9 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize
     problem.kernels.sums(&problem.c, &x, &r, wanted, out, memory)
 
 
-def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted, Py_ssize_t first, int n_threads,
-         **rows):
-    """The step of `visit` for slices first:first + len(sums) from statistics that were summed over blocks."""
+def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
+         Py_ssize_t first, int n_threads, **rows):
+    """The step of `visit` for slices first:first + len(sums), from sums over all blocks."""
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < n_statistics(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
@@ -334,35 +371,39 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     for s in prange(n, nogil=True, schedule="static", num_threads=n_threads):
-        run_step(problem, &sums[s, 0, 0], all_rows, first + s, wanted, piece(memory, size, threadid()))
+        run_step(problem, &sums[s, 0, 0], all_rows, first + s, wanted,
+                 piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int wanted, char *memory) noexcept nogil:
+cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int wanted,
+                   char *memory) noexcept nogil:
     cdef slice_rows r
     rows.slice(s, &r)
     problem.kernels.step(&problem.c, sums, &r, wanted, memory)
 
 
-def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum, double[:, ::1] column_sums,
-                double[::1] change, int64_t[::1] zeros, *, int n_threads):
-    """ahead = max(now + momentum (now - before), floor); before = now; partial column sums of `ahead` a slice."""
+def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum,
+                double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
+                int n_threads):
+    """ahead = max(now + momentum (now - before), floor), summed by slice; before = now"""
     cdef Py_ssize_t s, n_slices = column_sums.shape[0]
     cdef Py_ssize_t bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
     shape = (n_slices * LANES, problem.c.stride)
     cdef const char *x = <const char *>address(now, problem.dtype, shape, "now")
     cdef char *old = <char *>address(before, problem.dtype, shape, "before")
     cdef char *out = <char *>address(ahead, problem.dtype, shape, "ahead")
-    if column_sums.shape[1] != problem.c.stride or change.shape[0] != n_slices or zeros.shape[0] != n_slices:
+    if (column_sums.shape[1] != problem.c.stride or change.shape[0] != n_slices
+            or zeros.shape[0] != n_slices):
         raise ValueError("column_sums, change and zeros need one entry a slice")
     for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
-        problem.kernels.extrapolate(&problem.c, <int>max(0, min(LANES, n_rows - s * LANES)), x + s * bytes_each,
-                                    old + s * bytes_each, out + s * bytes_each, momentum, &column_sums[s, 0],
-                                    &change[s], &zeros[s])
+        problem.kernels.extrapolate(&problem.c, <int>max(0, min(LANES, n_rows - s * LANES)),
+                                    x + s * bytes_each, old + s * bytes_each, out + s * bytes_each,
+                                    momentum, &column_sums[s, 0], &change[s], &zeros[s])
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):
-    """Sum of expected counts over the nonzeros of every row: the floor under the time of every other kernel."""
+    """Sum of expected counts over the nonzeros of every row: no other kernel can be faster."""
     check_design(counts, problem)
     if out.shape[0] != counts.n_slices * LANES:
         raise ValueError("out needs one entry a row")
@@ -370,13 +411,15 @@ def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, 
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2, num_threads=n_threads):
-        run_gather_dot(counts, problem, all_rows, s, &out[s * LANES], piece(memory, size, threadid()))
+    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
+                    num_threads=n_threads):
+        run_gather_dot(counts, problem, all_rows, s, &out[s * LANES],
+                       piece(memory, size, threadid()))
     free(memory)
 
 
-cdef void run_gather_dot(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s, double *out,
-                         char *memory) noexcept nogil:
+cdef void run_gather_dot(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
+                         double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)

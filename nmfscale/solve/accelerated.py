@@ -96,8 +96,10 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
     """Run until the monitor says stop."""
     exact_type = halves.dtype
     objective = Objective(halves)
-    # K = 1 starts at its optimum, which float32 would only disturb
+    # float32 would disturb K = 1, which starts at its optimum, and whatever has to stay as it was given
+    given = (halves.held.topics, halves.held.features, halves.held.samples)
     mixed = exact_type == np.float64 and monitor.max_iter > 4 and halves.n_components > 1
+    mixed &= all(mask is None for mask in given)
     if mixed:
         halves = halves.as_type(np.float32)
     path = _Path(halves, momentum)

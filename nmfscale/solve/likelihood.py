@@ -45,7 +45,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     --------
     >>> from nmfscale import loglik_poisson
     >>> loglik_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
-    array([-2.6931, -3.0191])
+    array([-2.6931, -3.0192])
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))

@@ -93,6 +93,9 @@ def singular_vectors(
     else:
         whole = csr_array((counts.data, counts.indices, counts.indptr), shape=counts.shape)
         matrix = whole[rows].astype(np.float32)
+    if not counts.has_sorted_indices:
+        # sums are made in the order of storage, which must not decide where a fit starts
+        matrix = matrix.sorted_indices()
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
     U, values, _ = randomized_svd(matrix, n_vectors, n_iter=4, random_state=0)
     # Once more from U: exact zeros for features that do not occur, and rare ones precise.
