@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import gammaln, xlogy
 
 FASTTOPICS_EPS = 1e-8
@@ -260,13 +261,13 @@ class Fit:
         rows=None,
         columns=None,
     ):
-        self.X = np.asarray(X, dtype=float)
+        self._take(X)
         self.method, self.inner_iter, self.eps = method, inner_iter, eps
         self.extrapolate, self.rows, self.columns = extrapolate, rows, columns
         self.best = self.plain = self.ahead = self._floor(Pair(*rescale(L, F)))
         self.beta = self.beta_last = 0.5
         self.beta_cap = self.CAP
-        self.loss = self.loss_compare = loss(self.X, *self.best, eps)
+        self.loss = self.loss_compare = self._loss(*self.best)
         self.history = []
 
     def run(self, n_iter):
@@ -279,6 +280,12 @@ class Fit:
                 self._plain_step()
             self._record()
         return self
+
+    def _take(self, X):
+        self.X = np.asarray(X, dtype=float)
+
+    def _loss(self, L, F):
+        return loss(self.X, L, F, self.eps)
 
     def _floor(self, pair):
         return Pair(np.maximum(pair.L, MINVAL), np.maximum(pair.F, MINVAL))
@@ -299,7 +306,7 @@ class Fit:
         L = self._move_L(self.best)
         F = self._move_F(Pair(L, self.best.F))
         self.best = self.plain = self.ahead = Pair(*rescale(L, F))
-        self.loss = self.loss_compare = loss(self.X, *self.best, self.eps)
+        self.loss = self.loss_compare = self._loss(*self.best)
 
     def _extrapolated_step(self):
         Ln, (Ly, Fy) = self.plain.L, self.ahead
@@ -307,7 +314,7 @@ class Fit:
         Ly = np.maximum(L + self.beta * (L - Ln), MINVAL)
         F = self._move_F(Pair(Ly, Fy))
         Fy = np.maximum(F + self.beta * (F - self.plain.F), MINVAL)
-        new_loss = loss(self.X, Ly, F, self.eps)
+        new_loss = self._loss(Ly, F)
         if new_loss >= self.loss_compare:
             self.ahead = self.plain
             self.beta_cap = self.beta_last
@@ -339,6 +346,76 @@ class Fit:
                 "beta_cap": self.beta_cap,
             }
         )
+
+
+# Both factors of large sparse counts -------------------------------------------------------------
+
+
+class Nonzeros:
+    """Counts (n, m) as their nonzeros y at (row, column), row by row."""
+
+    def __init__(self, X):
+        self.n, self.y, self.column = X.shape[0], X.data, X.indices
+        self.row = np.repeat(np.arange(self.n), np.diff(X.indptr))
+
+    def expected(self, L, F):
+        """mu at the nonzeros."""
+        return np.sum(L[self.row] * F[self.column], axis=1)
+
+    def sums(self, values):
+        """Sum over the nonzeros of each row."""
+        return np.bincount(self.row, values, minlength=self.n)
+
+    def move(self, L, F, method, inner_iter, eps):
+        """Return `update_rows` for em, scd and ccd, all rows side by side."""
+        u, A = F.sum(axis=0), F[self.column]
+        B = np.array(L, dtype=float)
+        for _ in range(inner_iter if method == "em" else 1):
+            parts = A * B[self.row]
+            if eps > 0:
+                parts = parts / parts.max(axis=1, keepdims=True) + 1e-15
+            parts *= (self.y / parts.sum(axis=1))[:, None]
+            B = np.column_stack([self.sums(part) for part in parts.T]) / u
+        if method == "em":
+            return B
+        mu = np.sum(A * B[self.row], axis=1)
+        for _ in range(inner_iter):
+            for k in range(len(u)):
+                ratio = A[:, k] / (mu + eps)
+                g, h = u[k] - self.sums(ratio * self.y), self.sums(ratio * ratio * self.y)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    if method == "scd":
+                        new = np.maximum(0.0, (h * B[:, k] - g) / (h + eps))
+                    else:
+                        new = np.maximum(eps, B[:, k] - g / h + eps)
+                new[h == 0.0] = 0.0 if method == "scd" else eps
+                mu += (new - B[:, k])[self.row] * A[:, k]
+                B[:, k] = new
+        return B
+
+
+class SparseFit(Fit):
+    """`Fit` of a sparse matrix; `history` holds the log-likelihood alone."""
+
+    def _take(self, X):
+        X = csr_array(X, dtype=float)
+        self.of_rows, self.of_columns = Nonzeros(X), Nonzeros(csr_array(X.T))
+        self.constant = gammaln(X.data + 1.0).sum()
+
+    def _loss(self, L, F):
+        log_mu = np.log(self.of_rows.expected(L, F) + self.eps)
+        return L.sum(axis=0) @ F.sum(axis=0) - self.of_rows.y @ log_mu
+
+    def _move_L(self, pair):
+        moved = self.of_rows.move(*pair, self.method, self.inner_iter, self.eps)
+        return np.maximum(moved, MINVAL)
+
+    def _move_F(self, pair):
+        moved = self.of_columns.move(pair.F, pair.L, self.method, self.inner_iter, self.eps)
+        return np.maximum(moved, MINVAL)
+
+    def _record(self):
+        self.history.append(-self._loss(*self.best) - self.constant)
 
 
 # Conversion ------------------------------------------------------------------------------------

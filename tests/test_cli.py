@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import nmfscale
 from nmfscale.cli import main
 
-FIT = ["--seed", "1", "--max-iter", "15", "--threads", "1"]
+FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
 
 def simulated(n=60, m=40, seed=0):
@@ -66,7 +66,7 @@ class TestFit:
         assert run("fit", folder / "counts.npz", "-k", 3, "-o", target, *FIT) == 0
         out, err = capsys.readouterr()
         model = nmfscale.load(target)
-        expected = nmfscale.TopicModel(3, random_state=1, max_iter=15).fit(simulated())
+        expected = nmfscale.TopicModel(3, random_state=1, max_iter=60).fit(simulated())
         np.testing.assert_array_equal(model.components_, expected.components_)
         np.testing.assert_array_equal(model.loadings_, expected.loadings_)
         assert f"{expected.loglik_:,.2f}" in out

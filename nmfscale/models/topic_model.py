@@ -53,7 +53,7 @@ n_threads, random_state, verbose, callback
     --------
     >>> from nmfscale import TopicModel
     >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-    >>> model = TopicModel(n_components=2, random_state=0).fit(X)
+    >>> model = TopicModel(n_components=2, random_state=1).fit(X)
     >>> model.loadings_.round(2) + 0
     array([[1. , 0. ],
            [0. , 1. ],
