@@ -168,16 +168,19 @@ def fasttopics_missing() -> str:
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to fit, how many iterations it gets, and whether it reaches its limit in them."""
+    """A way to fit, its number of iterations, whether it reaches its limit in them, and turns at most."""
 
     fit: Callable[..., Run]
     n_iter: int
     converges: bool = True
     missing: Callable[[], str] = lambda: ""
+    turns: int = 100
 
 
-def _ours(dtype, n_iter: int, converges: bool = True, **settings) -> Peer:
-    return Peer(partial(fit_nmfscale, dtype=dtype, **settings), n_iter, converges)
+def _ours(dtype, n_iter: int, converges: bool = True, turns: int = 100, **settings) -> Peer:
+    return Peer(
+        partial(fit_nmfscale, dtype=dtype, **settings), n_iter, converges=converges, turns=turns
+    )
 
 
 PAPER = {"solver": "scd", "inner_iter": 4, "extrapolate": True}
@@ -185,12 +188,12 @@ PLAIN_EM = {"solver": "em", "inner_iter": 4, "extrapolate": False}
 PEERS = {
     "auto float64": _ours(np.float64, 200, solver="auto"),
     "auto float32": _ours(np.float32, 200, solver="auto"),
-    "scd float64": _ours(np.float64, 200, **PAPER),
-    "scd float32": _ours(np.float32, 200, **PAPER),
-    "em float64": _ours(np.float64, 1000, False, **PLAIN_EM),
-    "em float32": _ours(np.float32, 1000, False, **PLAIN_EM),
-    "scikit-learn": Peer(fit_sklearn, 200, converges=False),
-    "fastTopics": Peer(fit_fasttopics, 100, missing=fasttopics_missing),
+    "scd float64": _ours(np.float64, 120, **PAPER),
+    "scd float32": _ours(np.float32, 120, **PAPER),
+    "em float64": _ours(np.float64, 1000, False, 1, **PLAIN_EM),
+    "em float32": _ours(np.float32, 1000, False, 1, **PLAIN_EM),
+    "scikit-learn": Peer(fit_sklearn, 200, converges=False, turns=1),
+    "fastTopics": Peer(fit_fasttopics, 70, missing=fasttopics_missing, turns=1),
 }
 
 

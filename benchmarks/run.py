@@ -63,6 +63,8 @@ def compare(problem: problems.Problem, names: list[str], options) -> list[Curve]
         problem.store(folder)
         for repeat in range(options.repeats):
             for name in names:
+                if repeat >= peers.PEERS[name].turns:
+                    continue
                 n_iter = options.iterations or peers.PEERS[name].n_iter
                 result = peers.measure(folder, name, n_iter, options.threads)
                 runs[name].append(result)

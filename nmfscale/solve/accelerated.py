@@ -20,7 +20,7 @@ MOMENTUM_DELAY = 3.0
 # A fall by more than the best point gained in so many iterations goes back to it and lengthens the delay.
 GAIN_OVER, SLOWER = 10, 1.2
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each time).
-CAREFUL_FIRST, CAREFUL_MOST = 2, 16
+CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that was asked for.
@@ -68,8 +68,9 @@ class _Path:
     @property
     def gains_much(self) -> bool:
         """Whether EM still climbs fast: Newton from far away sets too much to zero, and ends lower."""
-        gain = self.best[-1] - self.best[-2] if len(self.best) > 1 else np.inf
-        return gain > CAREFUL_ABOVE * abs(self.best[-1])
+        return len(self.best) < 2 or self.best[-1] - self.best[-2] > CAREFUL_ABOVE * abs(
+            self.best[-1]
+        )
 
     @property
     def settled(self) -> bool:
@@ -104,11 +105,15 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
         halves = halves.as_type(np.float32)
     path = _Path(halves, momentum)
     pending: dict[str, float] = {}
-    since_fresh, iteration = 0, 0
+    kept_for, iteration = FRESH_EVERY, 0
     while iteration < monitor.max_iter:
-        fresh = iteration < FRESH_UNTIL or since_fresh >= FRESH_EVERY - 1 or path.count == 0
-        since_fresh = 0 if fresh else since_fresh + 1
-        newton = {"newton_steps": 1, "curvature": kernels.KEEP if fresh else kernels.KEPT}
+        keeping = iteration >= FRESH_UNTIL - 1
+        fresh = not keeping or kept_for >= FRESH_EVERY - 1 or path.count == 0
+        newton: dict[str, int] = {"newton_steps": 1}
+        if keeping:
+            newton["curvature"] = kernels.KEEP if fresh else kernels.KEPT
+            if not path.careful:
+                kept_for = 0 if fresh else kept_for + 1
         report = halves.move_rows("visit", path.next_L, em_steps=1, log_start=True, kkt_start=True,
                                   **({} if path.careful else newton))  # fmt: skip
         state = objective.at(halves, report)
