@@ -168,7 +168,7 @@ def fasttopics_missing() -> str:
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to fit, its number of iterations, whether it reaches its limit in them, and turns at most."""
+    """A way to fit, its iterations, whether it reaches its limit in them, and turns at most."""
 
     fit: Callable[..., Run]
     n_iter: int

@@ -134,7 +134,8 @@ rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
 digest = hashlib.sha256()
 for solver in ("auto", "scd", "em"):
-    model = nmfscale.TopicModel(3, solver=solver, max_iter=12, tol=0, random_state=0, n_threads=3).fit(X)
+    model = nmfscale.TopicModel(3, solver=solver, max_iter=12, tol=0, random_state=0, n_threads=3)
+    model.fit(X)
     for array in (model.components_, model.transform(X), model.history_["loglik"]):
         digest.update(np.ascontiguousarray(array).tobytes())
 print(digest.hexdigest())

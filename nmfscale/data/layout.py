@@ -1,4 +1,4 @@
-"""The block contract: counts cut into row blocks by their own numbers, each block in both orders, in slices of 16."""
+"""The block contract: counts cut into blocks of rows by their own numbers, in slices of 16."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ BLOCK_NONZEROS = 1 << 23
 
 @dataclass(frozen=True)
 class Slices:
-    """Rows side by side, 16 to a slice: step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``.
+    """Rows side by side, 16 to a slice.
 
+    Step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``.
     Shorter rows are padded with index 0 and count 0. ``offset`` is the first step of every slice.
     """
 
@@ -32,11 +33,12 @@ class Slices:
 
     @property
     def nbytes(self) -> int:
+        """Memory in bytes."""
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
 
 
 class Block:
-    """Rows ``start:stop`` of the counts (lanes ``first:last`` of the layout), in both orders, each made when first used."""
+    """Rows ``start:stop`` of the counts, lanes ``first:last``; an order is made when first used."""
 
     def __init__(self, layout: Layout, start: int, stop: int, first: int, order: NDArray[np.int64]):
         self._layout, self._order = layout, order
@@ -56,8 +58,9 @@ class Block:
 class Layout:
     """A count matrix in blocks of sliced rows and columns.
 
-    Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the rows stand by
-    falling number of nonzeros. Columns stand by falling number of nonzeros in the whole matrix, in every block the same.
+    Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the
+    rows stand by falling number of nonzeros. Columns stand by falling number of nonzeros in the
+    whole matrix, in every block the same.
 
     Attributes
     ----------
@@ -86,7 +89,7 @@ class Layout:
         self.row_order = np.concatenate(orders)
 
     def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Rows start:stop with sorted columns and narrow counts: the order of the nonzeros given does not matter."""
+        """Return rows start:stop, columns sorted whatever order was given, counts narrow."""
         counts = self._counts
         indptr = np.asarray(counts.indptr[start : stop + 1], dtype=np.int64)
         low, high = int(indptr[0]), int(indptr[-1])
@@ -100,7 +103,7 @@ class Layout:
         return indptr, indices, data
 
     def slice_rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
-        """The rows of one block in slices."""
+        """Return the rows of one block in slices."""
         indptr, indices, data = self._csr(start, stop)
         offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
         rows = _empty_slices(offset, self.shape[1], self.count_dtype)
@@ -118,7 +121,7 @@ class Layout:
         return rows
 
     def slice_columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
-        """The columns of rows start:stop, which stand in lane order `order`, in slices."""
+        """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
         n_columns = self.shape[1]
         indptr, indices, data = self._csr(start, stop)
         length = np.zeros(n_columns, np.int64)
@@ -131,20 +134,20 @@ class Layout:
             [[0], np.searchsorted(np.cumsum(length), shares), [n_columns]]
         ).astype(np.int32)
         placing.place_columns(
-            indptr, indices, data, order, self._column_position, offset, cuts, np.zeros_like(length),
-            columns.index, columns.count, self._n_threads,
+            indptr, indices, data, order, self._column_position, offset, cuts,
+            np.zeros_like(length), columns.index, columns.count, self._n_threads,
         )  # fmt: skip
         return columns
 
     @cached_property
     def whole_columns(self) -> Slices:
-        """The columns of the whole matrix in slices, for updates that need all of a column at once."""
+        """The columns of the whole matrix in slices, for updates that need a column at once."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
         return self.slice_columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> NDArray[np.int64] | None:
-        """How often each count occurs (0 also fills the padding); None unless all are whole and below 65536."""
+        """Return how often each count occurs (0 fills the padding); None unless all are small."""
         if self.count_dtype.itemsize > 2:
             return None
         found = np.zeros(1 << 8 * self.count_dtype.itemsize, np.int64)
@@ -159,7 +162,7 @@ class Layout:
 
 
 def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
-    """Rows where blocks begin, and the number of rows: as many rows as 2^23 nonzeros allow, at least one."""
+    """Return where blocks begin, and the end: as many rows as 2^23 nonzeros allow, at least one."""
     ends = np.cumsum(row_nnz, dtype=np.int64)
     cuts = [0]
     while cuts[-1] < len(row_nnz):
@@ -200,12 +203,12 @@ def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> S
 
 
 def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Array]:
-    """Copies with the nonzeros of every row by column, so that the answer does not depend on the order given."""
+    """Return copies with the nonzeros of every row by column."""
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((indices, row))
     return indices[order], data[order]
 
 
 def build_layout(counts: Counts, n_threads: int = 1) -> Layout:
-    """The layout of validated counts; see `Layout`."""
+    """Return the layout of validated counts; see `Layout`."""
     return Layout(counts, n_threads)

@@ -1,9 +1,10 @@
-"""The default method: an EM and a Newton step on L, one Newton step on F from summed statistics, with momentum.
+"""The default method: EM and Newton on L, Newton on F from summed statistics, momentum on both.
 
-One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3) and falls back to zero, without
-undoing anything, when the log-likelihood fell; the log-likelihood is a by-product of the next visit of the rows.  From
-iteration `FRESH_UNTIL` on, curvature is computed every `FRESH_EVERY` iterations; in between its correlations are kept and
-only its diagonal is new, which costs little more than a gradient.
+One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3) and falls back
+to zero, without undoing anything, when the log-likelihood fell; the log-likelihood is a by-product
+of the next visit of the rows.  From iteration `FRESH_UNTIL` on, curvature is computed every
+`FRESH_EVERY` iterations; in between its correlations are kept and only its diagonal is new, which
+costs little more than a gradient.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from .updates import MINVAL, Halves, aligned_copy
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
 MOMENTUM_DELAY = 3.0
-# A fall by more than the best point gained in so many iterations goes back to it and lengthens the delay.
+# A fall by more than the best point gained in so many iterations goes back to it and lengthens the
+# delay.
 GAIN_OVER, SLOWER = 10, 1.2
-# EM iterations, which never lower the likelihood, at the start and after going back (doubling each time).
+# EM iterations, which never lower the likelihood, at the start and after going back (doubling each
+# time).
 CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
-# Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that was asked for.
+# Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that
+# was asked for.
 FLOAT_UNTIL = 3e-6
 
 
 class _Path:
-    """The plain points before the extrapolated ones that `Halves` holds, scratch for the next, and the best point seen."""
+    """Plain points before those that `Halves` holds, scratch for the next, the best one seen."""
 
     def __init__(self, halves: Halves, momentum: bool):
         L, F = halves.L.values, halves.F.values
@@ -40,9 +44,10 @@ class _Path:
         self.careful, self.patience = CAREFUL_FIRST, 1
 
     def weigh(self, halves: Halves, loglik: float) -> bool:
-        """Note the log-likelihood of the point where `halves` stands; whether it fell so far that momentum ran away.
+        """Note the log-likelihood where `halves` stands; whether momentum ran away.
 
-        A small fall only takes the momentum away. A fall by more than the last iterations gained calls for `go_back`.
+        A small fall only takes the momentum away. A fall by more than the last iterations gained
+        calls for `go_back`.
         """
         best = max(self.best[-1:], default=-np.inf)
         if loglik >= best:
@@ -59,15 +64,16 @@ class _Path:
         self.delay *= SLOWER
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
         for values, before, good in (
-            (halves.L.values, self.before_L, self.best_L), (halves.F.values, self.before_F, self.best_F)
-        ):  # fmt: skip
+            (halves.L.values, self.before_L, self.best_L),
+            (halves.F.values, self.before_F, self.best_F),
+        ):
             np.copyto(values, good)
             np.copyto(before, good)
         halves.replace(halves.L.values, halves.F.values)
 
     @property
     def gains_much(self) -> bool:
-        """Whether EM still climbs fast: Newton from far away sets too much to zero, and ends lower."""
+        """Whether EM still climbs fast: Newton from far away zeroes too much, and ends lower."""
         return len(self.best) < 2 or self.best[-1] - self.best[-2] > CAREFUL_ABOVE * abs(
             self.best[-1]
         )
@@ -84,7 +90,7 @@ class _Path:
         return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
 
     def cast(self, halves: Halves) -> _Path:
-        """The same path in the type of `halves`."""
+        """Return the same path in the type of `halves`."""
         new = _Path(halves, self.momentum)
         for name in ("before_L", "before_F", "best_L", "best_F"):
             np.copyto(getattr(new, name), getattr(self, name))
@@ -97,7 +103,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
     """Run until the monitor says stop."""
     exact_type = halves.dtype
     objective = Objective(halves)
-    # float32 would disturb K = 1, which starts at its optimum, and whatever has to stay as it was given
+    # float32 would disturb K = 1, which starts at its optimum, and what has to stay as it was given
     given = (halves.held.topics, halves.held.features, halves.held.samples)
     mixed = exact_type == np.float64 and monitor.max_iter > 4 and halves.n_components > 1
     mixed &= all(mask is None for mask in given)
@@ -154,7 +160,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
 def record_end(
     halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float]
 ) -> None:
-    """Restore exact zeros and complete the last record with what holds at the point that is handed back."""
+    """Restore exact zeros and complete the last record at the point that is handed back."""
     restore_zeros(halves)
     report = halves.move_rows(
         "visit", aligned_copy(halves.L.values), em_steps=1, log_start=True, kkt_start=True
@@ -162,8 +168,11 @@ def record_end(
     kkt_factors = halves.move_columns(aligned_copy(halves.F.values), em_steps=1).kkt
     state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted
-    monitor.record(**pending | state | {"kkt_loadings": report.kkt / objective.scale_L,
-                                        "kkt_factors": kkt_factors / objective.scale_F})  # fmt: skip
+    kkt = {
+        "kkt_loadings": report.kkt / objective.scale_L,
+        "kkt_factors": kkt_factors / objective.scale_F,
+    }
+    monitor.record(**pending | state | kkt)
     monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
 
 

@@ -1,8 +1,9 @@
 """Half-steps of a fit: the only door to the kernels.
 
-`Halves` holds a count matrix and two factors in the order of the layout (see `nmfscale.data.layout`) and moves one factor
-while the other is held.  What the kernels report on the way (log-likelihood, KKT residual, changes, column sums) is added
-up here, in an order that depends on the counts alone.
+`Halves` holds a count matrix and two factors in the order of the layout (see
+`nmfscale.data.layout`) and moves one factor while the other is held.  What the kernels report on
+the way (log-likelihood, KKT residual, changes, column sums) is added up here, in an order that
+depends on the counts alone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Held:
 
 @dataclass
 class Factor:
-    """One factor in lane order: `values` (lanes, stride), 64-byte aligned; lanes without a row stay at the floor."""
+    """One factor in lane order: `values` (lanes, stride), 64-byte aligned, padded at the floor."""
 
     order: Array
     n_rows: int
@@ -59,7 +60,7 @@ class Factor:
     rate: Array | None = None
 
     def plain(self, values: Array | None = None) -> Array:
-        """The factor in the order of the user's rows, (n_rows, K)."""
+        """Return the factor in the order of the user's rows, (n_rows, K)."""
         values = self.values if values is None else values
         out = np.empty((self.n_rows, self.n_components), values.dtype)
         filled = self.order >= 0
@@ -67,7 +68,7 @@ class Factor:
         return out
 
     def column_sums(self, weights: Array | None = None) -> Array:
-        """Sums over rows in float64, slice after slice, (stride,)."""
+        """Return sums over rows in float64, slice after slice, (stride,)."""
         values = self.values.astype(np.float64)
         values[self.order < 0] = 0
         if weights is not None:
@@ -87,7 +88,7 @@ class Report:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array that starts on a cache line, as the kernels require."""
+    """Return an array that starts on a cache line, as the kernels require."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -95,14 +96,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def aligned_copy(values: Array, dtype: Any = None) -> Array:
-    """A copy of an array in lane order, in another type if wanted."""
+    """Return a copy of an array in lane order, in another type if wanted."""
     out = aligned_empty(values.shape, dtype or values.dtype)
     out[:] = values
     return out
 
 
 def lane_order(plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL) -> Array:
-    """Rows of `plain` (n, K) in lane order, padded with zeros to `stride` and with `empty` where there is no row."""
+    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding."""
     out = aligned_empty((len(order), stride), dtype)
     out[:] = 0
     out[:, : plain.shape[1]] = empty
@@ -187,7 +188,7 @@ class Halves:
     def problem(
         self, design: Array, total: Array, side: str, first: int | None = None, **options: Any
     ) -> Any:
-        """The row problem of one side ("L" or "F"); `first` is where a block's rows of the design begin."""
+        """Return the row problem of a side; `first` is where a block's rows of the design begin."""
         if side == "F":
             if self.weights is not None and first is not None:
                 options["weight"] = self.weights[first : first + len(design)].astype(self.dtype)
@@ -200,7 +201,7 @@ class Halves:
         )
 
     def kept(self, side: str) -> Array:
-        """Room for the curvature of the rows that have at least as many nonzeros as curvature has numbers."""
+        """Room for the curvature of rows with as many nonzeros as curvature has numbers."""
         if side not in self._kept:
             size = kernels.kept_size(self.n_components)
             parts = [block.rows for block in self.layout.blocks] if side == "L" else None
@@ -234,7 +235,7 @@ class Halves:
         kept_before = 0
         for block, sliced in zip(self.layout.blocks, self._rows, strict=True):
             here = slice(block.first, block.last)
-            arrays = {wanted[name]: reports[name][here] for name in wanted if asked[name]}
+            arrays: dict[str, Any] = {wanted[n]: reports[n][here] for n in wanted if asked[n]}
             if self.L.pseudo is not None and self.L.rate is not None:
                 arrays |= {"pseudo": self.L.pseudo[here], "rate": self.L.rate[here]}
             if curvature is not None:
@@ -246,7 +247,7 @@ class Halves:
         return self._report(self.L, out, reports, asked, self.weights)
 
     def move_columns(self, out: Array, *, curvature: int | None = None, **options: Any) -> Report:
-        """Update every row of F into `out`, L held, from statistics that are summed over row blocks."""
+        """Update every row of F into `out`, L held, from statistics summed over row blocks."""
         kkt = np.zeros(len(out))
         arrays: dict[str, Any] = {"kkt_start": kkt}
         if self.F.pseudo is not None and self.F.rate is not None:
@@ -263,7 +264,7 @@ class Halves:
         return self._report(self.F, out, {"kkt_start": kkt}, {"kkt_start": True}, None)
 
     def _step_from_sums(self, out: Array, curvature: int | None, arrays: Any, options: Any) -> None:
-        """Sum each block's share in float64, block after block, then step; a stretch of slices at a time."""
+        """Sum each block's share in float64, block after block, then step, part by part."""
         K, n_slices = self.n_components, len(out) // LANES
         n_kept = len(self.kept("F")) if curvature is not None else 0
         step = max(1, (1 << 22) // (LANES * (K + kernels.kept_size(K))))
@@ -284,15 +285,19 @@ class Halves:
             for block, sliced in zip(self.layout.blocks, self._columns, strict=True):
                 design = self.L.values[block.first : block.last]
                 problem = self.problem(design, self.total_L, "F", block.first, **options)
-                kernels.sums(sliced, problem, self.F.values, sums, wanted=wanted, first=first, last=last,
-                             n_threads=self.n_threads)  # fmt: skip
+                kernels.sums(
+                    sliced, problem, self.F.values, sums,
+                    wanted=wanted, first=first, last=last, n_threads=self.n_threads,
+                )  # fmt: skip
             problem = self.problem(self.L.values, self.total_L, "F", None, **options)
             kept = {"curvature": self.kept("F")} if curvature is not None and last <= n_kept else {}
-            kernels.step(problem, sums, self.F.values, out, wanted=wanted, first=first, n_threads=self.n_threads,
-                         **arrays, **kept)  # fmt: skip
+            kernels.step(
+                problem, sums, self.F.values, out,
+                wanted=wanted, first=first, n_threads=self.n_threads, **arrays, **kept,
+            )  # fmt: skip
 
     def move_whole_columns(self, method: str, out: Array, **options: Any) -> Report:
-        """Update every row of F with the rows kernel on the transposed matrix, several inner steps at once."""
+        """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
         if self._whole is None:
             whole = self.layout.whole_columns
             self._whole = kernels.SlicedCounts(
@@ -347,8 +352,8 @@ class Halves:
         for first, last, n_rows in blocks if side == "L" else [(0, len(now), factor.n_rows)]:
             here, slices = slice(first, last), slice(first // LANES, last // LANES)
             kernels.extrapolate(
-                problem, n_rows, now[here], before[here], factor.values[here], momentum, sums[slices],
-                change[slices], zeros[slices], n_threads=self.n_threads,
+                problem, n_rows, now[here], before[here], factor.values[here], momentum,
+                sums[slices], change[slices], zeros[slices], n_threads=self.n_threads,
             )  # fmt: skip
         if factor.held is not None:
             factor.values[factor.held] = now[factor.held]
@@ -379,7 +384,7 @@ class Halves:
         F[:, :K] /= ratio.astype(self.dtype)
 
     def as_type(self, dtype: Any) -> Halves:
-        """The same point and layout in another type."""
+        """Return the same point and layout in another type."""
         other = object.__new__(Halves)
         other.__dict__.update(self.__dict__)
         other.dtype = np.dtype(dtype)
