@@ -14,7 +14,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.special import gammaln, xlogy
 
 FASTTOPICS_EPS = 1e-8
@@ -346,9 +345,6 @@ class Fit:
                 "beta_cap": self.beta_cap,
             }
         )
-
-
-# Both factors of large sparse counts -------------------------------------------------------------
 
 
 # Conversion ------------------------------------------------------------------------------------
