@@ -451,5 +451,5 @@ def test_help_imports_nothing_heavy():
         "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    command = [sys.executable, "-c", check, nmfscale.cli.__file__]
+    command = [sys.executable, "-P", "-c", check, nmfscale.cli.__file__]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

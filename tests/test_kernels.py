@@ -630,7 +630,7 @@ def test_levels_agree(K, dtype):
 def _run_with(level, *command):
     environment = {**os.environ, "NMFSCALE_LEVEL": level}
     return subprocess.run(
-        [sys.executable, "-c", *command], env=environment, capture_output=True, text=True
+        [sys.executable, "-P", "-c", *command], env=environment, capture_output=True, text=True
     )
 
 

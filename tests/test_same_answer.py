@@ -152,7 +152,10 @@ def test_whatever_the_environment_says_of_threads():
     ):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=kept | settings, capture_output=True, text=True
+            [sys.executable, "-P", "-c", SCRIPT],
+            env=kept | settings,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         found.add(done.stdout)

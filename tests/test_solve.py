@@ -204,7 +204,7 @@ print(model.interrupted_, model.converged_, np.isfinite(model.components_).all()
 
 def test_control_c_hands_back_the_model():
     done = subprocess.run(
-        [sys.executable, "-c", KEYBOARD], capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", KEYBOARD], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["True", "False", "True"], done.stderr
 
