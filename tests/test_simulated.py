@@ -1,8 +1,9 @@
 """The paper's two simulated data sets: where EM stands still and where coordinate descent ends.
 
 On A (independent topics) both end at the same point. On B (two topics that occur together) EM
-slows down long before it is there: its likelihood looks settled while its topic proportions are
-still far off. Coordinate descent needs a few dozen iterations, and gets there from EM's end too.
+slows down before it is there: after 750 iterations of four steps its log-likelihood is 0.69 below
+the best (5.3 with single steps), next to nothing, yet topic proportions are off by up to 0.23
+(0.41). 200 iterations of coordinate descent, from the start or from EM's end, come within 0.002.
 """
 
 import numpy as np
