@@ -399,7 +399,7 @@ _EXAMPLES = {
   nmfscale COMMAND --help                      more about a command""",
     "demo": """examples:
   nmfscale demo
-  nmfscale demo -o /tmp/first-look --force""",
+  nmfscale demo -o first-look --force""",
     "fit": """examples:
   nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
