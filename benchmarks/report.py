@@ -100,7 +100,8 @@ def markdown(rows: list[dict], machine: dict) -> str:
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
-        f"Median of {machine['repeats']}. `{machine['command']}`",
+        f"Median of {machine['repeats']}; em, scikit-learn and fastTopics ran once. "
+        f"`{machine['command']}`",
     ]
     return "\n".join(lines)
 

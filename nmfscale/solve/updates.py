@@ -9,7 +9,7 @@ depends on the counts alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,6 @@ class Report:
     kkt: float = math.nan
     change: float = 0.0
     zeros: float = 0.0
-    per_row: dict[str, Array] = field(default_factory=dict)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -329,7 +328,6 @@ class Halves:
                     np.where(real, values[name], 0) if weights is None else values[name] * weights
                 )
                 report.log_mu = in_order(log_mu)
-                report.per_row["log_mu"] = values[name]
         for name in ("kkt_start", "kkt_end"):
             if asked.get(name):
                 movable = real if factor.held is None else real & ~factor.held
