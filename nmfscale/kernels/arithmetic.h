@@ -8,11 +8,11 @@
 #define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
-/* A tile of steps: where to gather from, counts, expected counts, and the gathered rows (transposed). */
+/* A tile of steps: where to gather from, counts, and what multiplies the gathered rows. */
 typedef struct {
     uint32_t at[TILE * WIDTH] ALIGNED;
     REAL y[TILE * WIDTH] ALIGNED;
-    VEC mu[TILE], r[TILE];
+    VEC r[TILE];
 } NAME(tile);
 
 /* Workspace of a visit, in vectors: b, g, d (K each, padded), the gathered tile, H. */
@@ -43,65 +43,65 @@ INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
     }
 }
 
-#define DECODE(INDEX, COUNT)                                                                                              \
+#define DECODE(INDEX, COUNT, WIDEN_INDEX, CONVERT)                                                                       \
     do {                                                                                                                  \
-        const INDEX *restrict ix = (const INDEX *)s->index + q * LANES + lane0;                                           \
-        const COUNT *restrict x = (const COUNT *)s->count + q * LANES + lane0;                                            \
+        const INDEX *ix = (const INDEX *)s->index + q * LANES + lane0;                                                    \
+        const COUNT *x = (const COUNT *)s->count + q * LANES + lane0;                                                     \
+        for (size_t line = 0; line < TILE * LANES * sizeof(INDEX); line += 64)                                            \
+            __builtin_prefetch((const char *)(ix + TILE * LANES) + line);                                                 \
+        for (size_t line = 0; line < TILE * LANES * sizeof(COUNT); line += 64)                                            \
+            __builtin_prefetch((const char *)(x + TILE * LANES) + line);                                                  \
         for (int t = 0; t < n; t++) {                                                                                     \
-            for (int j = 0; j < WIDTH; j++)                                                                               \
-                at[t * WIDTH + j] = (uint32_t)ix[t * LANES + j] * stride;                                                 \
-            for (int j = 0; j < WIDTH; j++)                                                                               \
-                y[t * WIDTH + j] = (REAL)x[t * LANES + j];                                                                \
+            NAME(ints) at = WIDEN_INDEX(ix + t * LANES) * stride;                                                         \
+            NAME(reals) y = CONVERT(x + t * LANES);                                                                       \
+            memcpy(out->at + t * WIDTH, &at, sizeof at);                                                                  \
+            memcpy(out->y + t * WIDTH, &y, sizeof y);                                                                     \
         }                                                                                                                 \
     } while (0)
 
-/* Counts and positions of n steps from step q in working types. */
+/* Counts and positions of n steps from step q in working types; the next tile is on its way from memory meanwhile. */
 static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q, int n, int lane0, NAME(tile) *out)
 {
-    uint32_t *restrict at = out->at;
-    REAL *restrict y = out->y;
-    const uint32_t stride = (uint32_t)p->stride;
+    const int32_t stride = p->stride;
     switch (s->count_kind + 4 * (s->index_bytes == 4)) {
-    case 0: DECODE(uint16_t, uint8_t); break;
-    case 1: DECODE(uint16_t, uint16_t); break;
-    case 2: DECODE(uint16_t, float); break;
-    case 3: DECODE(uint16_t, double); break;
-    case 4: DECODE(int32_t, uint8_t); break;
-    case 5: DECODE(int32_t, uint16_t); break;
-    case 6: DECODE(int32_t, float); break;
-    default: DECODE(int32_t, double);
+    case 0: DECODE(uint16_t, uint8_t, NAME(ints_of_16), NAME(reals_of_8)); break;
+    case 1: DECODE(uint16_t, uint16_t, NAME(ints_of_16), NAME(reals_of_16)); break;
+    case 2: DECODE(uint16_t, float, NAME(ints_of_16), NAME(reals_of_float)); break;
+    case 3: DECODE(uint16_t, double, NAME(ints_of_16), NAME(reals_of_double)); break;
+    case 4: DECODE(int32_t, uint8_t, NAME(ints_of_32), NAME(reals_of_8)); break;
+    case 5: DECODE(int32_t, uint16_t, NAME(ints_of_32), NAME(reals_of_16)); break;
+    case 6: DECODE(int32_t, float, NAME(ints_of_32), NAME(reals_of_float)); break;
+    default: DECODE(int32_t, double, NAME(ints_of_32), NAME(reals_of_double));
     }
     if (p->weight)
         for (int t = 0; t < n * WIDTH; t++)
-            y[t] *= ((const REAL *)p->weight)[at[t] / stride];
+            out->y[t] *= ((const REAL *)p->weight)[out->at[t] / (uint32_t)stride];
 }
 
 /* Gathers one step into a and returns mu = a . b, summed in two chains. */
-INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int stride)
+INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int K)
 {
     VEC even = SET1(MU_MIN), odd = SET1(0);
-    UNROLL for (int k = 0; k < stride; k += 2 * GROUP) {
+    UNROLL for (int k = 0; k < K; k += 2 * GROUP) {
         VEC z[2 * GROUP];
-        const int n = k + GROUP < stride ? 2 * GROUP : GROUP;
-        if (n == GROUP)
-            NAME(gather4)(design + k, at, z);
-        else
+        if (k + GROUP < K)
             NAME(gather8)(design + k, at, z);
-        UNROLL for (int i = 0; i < n; i += 2) {
-            even = FMA(b[k + i], z[i], even), odd = FMA(b[k + i + 1], z[i + 1], odd);
-            a[k + i] = z[i], a[k + i + 1] = z[i + 1];
+        else
+            NAME(gather4)(design + k, at, z);
+        UNROLL for (int i = 0; i < 2 * GROUP; i += 2) {
+            if (k + i < K)
+                even = FMA(b[k + i], z[i], even), a[k + i] = z[i];
+            if (k + i + 1 < K)
+                odd = FMA(b[k + i + 1], z[i + 1], odd), a[k + i + 1] = z[i + 1];
         }
     }
     return even + odd;
 }
 
-/* loglik[row] += sum over the tile of y log mu: in REAL within the tile, in double across tiles. */
-INLINE void NAME(add_log)(const NAME(tile) *tile, int n, int lane0, double *loglik)
+/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles */
+INLINE void NAME(add_log)(VEC sum, int lane0, double *loglik)
 {
-    VEC sum = SET1(0);
     REAL lanes[WIDTH] ALIGNED;
-    for (int t = 0; t < n; t++)
-        sum = FMA(LOAD(tile->y + t * WIDTH), NAME(vlog)(tile->mu[t]), sum);
     STORE(lanes, sum);
     for (int j = 0; j < WIDTH; j++)
         loglik[lane0 + j] += lanes[j];
@@ -199,19 +199,23 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         H[h] = SET1(0);
     for (int64_t q = 0; q < s->n_steps; q += TILE) {
         const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+        VEC log_sum = SET1(0);
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
             VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
-            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, stride);
+            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
             VEC r = y / mu;
+            if (loglik)
+                log_sum = FMA(y, NAME(vlog)(mu), log_sum);
             if (wanted != GRADIENT) {
                 r = VSQRT(y);
                 VEC w = r / mu;
-                UNROLL for (int k = 0; k < stride; k++)
+                UNROLL for (int k = 0; k < (small ? K : stride); k++)
                     a[k] *= w;
             }
-            tile.mu[t] = mu, tile.r[t] = r;
-            if (small)
+            if (!small)
+                tile.r[t] = r;
+            else
                 UNROLL for (int k = 0; k < K; k++) {
                     sum[k] = FMA(r, a[k], sum[k]);
                     if (wanted == FULL)
@@ -221,7 +225,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
                 }
         }
         if (loglik)
-            NAME(add_log)(&tile, n, lane0, loglik);
+            NAME(add_log)(log_sum, lane0, loglik);
         if (!small)
             NAME(add_numerators)(n, K, stride, tile.r, A, num);
         if (!small && wanted == DIAGONAL)
@@ -589,13 +593,14 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
         if (rows->loglik_end)
             for (int64_t q = 0; q < n; q += TILE) {
                 const int nt = n - q < TILE ? (int)(n - q) : TILE;
+                VEC log_sum = SET1(0);
                 for (int t = 0; t < nt; t++) {
-                    tile.mu[t] = SET1(MU_MIN);
+                    VEC m = SET1(MU_MIN);
                     for (int k = 0; k < K; k++)
-                        tile.mu[t] = FMA(b[k], columns[k * n + q + t], tile.mu[t]);
-                    STORE(tile.y + t * WIDTH, y[q + t]);
+                        m = FMA(b[k], columns[k * n + q + t], m);
+                    log_sum = FMA(y[q + t], NAME(vlog)(m), log_sum);
                 }
-                NAME(add_log)(&tile, nt, lane0, rows->loglik_end);
+                NAME(add_log)(log_sum, lane0, rows->loglik_end);
             }
         NAME(store_rows)(rows->end, lane0, stride, b);
     }
@@ -627,16 +632,16 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
 }
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */
-INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out, const int stride)
+INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out, const int K)
 {
     REAL lanes[WIDTH] ALIGNED;
-    VEC sum = SET1(0), registers[stride <= 12 ? 12 : 1], *a = stride <= 12 ? registers : A;
+    VEC sum = SET1(0), registers[12], *a = K <= 12 ? registers : A;
     NAME(tile) tile;
     for (int64_t q = 0; q < s->n_steps; q += TILE) {
         const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
-            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, stride);
+            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K);
             sum = FMA(mu, AT_LEAST(LOAD(tile.y + t * WIDTH), SET1((REAL)1e-30)), sum);
         }
     }
@@ -650,10 +655,9 @@ static void NAME(only_gather_dot)(const row_problem *p, const slice_counts *s, c
     VEC *b = WORK_B(workspace), *A = WORK_A(workspace);
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        switch (p->stride) {
-        case 4: NAME(expected)(p, s, lane0, b, A, out, 4); break;
-        case 8: NAME(expected)(p, s, lane0, b, A, out, 8); break;
-        case 12: NAME(expected)(p, s, lane0, b, A, out, 12); break;
+        switch (p->n_components) {
+        case 6: NAME(expected)(p, s, lane0, b, A, out, 6); break;
+        case 10: NAME(expected)(p, s, lane0, b, A, out, 10); break;
         default: NAME(expected)(p, s, lane0, b, A, out, p->stride);
         }
     }

@@ -155,6 +155,51 @@
 #define ANY(x) ((x) != 0)
 #endif
 
+/* WIDTH counts or indices as they are stored, in working types. Spelt out where the compiler would convert them one by
+ * one, which costs half as much as the gathering itself. */
+typedef int32_t NAME(ints) __attribute__((vector_size(4 * WIDTH)));
+typedef REAL NAME(reals) __attribute__((vector_size(sizeof(REAL) * WIDTH)));
+
+#define CONVERTED(FUNCTION, RESULT, STORED)                                                                               \
+    INLINE NAME(RESULT) NAME(FUNCTION)(const STORED *p)                                                                   \
+    {                                                                                                                     \
+        typedef STORED vector __attribute__((vector_size(sizeof(STORED) * WIDTH)));                                       \
+        vector x;                                                                                                         \
+        memcpy(&x, p, sizeof x);                                                                                          \
+        return __builtin_convertvector(x, NAME(RESULT));                                                                  \
+    }
+
+#if LEVEL == 3 && WIDTH == 16
+INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p) { return (NAME(ints))_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)); }
+INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)); }
+#elif LEVEL >= 2 && WIDTH == 8
+INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p) { return (NAME(ints))_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)); }
+INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)); }
+#elif LEVEL == 2
+INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p) { return (NAME(ints))_mm_cvtepu8_epi32(_mm_loadu_si32(p)); }
+INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))_mm_cvtepu16_epi32(_mm_loadl_epi64((const void *)p)); }
+#else
+CONVERTED(ints_of_8, ints, uint8_t)
+CONVERTED(ints_of_16, ints, uint16_t)
+#endif
+CONVERTED(ints_of_32, ints, int32_t)
+CONVERTED(reals_of_float, reals, float)
+CONVERTED(reals_of_double, reals, double)
+#undef CONVERTED
+
+INLINE NAME(reals) NAME(reals_of_ints)(NAME(ints) x)
+{
+#if LEVEL == 3 && !REAL_IS_FLOAT
+    return (NAME(reals))_mm512_cvtepi32_pd((__m256i)x);
+#elif LEVEL == 2 && !REAL_IS_FLOAT
+    return (NAME(reals))_mm256_cvtepi32_pd((__m128i)x);
+#else
+    return __builtin_convertvector(x, NAME(reals));
+#endif
+}
+INLINE NAME(reals) NAME(reals_of_8)(const uint8_t *p) { return NAME(reals_of_ints)(NAME(ints_of_8)(p)); }
+INLINE NAME(reals) NAME(reals_of_16)(const uint16_t *p) { return NAME(reals_of_ints)(NAME(ints_of_16)(p)); }
+
 /* Four coordinates of WIDTH rows of the held factor: loads of four numbers, joined and transposed in registers. */
 INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
 {
