@@ -457,6 +457,20 @@ def test_slices_without_room_compute_their_curvature(level):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_only_short_slices_take_an_em_step(level, dtype):
+    p = Problem(5, dtype, n=40)
+    steps = np.array([(x > 0).sum() for x in p.X] + [0] * (-p.n % LANES))
+    steps = steps.reshape(-1, LANES).max(axis=1)
+    assert steps.min() < steps.max()
+    both = p.run(kernels.visit, em_steps=1, newton_steps=1)
+    newton = p.run(kernels.visit, newton_steps=1)
+    found = p.run(kernels.visit, em_steps=1, newton_steps=1, em_longest=steps.max() - 1)
+    short = np.repeat(steps < steps.max(), LANES)[: p.n, None]
+    assert_array_equal(found, np.where(short, both, newton))
+    assert not np.array_equal(both, newton)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
 def test_sums(level, K, dtype):
     p = Problem(K, dtype)
@@ -465,12 +479,12 @@ def test_sums(level, K, dtype):
         for i in range(p.n)
     ]
     wanted = {
-        kernels.SUM_GRADIENT: lambda H: np.empty(0),
-        kernels.SUM_FULL: packed,
-        kernels.SUM_DIAGONAL: np.diag,
+        kernels.SUM_GRADIENT: lambda num, H: num,
+        kernels.SUM_FULL: lambda num, H: packed(H),
+        kernels.SUM_DIAGONAL: lambda num, H: np.concatenate([num, np.diag(H)]),
     }
-    for what, of_curvature in wanted.items():
-        expected = np.array([np.concatenate([p.u - g, of_curvature(H)]) for g, H in derivatives])
+    for what, of in wanted.items():
+        expected = np.array([of(p.u - g, H) for g, H in derivatives])
         out = np.ones((p.n_slices, expected.shape[1], LANES))
         kernels.sums(
             p.counts, p.problem(), p.start, out, wanted=what, first=0, last=p.n_slices, n_threads=2
@@ -495,7 +509,7 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
     kept = [np.zeros((p.n_slices, size, LANES), np.float32) for _ in range(2)]
     cases = [
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
-        ({"newton_steps": 1}, kernels.SUM_FULL, K + size, kernels.KEEP),
+        ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
         ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
     ]
     for steps, wanted, n_sums, mode in cases:
@@ -573,7 +587,7 @@ def everything(K, dtype, n_threads):
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, n_threads=n_threads),
         kept, *reports.values(),
     ]  # fmt: skip
-    sums = np.zeros((p.n_slices, K + kernels.kept_size(K), LANES))
+    sums = np.zeros((p.n_slices, kernels.kept_size(K), LANES))
     kernels.sums(
         p.counts, p.problem(), p.start, sums,
         wanted=kernels.SUM_FULL, first=0, last=p.n_slices, n_threads=n_threads,

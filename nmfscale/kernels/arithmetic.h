@@ -84,11 +84,12 @@ INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b
     VEC even = SET1(MU_MIN), odd = SET1(0);
     UNROLL for (int k = 0; k < K; k += 2 * GROUP) {
         VEC z[2 * GROUP];
-        if (k + GROUP < K)
-            NAME(gather8)(design + k, at, z);
-        else
+        const int n = k + GROUP < K ? 2 * GROUP : GROUP;
+        if (n == GROUP)
             NAME(gather4)(design + k, at, z);
-        UNROLL for (int i = 0; i < 2 * GROUP; i += 2) {
+        else
+            NAME(gather8)(design + k, at, z);
+        UNROLL for (int i = 0; i < n; i += 2) {
             if (k + i < K)
                 even = FMA(b[k + i], z[i], even), a[k + i] = z[i];
             if (k + i + 1 < K)
@@ -181,9 +182,22 @@ static void NAME(add_curvature)(int n, int n_components, int stride, const VEC *
     }
 }
 
-/* Pass over the slice at b for K components: num = sum y a / mu and, where H is wanted, H = sum y a a' / mu^2 from one
- * scaled copy of the gathered rows, a sqrt(y) / mu; adds the log-likelihood when asked.  With K known to the compiler
- * the gathered row stays in registers: stores between the scattered loads cost twice what they seem to. */
+/* num = H b: sum y a a'b / mu^2 = sum y a / mu, all terms positive */
+INLINE void NAME(numerators)(const VEC *H, const VEC *b, VEC *num, const int K)
+{
+    UNROLL for (int k = 0; k < K; k++) {
+        VEC sum = SET1(0);
+        UNROLL for (int l = 0; l < k; l++)
+            sum = FMA(H[PACKED(k, l)], b[l], sum);
+        UNROLL for (int l = k; l < K; l++)
+            sum = FMA(H[PACKED(l, k)], b[l], sum);
+        num[k] = sum;
+    }
+}
+
+/* Pass over the slice at b for K components: num = sum y a / mu or, where H is wanted, H = sum y a a' / mu^2 from a
+ * scaled copy of the gathered rows, a sqrt(y) / mu, and num from H; adds the log-likelihood when asked.  With K known to
+ * the compiler the gathered row stays in registers: stores between the scattered loads cost twice what they seem to. */
 INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A, VEC *H,
                        double *loglik, const int wanted, const int K, const int small)
 {
@@ -210,30 +224,33 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             if (wanted != GRADIENT) {
                 r = VSQRT(y);
                 VEC w = r / mu;
-                UNROLL for (int k = 0; k < (small ? K : stride); k++)
+                UNROLL for (int k = 0; k < K; k++)
                     a[k] *= w;
             }
             if (!small)
                 tile.r[t] = r;
             else
                 UNROLL for (int k = 0; k < K; k++) {
-                    sum[k] = FMA(r, a[k], sum[k]);
                     if (wanted == FULL)
                         A[t * stride + k] = a[k];
+                    else
+                        sum[k] = FMA(r, a[k], sum[k]);
                     if (wanted == DIAGONAL)
                         square[k] = FMA(a[k], a[k], square[k]);
                 }
         }
         if (loglik)
             NAME(add_log)(log_sum, lane0, loglik);
-        if (!small)
+        if (!small && wanted != FULL)
             NAME(add_numerators)(n, K, stride, tile.r, A, num);
         if (!small && wanted == DIAGONAL)
             NAME(add_squares)(n, stride, A, H);
         if (wanted == FULL)
             NAME(add_curvature)(n, K, stride, A, H);
     }
-    for (int k = 0; small && k < stride; k++)
+    if (wanted == FULL)
+        NAME(numerators)(H, b, num, K);
+    for (int k = 0; small && wanted != FULL && k < stride; k++)
         num[k] = sum[k];
     for (int k = 0; small && wanted == DIAGONAL && k < stride; k++)
         H[k] = square[k];
@@ -420,7 +437,7 @@ static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const floa
 static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int n_packed = PACKED(p->n_components, 0);
+    const int n_packed = PACKED(p->n_components, 0), em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
     if (rows->loglik_start)
         memset(rows->loglik_start, 0, LANES * sizeof(double));
     if (rows->loglik_end)
@@ -428,7 +445,7 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         double *loglik = rows->loglik_start, *kkt = rows->kkt_start;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        for (int i = 0; i < p->em_steps; i++) {
+        for (int i = 0; i < em_steps; i++) {
             NAME(gradient_pass)(p, s, lane0, b, d, A, loglik);
             if (kkt) {
                 NAME(gradient)(p, rows, lane0, b, d, g);
@@ -463,12 +480,13 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
     }
 }
 
-/* Adds num (K, 16) and what is wanted of the curvature, (K (K + 1) / 2, 16) or its diagonal (K, 16), to out. */
+/* Adds to out what a step needs: num (K, 16), num and the diagonal of H (2 K, 16), or H (K (K + 1) / 2, 16), which holds num. */
 static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
     VEC *b = WORK_B(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int K = p->n_components, n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
+    const int K = p->n_components, n_num = wanted == FULL ? 0 : K;
+    const int n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
@@ -478,28 +496,31 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
             NAME(diagonal_pass)(p, s, lane0, b, d, A, H, NULL);
         else
             NAME(gradient_pass)(p, s, lane0, b, d, A, NULL);
-        for (int h = 0; h < K + n_curvature; h++) {
-            STORE(lanes, h < K ? d[h] : H[h - K]);
+        for (int h = 0; h < n_num + n_curvature; h++) {
+            STORE(lanes, h < n_num ? d[h] : H[h - n_num]);
             for (int j = 0; j < WIDTH; j++)
                 out[h * LANES + lane0 + j] += (double)lanes[j];
         }
     }
 }
 
-/* The step of a visit from statistics summed elsewhere: an EM step from num alone (GRADIENT), a second-order step from
- * the curvature (FULL, kept where there is room) or from its diagonal and the correlations kept (DIAGONAL). */
+/* The step of a visit from statistics summed elsewhere: an EM step from num (GRADIENT), a second-order step from H (FULL,
+ * kept where there is room) or from num, its diagonal and the correlations kept (DIAGONAL). */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int K = p->n_components, n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
+    const int K = p->n_components, n_num = wanted == FULL ? 0 : K;
+    const int n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        for (int h = 0; h < K + n_curvature; h++) {
+        for (int h = 0; h < n_num + n_curvature; h++) {
             for (int j = 0; j < WIDTH; j++)
                 lanes[j] = (REAL)sums[h * LANES + lane0 + j];
-            *(h < K ? d + h : H + h - K) = LOAD(lanes);
+            *(h < n_num ? d + h : H + h - n_num) = LOAD(lanes);
         }
+        if (wanted == FULL)
+            NAME(numerators)(H, b, d, K);
         NAME(gradient)(p, rows, lane0, b, d, g);
         if (rows->kkt_start)
             NAME(put_kkt)(p, lane0, b, g, rows->kkt_start);

@@ -27,7 +27,9 @@ cdef extern from "slices.h" nogil:
         const void *weight
         const void *moves
         double floor
-        int em_steps, newton_steps, qp_sweeps
+        int em_steps, newton_steps
+        int64_t em_longest
+        int qp_sweeps
         double qp_tolerance, margin
         int guarded
     ctypedef struct slice_rows:
@@ -195,8 +197,9 @@ cdef class RowProblem:
     cdef const row_kernels *kernels
 
     def __cinit__(self, design, total, int n_components, *, weight=None, moves=None,
-                  double floor=1e-10, int em_steps=0, int newton_steps=0, int qp_sweeps=10,
-                  double qp_tolerance=1e-4, double margin=1.0, bint guarded=False):
+                  double floor=1e-10, int em_steps=0, int newton_steps=0,
+                  int64_t em_longest=1 << 62, int qp_sweeps=10, double qp_tolerance=1e-4,
+                  double margin=1.0, bint guarded=False):
         self.dtype = design.dtype
         self.kernels = &KERNELS.f32 if self.dtype == "float32" else &KERNELS.f64
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
@@ -207,6 +210,7 @@ cdef class RowProblem:
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
         self.c.floor, self.c.guarded = floor, guarded
         self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
+        self.c.em_longest = em_longest
         self.c.qp_sweeps, self.c.qp_tolerance, self.c.margin = qp_sweeps, qp_tolerance, margin
         self.keep = (design, total, weight, moves)
 
@@ -327,12 +331,12 @@ cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ss
 
 
 cdef Py_ssize_t n_statistics(int K, int wanted) except -1:
-    return K + (kept_size(K) if wanted == FULL else K if wanted == DIAGONAL else 0)
+    return kept_size(K) if wanted == FULL else 2 * K if wanted == DIAGONAL else K
 
 
 def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted,
          Py_ssize_t first, Py_ssize_t last, int n_threads):
-    """Add numerators (K, 16), then the curvature wanted, of slices first:last to `out`."""
+    """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h."""
     check_design(counts, problem)
     cdef Py_ssize_t n_numbers = n_statistics(problem.c.n_components, wanted)
     if out.shape[0] != last - first or out.shape[1] < n_numbers or out.shape[2] != LANES:

@@ -26,6 +26,7 @@ typedef struct {
     const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
     double floor;                  /* smallest value of a coordinate */
     int em_steps, newton_steps;    /* of a visit; newton_steps is the number of sweeps in a descent */
+    int64_t em_longest;            /* a visit takes EM steps where a slice has at most so many steps */
     int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
     double qp_tolerance;           /* in units of log-likelihood */
     double margin;                 /* factor on today's diagonal of kept curvature */

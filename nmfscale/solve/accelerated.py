@@ -17,6 +17,9 @@ from .objective import Objective
 from .updates import MINVAL, Halves, aligned_copy
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
+# A column of few counts is far from quadratic: where the columns are whole, those of at most so many
+# nonzeros take an EM step before the Newton step.
+EM_LONGEST = 256
 MOMENTUM_DELAY = 3.0
 # A fall by more than the best point gained in so many iterations goes back to it and lengthens the
 # delay.
@@ -109,6 +112,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
     mixed &= all(mask is None for mask in given)
     if mixed:
         halves = halves.as_type(np.float32)
+    short = {"em_steps": 1, "em_longest": EM_LONGEST} if len(halves.layout.blocks) == 1 else {}
     path = _Path(halves, momentum)
     pending: dict[str, float] = {}
     kept_for, iteration = FRESH_EVERY, 0
@@ -138,7 +142,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
             path.careful = 1
             report = halves.move_rows("visit", path.next_L, em_steps=1, kkt_start=True)
         halves.extrapolate("L", path.next_L, path.before_L, path.beta, report)
-        columns = halves.move_columns(path.next_F, **({"em_steps": 1} if path.careful else newton))
+        columns = halves.move_columns(path.next_F, **({"em_steps": 1} if path.careful else newton | short))
         halves.extrapolate("F", path.next_F, path.before_F, path.beta, columns)
         pending = {
             "kkt_factors": columns.kkt / objective.scale_F, "momentum": path.beta,

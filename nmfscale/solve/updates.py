@@ -266,7 +266,7 @@ class Halves:
         """Sum each block's share in float64, block after block, then step, part by part."""
         K, n_slices = self.n_components, len(out) // LANES
         n_kept = len(self.kept("F")) if curvature is not None else 0
-        step = max(1, (1 << 22) // (LANES * (K + kernels.kept_size(K))))
+        step = max(1, (1 << 22) // (LANES * kernels.kept_size(K)))
         cuts = sorted({*range(0, n_slices, step), n_kept, n_slices})
         for first, last in zip(cuts[:-1], cuts[1:], strict=True):
             full = (
@@ -276,7 +276,7 @@ class Halves:
             )
             wanted = full if options.get("newton_steps") else kernels.SUM_GRADIENT
             size = {
-                kernels.SUM_FULL: K + kernels.kept_size(K),
+                kernels.SUM_FULL: kernels.kept_size(K),
                 kernels.SUM_DIAGONAL: 2 * K,
                 kernels.SUM_GRADIENT: K,
             }[wanted]
