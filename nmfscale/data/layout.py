@@ -150,10 +150,10 @@ class Layout:
         """Return how often each count occurs (0 fills the padding); None unless all are small."""
         if self.count_dtype.itemsize > 2:
             return None
-        found = np.zeros(1 << 8 * self.count_dtype.itemsize, np.int64)
+        found = np.zeros((4, 1 << 8 * self.count_dtype.itemsize), np.int64)
         for block in self.blocks:
             placing.count_values(block.rows.count, found)
-        return found
+        return found.sum(axis=0)
 
     @property
     def nbytes(self) -> int:

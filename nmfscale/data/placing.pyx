@@ -25,11 +25,17 @@ ctypedef fused small_count:
     uint16_t
 
 
-def count_values(const small_count[::1] data, int64_t[::1] found):
-    """found[x] += number of times that x occurs"""
+def count_values(const small_count[::1] data, int64_t[:, ::1] found):
+    """found[any, x] += number of times that x occurs; data in pieces of 16
+
+    In four tables: most counts are 1, and adding to one place again and again has to wait each time.
+    """
     cdef Py_ssize_t q
-    for q in range(data.shape[0]):
-        found[data[q]] += 1
+    for q in range(0, data.shape[0], 4):
+        found[0, data[q]] += 1
+        found[1, data[q + 1]] += 1
+        found[2, data[q + 2]] += 1
+        found[3, data[q + 3]] += 1
 
 
 def count_columns(const index_in[::1] indices, int64_t[::1] counts):

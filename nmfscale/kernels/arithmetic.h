@@ -627,12 +627,13 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
     }
 }
 
-/* ahead = max(now + momentum (now - before), floor), before = now; column sums of both in row order, largest change. */
-static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, void *before, void *ahead, double momentum,
-                              double *column_sums, double *change, int64_t *zeros)
+/* ahead = max(now + momentum (now - before), floor), which may be the memory of before; its column sums in row order,
+ * largest change. */
+static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const void *before, void *ahead,
+                              double momentum, double *column_sums, double *change, int64_t *zeros)
 {
-    const REAL *x = now, beta = (REAL)momentum, least = (REAL)p->floor;
-    REAL *old = before, *out = ahead, largest = 0;
+    const REAL *x = now, *old = before, beta = (REAL)momentum, least = (REAL)p->floor;
+    REAL *out = ahead, largest = 0;
     const int stride = p->stride, K = p->n_components;
     int64_t n_zeros = 0;
     for (int k = 0; k < stride; k++)
@@ -641,7 +642,6 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
         for (int k = 0; k < K; k++) {
             REAL value = x[i * stride + k], moved = value - old[i * stride + k], next = value + beta * moved;
             next = next > least ? next : least;
-            old[i * stride + k] = value;
             out[i * stride + k] = next;
             column_sums[k] += (double)next;
             n_zeros += value <= least;

@@ -52,7 +52,7 @@ cdef extern from "slices.h" nogil:
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
-        void (*extrapolate)(const row_problem *, int, const void *, void *, void *, double,
+        void (*extrapolate)(const row_problem *, int, const void *, const void *, void *, double,
                             double *, double *, int64_t *) noexcept nogil
         void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *,
                            void *) noexcept nogil
@@ -177,9 +177,10 @@ cdef class SlicedCounts:
         self.count_kind = kinds[count.dtype.name]
         self.keep = (index, count, offset)
         self.n_design = n_design
-        self.longest = max(
-            [self.offset[s + 1] - self.offset[s] for s in range(self.n_slices)], default=0
-        )
+        cdef Py_ssize_t s
+        self.longest = 0
+        for s in range(self.n_slices):
+            self.longest = max(self.longest, self.offset[s + 1] - self.offset[s])
 
     cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil:
         out.index = self.index + self.offset[s] * LANES * self.index_bytes
@@ -390,12 +391,12 @@ cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_
 def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum,
                 double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
                 int n_threads):
-    """ahead = max(now + momentum (now - before), floor), summed by slice; before = now"""
+    """ahead = max(now + momentum (now - before), floor), summed by slice; may be before itself"""
     cdef Py_ssize_t s, n_slices = column_sums.shape[0]
     cdef Py_ssize_t bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
     shape = (n_slices * LANES, problem.c.stride)
     cdef const char *x = <const char *>address(now, problem.dtype, shape, "now")
-    cdef char *old = <char *>address(before, problem.dtype, shape, "before")
+    cdef const char *old = <const char *>address(before, problem.dtype, shape, "before")
     cdef char *out = <char *>address(ahead, problem.dtype, shape, "ahead")
     if (column_sums.shape[1] != problem.c.stride or change.shape[0] != n_slices
             or zeros.shape[0] != n_slices):

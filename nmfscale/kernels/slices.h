@@ -49,7 +49,7 @@ typedef struct {
     void (*descend)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
-    void (*extrapolate)(const row_problem *, int n_rows, const void *now, void *before, void *ahead, double momentum,
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const void *before, void *ahead, double momentum,
                         double *column_sums, double *change, int64_t *zeros);
     void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 } row_kernels;

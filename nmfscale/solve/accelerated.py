@@ -14,7 +14,7 @@ import numpy as np
 from ..kernels import rows as kernels
 from .monitor import Monitor
 from .objective import Objective
-from .updates import MINVAL, Halves, aligned_copy
+from .updates import MINVAL, Array, Halves, Report, aligned_copy
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
 # A column of few counts is far from quadratic: where the columns are whole, those of at most so many
@@ -29,20 +29,25 @@ GAIN_OVER, SLOWER = 10, 1.2
 CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
-# Float32 carries a fit to about this relative gain per iteration; the rest is done in the type that
-# was asked for.
-FLOAT_UNTIL = 3e-6
+# Float32 carries a fit to about this relative gain of three iterations; the rest is done in the type
+# that was asked for.
+FLOAT_UNTIL = 1e-7
 
 
 class _Path:
-    """Plain points before those that `Halves` holds, scratch for the next, the best one seen."""
+    """Plain points before those that `Halves` holds, room for the next, the best one seen.
+
+    Arrays change hands and are not copied: the momentum is written over the plain point before the
+    last, and the next plain point where neither the best nor the last one stands.
+    """
 
     def __init__(self, halves: Halves, momentum: bool):
-        L, F = halves.L.values, halves.F.values
-        self.before_L, self.before_F = aligned_copy(L), aligned_copy(F)
-        self.next_L, self.next_F = aligned_copy(L), aligned_copy(F)
-        self.best_L, self.best_F = aligned_copy(L), aligned_copy(F)
-        self.best: list[float] = []
+        values = {side: getattr(halves, side).values for side in "LF"}
+        self.before = {side: aligned_copy(v) for side, v in values.items()}
+        self.next = {side: aligned_copy(v) for side, v in values.items()}
+        self.best = {side: aligned_copy(v) for side, v in values.items()}
+        self.free: dict[str, Array] = {}
+        self.logliks: list[float] = []
         self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
         self.careful, self.patience = CAREFUL_FIRST, 1
 
@@ -52,54 +57,48 @@ class _Path:
         A small fall only takes the momentum away. A fall by more than the last iterations gained
         calls for `go_back`.
         """
-        best = max(self.best[-1:], default=-np.inf)
+        best = max(self.logliks[-1:], default=-np.inf)
+        here = {"L": halves.L.values, "F": halves.F.values}
         if loglik >= best:
-            np.copyto(self.best_L, halves.L.values)
-            np.copyto(self.best_F, halves.F.values)
+            self.free, self.best = self.best, here
             self.count += 1
         else:
+            self.free = here
             self.count = 0.0
-        self.best.append(max(best, loglik))
-        return self.best[-1] - loglik > self.best[-1] - self.best[max(-len(self.best), -GAIN_OVER)]
+        self.logliks.append(max(best, loglik))
+        gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
+        return self.logliks[-1] - loglik > gained
+
+    def advance(self, halves: Halves, side: str, report: Report) -> None:
+        """Go on from `next` with momentum."""
+        now, old = self.next[side], self.before[side]
+        halves.extrapolate(side, now, old, self.beta, report, out=old)
+        self.before[side], self.next[side] = now, self.free[side]
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
         self.delay *= SLOWER
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
-        for values, before, good in (
-            (halves.L.values, self.before_L, self.best_L),
-            (halves.F.values, self.before_F, self.best_F),
-        ):
-            np.copyto(values, good)
-            np.copyto(before, good)
+        for side in "LF":
+            np.copyto(getattr(halves, side).values, self.best[side])
+            np.copyto(self.before[side], self.best[side])
         halves.replace(halves.L.values, halves.F.values)
 
-    @property
-    def gains_much(self) -> bool:
-        """Whether EM still climbs fast: Newton from far away zeroes too much, and ends lower."""
-        return len(self.best) < 2 or self.best[-1] - self.best[-2] > CAREFUL_ABOVE * abs(
-            self.best[-1]
-        )
-
-    @property
-    def settled(self) -> bool:
-        """Whether the gain of an iteration has come down to what float32 resolves."""
-        return len(self.best) > 1 and self.best[-1] - self.best[-2] < FLOAT_UNTIL * abs(
-            self.best[-1]
-        )
+    def gain(self, iterations: int) -> float:
+        """Of so many iterations, relative to the log-likelihood; infinite before there were."""
+        if len(self.logliks) <= iterations:
+            return np.inf
+        return (self.logliks[-1] - self.logliks[-1 - iterations]) / abs(self.logliks[-1])
 
     @property
     def beta(self) -> float:
         return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
 
-    def cast(self, halves: Halves) -> _Path:
-        """Return the same path in the type of `halves`."""
-        new = _Path(halves, self.momentum)
-        for name in ("before_L", "before_F", "best_L", "best_F"):
-            np.copyto(getattr(new, name), getattr(self, name))
-        new.best, new.count, new.delay = self.best, self.count, self.delay
-        new.careful, new.patience = self.careful, self.patience
-        return new
+    def cast(self, halves: Halves) -> None:
+        """Go on in the type of `halves`."""
+        for arrays in (self.before, self.next, self.best):
+            for side in "LF":
+                arrays[side] = aligned_copy(arrays[side], halves.dtype)
 
 
 def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) -> Halves:
@@ -124,7 +123,7 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
             newton["curvature"] = kernels.KEEP if fresh else kernels.KEPT
             if not path.careful:
                 kept_for = 0 if fresh else kept_for + 1
-        report = halves.move_rows("visit", path.next_L, em_steps=1, log_start=True, kkt_start=True,
+        report = halves.move_rows("visit", path.next["L"], em_steps=1, log_start=True, kkt_start=True,
                                   **({} if path.careful else newton))  # fmt: skip
         state = objective.at(halves, report)
         if iteration:
@@ -140,10 +139,10 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
                 continue
             # The last iteration is one of EM: from the best point known it can only rise.
             path.careful = 1
-            report = halves.move_rows("visit", path.next_L, em_steps=1, kkt_start=True)
-        halves.extrapolate("L", path.next_L, path.before_L, path.beta, report)
-        columns = halves.move_columns(path.next_F, **({"em_steps": 1} if path.careful else newton | short))
-        halves.extrapolate("F", path.next_F, path.before_F, path.beta, columns)
+            report = halves.move_rows("visit", path.next["L"], em_steps=1, kkt_start=True)
+        path.advance(halves, "L", report)
+        columns = halves.move_columns(path.next["F"], **({"em_steps": 1} if path.careful else newton | short))
+        path.advance(halves, "F", columns)
         pending = {
             "kkt_factors": columns.kkt / objective.scale_F, "momentum": path.beta,
             "change_loadings": report.change, "change_factors": columns.change,
@@ -151,10 +150,10 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
         }  # fmt: skip
         if ending:
             break
-        path.careful = max(path.careful - 1, int(path.careful > 0 and path.gains_much))
-        if mixed and (iteration >= monitor.max_iter - 3 or path.settled):
+        path.careful = max(path.careful - 1, int(path.careful > 0 and path.gain(1) > CAREFUL_ABOVE))
+        if mixed and (iteration >= monitor.max_iter - 3 or path.gain(3) < FLOAT_UNTIL):
             mixed, halves = False, halves.as_type(exact_type)
-            path = path.cast(halves)
+            path.cast(halves)
     if halves.dtype != exact_type:
         halves = halves.as_type(exact_type)
     record_end(halves, objective, monitor, pending)

@@ -115,14 +115,13 @@ class Alternating:
         """
         halves = self.halves
         halves.replace(*start.copy())
-        before = plain.copy()
         L, F = aligned_copy(start.L), aligned_copy(start.F)
         rows = halves.move_rows(self.kernel, L, kkt_start=True, **self.options)
-        halves.extrapolate("L", L, before.L, beta, rows)
+        halves.extrapolate("L", L, plain.L, beta, rows)
         columns = halves.move_whole_columns(
             self.kernel, F, kkt_start=True, log_end=True, **self.options
         )
-        halves.extrapolate("F", F, before.F, 0.0, columns)
+        halves.extrapolate("F", F, plain.F, 0.0, columns)
         state = self.objective.at(halves, columns)
         ahead = Pair(halves.L.values, halves.F.values)
         if beta:

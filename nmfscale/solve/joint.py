@@ -27,7 +27,6 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
     halves.L.values[:, :K] *= sums
     halves.replace(halves.L.values, halves.F.values)
     L, F = aligned_copy(halves.L.values), aligned_copy(halves.F.values)
-    before_L, before_F = aligned_copy(L), aligned_copy(F)
     pending: dict[str, float] = {}
     for iteration in range(monitor.max_iter):
         rows = halves.move_rows("visit", L, em_steps=1, log_start=True, kkt_start=True)
@@ -38,9 +37,9 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
                 monitor.forget_last()
                 break
         columns = halves.move_columns(F, em_steps=1)
-        halves.extrapolate("F", F, before_F, 0.0, columns)
+        halves.extrapolate("F", F, halves.F.values, 0.0, columns)
         F[:, :K] /= halves.total_F[:K].astype(halves.dtype)
-        halves.extrapolate("L", L, before_L, 0.0, rows)
+        halves.extrapolate("L", L, halves.L.values, 0.0, rows)
         halves.F.values[:] = F
         halves.total_F = halves.F.column_sums()
         pending = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,12 @@ class Factor:
     held: Array | None = None
     pseudo: Array | None = None
     rate: Array | None = None
+
+    @cached_property
+    def movable(self) -> Array:
+        """Lanes with a row that is not held, bool."""
+        real = self.order >= 0
+        return real if self.held is None else real & ~self.held
 
     def plain(self, values: Array | None = None) -> Array:
         """Return the factor in the order of the user's rows, (n_rows, K)."""
@@ -321,24 +328,30 @@ class Halves:
         if factor.held is not None:
             out[factor.held] = factor.values[factor.held]
         report = Report()
-        real = factor.order >= 0
         for name in ("log_start", "log_end"):
-            if asked.get(name):
-                log_mu = (
-                    np.where(real, values[name], 0) if weights is None else values[name] * weights
-                )
+            if asked.get(name):  # lanes without a row have no counts and add nothing
+                log_mu = values[name] if weights is None else values[name] * weights
                 report.log_mu = in_order(log_mu)
         for name in ("kkt_start", "kkt_end"):
             if asked.get(name):
-                movable = real if factor.held is None else real & ~factor.held
-                report.kkt = float(values[name][movable].max(initial=0.0))
+                report.kkt = float(values[name].max(where=factor.movable, initial=0.0))
         return report
 
     def extrapolate(
-        self, side: str, now: Array, before: Array, momentum: float, report: Report
+        self,
+        side: str,
+        now: Array,
+        before: Array,
+        momentum: float,
+        report: Report,
+        out: Array | None = None,
     ) -> None:
-        """Take `now + momentum (now - before)` for the factor's next point, `now` for `before`."""
+        """Take `now + momentum (now - before)` for the factor's next point.
+
+        It is written where the point was, or to `out`, which may be `before`.
+        """
         factor = self.L if side == "L" else self.F
+        factor.values = factor.values if out is None else out
         n_slices = len(now) // LANES
         sums, change, zeros = (
             np.zeros((n_slices, self.stride)),
