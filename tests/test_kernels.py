@@ -552,7 +552,8 @@ def test_extrapolate(level, K, dtype):
     sums = np.full((n_slices, stride), np.nan)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    kernels.extrapolate(problem, n, now, before, ahead, 0.5, sums, change, zeros, n_threads=2)
+    go_on = kernels.Ahead(problem, n, before, ahead, 0.5, sums, change, zeros)
+    kernels.extrapolate(problem, now, go_on, n_threads=2)
     expected = np.maximum(now + dtype(0.5) * (now - before), dtype(FLOOR))
     assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
     assert_array_equal(ahead[n:], 5.0)
@@ -560,8 +561,9 @@ def test_extrapolate(level, K, dtype):
     assert_array_equal(sums[:, K:], 0)
     assert change.max() == np.abs(now - before).max()
     assert zeros.sum() == 1
-    kernels.extrapolate(problem, n, now, before, before, 0.5, sums, change, zeros, n_threads=2)
-    assert_array_equal(before[:n], ahead[:n])
+    go_on = kernels.Ahead(problem, n, before, before, 0.5, sums, change, zeros)
+    kernels.extrapolate(problem, now, go_on, n_threads=2)
+    assert_array_equal(before[:n, :K], ahead[:n, :K])
 
 
 # The same bits ---------------------------------------------------------------------------------

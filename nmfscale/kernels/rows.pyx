@@ -9,6 +9,7 @@ import os
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
@@ -262,6 +263,47 @@ cdef class _Rows:
         out.kkt_end = a.kkt_end + s * LANES if a.kkt_end else NULL
 
 
+cdef class Ahead:
+    """Where rows go on to: ahead = max(now + momentum (now - before), floor), summed by slice.
+
+    `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row.
+    """
+    cdef const char *before
+    cdef char *ahead
+    cdef double momentum
+    cdef int64_t n_rows
+    cdef readonly Py_ssize_t n_slices
+    cdef Py_ssize_t bytes_each
+    cdef object keep
+    cdef double[:, ::1] column_sums
+    cdef double[::1] change
+    cdef int64_t[::1] zeros
+
+    def __cinit__(self, RowProblem problem, int64_t n_rows, before, ahead, double momentum,
+                  double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
+        self.n_slices = column_sums.shape[0]
+        shape = (self.n_slices * LANES, problem.c.stride)
+        self.before = <const char *>address(before, problem.dtype, shape, "before")
+        self.ahead = <char *>address(ahead, problem.dtype, shape, "ahead")
+        if (column_sums.shape[1] != problem.c.stride or change.shape[0] != self.n_slices
+                or zeros.shape[0] != self.n_slices):
+            raise ValueError("column_sums, change and zeros need one entry a slice")
+        self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead)
+        self.column_sums, self.change, self.zeros = column_sums, change, zeros
+        self.bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
+
+    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        problem.kernels.extrapolate(
+            &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now,
+            self.before + s * self.bytes_each, self.ahead + s * self.bytes_each, self.momentum,
+            &self.column_sums[s, 0], &self.change[s], &self.zeros[s]
+        )
+
+    cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        self.go(problem, s, now)
+        memcpy(<char *>self.before + s * self.bytes_each, now, self.bytes_each)
+
+
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
     """One piece of scratch memory a thread, each on cache lines of its own; free() it."""
     cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)
@@ -285,26 +327,45 @@ def check_design(SlicedCounts counts, RowProblem problem):
         )
 
 
-def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
-    """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride)."""
+def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
+          Ahead ahead=None, **rows):
+    """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
+
+    With `ahead` the rows go on to there at once, and `ahead.before` takes where they arrived;
+    `end` is None.
+    """
     check_design(counts, problem)
+    check_ahead(ahead, counts.n_slices, end)
     cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
-    cdef char *memory = workspace(size, n_threads)
+    cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
     cdef Py_ssize_t s
     for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
                     num_threads=n_threads):
-        run_visit(counts, problem, all_rows, s, piece(memory, size, threadid()))
+        run_visit(counts, problem, all_rows, ahead, s, size,
+                  piece(memory, size + all_rows.row_bytes, threadid()))
     free(memory)
 
 
-cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
-                    char *memory) noexcept nogil:
+cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Ahead ahead, Py_ssize_t s,
+                    size_t size, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
     rows.slice(s, &r)
+    if ahead is not None:
+        r.end = memory + size
     problem.kernels.visit(&problem.c, &x, &r, memory)
+    if ahead is not None:
+        ahead.go_and_keep(problem, s, <const char *>r.end)
+
+
+def check_ahead(Ahead ahead, Py_ssize_t n_slices, end):
+    """Rows arrive in one place, and every slice of them goes on."""
+    if ahead is not None and (end is not None or ahead.n_slices != n_slices):
+        raise ValueError(
+            f"ahead has {ahead.n_slices} slices for {n_slices}, or end was given as well"
+        )
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
@@ -365,8 +426,9 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize
 
 
 def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
-         Py_ssize_t first, int n_threads, **rows):
+         Py_ssize_t first, int n_threads, Ahead ahead=None, **rows):
     """The step of `visit` for slices first:first + len(sums), from sums over all blocks."""
+    check_ahead(ahead, len(start) // LANES, end)
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < n_statistics(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
@@ -374,37 +436,32 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     if first + n > len(start) // LANES or (wanted == DIAGONAL and all_rows.n_kept < first + n):
         raise ValueError(f"slices {first}:{first + n} have no rows, or no kept curvature")
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
-    cdef char *memory = workspace(size, n_threads)
+    cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
     for s in prange(n, nogil=True, schedule="static", num_threads=n_threads):
-        run_step(problem, &sums[s, 0, 0], all_rows, first + s, wanted,
-                 piece(memory, size, threadid()))
+        run_step(problem, &sums[s, 0, 0], all_rows, ahead, first + s, wanted, size,
+                 piece(memory, size + all_rows.row_bytes, threadid()))
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Py_ssize_t s, int wanted,
-                   char *memory) noexcept nogil:
+cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Ahead ahead, Py_ssize_t s,
+                   int wanted, size_t size, char *memory) noexcept nogil:
     cdef slice_rows r
     rows.slice(s, &r)
+    if ahead is not None:
+        r.end = memory + size
     problem.kernels.step(&problem.c, sums, &r, wanted, memory)
+    if ahead is not None:
+        ahead.go_and_keep(problem, s, <const char *>r.end)
 
 
-def extrapolate(RowProblem problem, int64_t n_rows, now, before, ahead, double momentum,
-                double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
-                int n_threads):
-    """ahead = max(now + momentum (now - before), floor), summed by slice; may be before itself"""
-    cdef Py_ssize_t s, n_slices = column_sums.shape[0]
-    cdef Py_ssize_t bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
-    shape = (n_slices * LANES, problem.c.stride)
-    cdef const char *x = <const char *>address(now, problem.dtype, shape, "now")
-    cdef const char *old = <const char *>address(before, problem.dtype, shape, "before")
-    cdef char *out = <char *>address(ahead, problem.dtype, shape, "ahead")
-    if (column_sums.shape[1] != problem.c.stride or change.shape[0] != n_slices
-            or zeros.shape[0] != n_slices):
-        raise ValueError("column_sums, change and zeros need one entry a slice")
-    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
-        problem.kernels.extrapolate(&problem.c, <int>max(0, min(LANES, n_rows - s * LANES)),
-                                    x + s * bytes_each, old + s * bytes_each, out + s * bytes_each,
-                                    momentum, &column_sums[s, 0], &change[s], &zeros[s])
+def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):
+    """Go on from `now`, for rows that were moved before the momentum was known."""
+    cdef Py_ssize_t s
+    cdef const char *first = <const char *>address(
+        now, problem.dtype, (ahead.n_slices * LANES, problem.c.stride), "now"
+    )
+    for s in prange(ahead.n_slices, nogil=True, schedule="static", num_threads=n_threads):
+        ahead.go(problem, s, first + s * ahead.bytes_each)
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):

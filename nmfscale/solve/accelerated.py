@@ -9,6 +9,8 @@ costs little more than a gradient.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..kernels import rows as kernels
@@ -37,14 +39,14 @@ FLOAT_UNTIL = 1e-7
 class _Path:
     """Plain points before those that `Halves` holds, room for the next, the best one seen.
 
-    Arrays change hands and are not copied: the momentum is written over the plain point before the
-    last, and the next plain point where neither the best nor the last one stands.
+    Arrays change hands and are not copied: L's next point is written over its plain point before
+    the last, F's where neither the best nor the present one stands.
     """
 
     def __init__(self, halves: Halves, momentum: bool):
         values = {side: getattr(halves, side).values for side in "LF"}
         self.before = {side: aligned_copy(v) for side, v in values.items()}
-        self.next = {side: aligned_copy(v) for side, v in values.items()}
+        self.next = {"L": aligned_copy(values["L"])}
         self.best = {side: aligned_copy(v) for side, v in values.items()}
         self.free: dict[str, Array] = {}
         self.logliks: list[float] = []
@@ -69,11 +71,17 @@ class _Path:
         gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
         return self.logliks[-1] - loglik > gained
 
-    def advance(self, halves: Halves, side: str, report: Report) -> None:
-        """Go on from `next` with momentum."""
-        now, old = self.next[side], self.before[side]
-        halves.extrapolate(side, now, old, self.beta, report, out=old)
-        self.before[side], self.next[side] = now, self.free[side]
+    def advance_rows(self, halves: Halves, report: Report) -> None:
+        """Go on from where the rows have arrived."""
+        now, old = self.next["L"], self.before["L"]
+        halves.extrapolate("L", now, old, self.beta, report, out=old)
+        self.before["L"], self.next["L"] = now, self.free["L"]
+
+    def advance_columns(self, halves: Halves, **options: Any) -> Report:
+        """Move the columns and go on."""
+        return halves.move_columns(
+            self.before["F"], ahead=self.free["F"], momentum=self.beta, **options
+        )
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
@@ -97,8 +105,8 @@ class _Path:
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
         for arrays in (self.before, self.next, self.best):
-            for side in "LF":
-                arrays[side] = aligned_copy(arrays[side], halves.dtype)
+            for side, array in arrays.items():
+                arrays[side] = aligned_copy(array, halves.dtype)
 
 
 def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) -> Halves:
@@ -140,9 +148,10 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
             # The last iteration is one of EM: from the best point known it can only rise.
             path.careful = 1
             report = halves.move_rows("visit", path.next["L"], em_steps=1, kkt_start=True)
-        path.advance(halves, "L", report)
-        columns = halves.move_columns(path.next["F"], **({"em_steps": 1} if path.careful else newton | short))
-        path.advance(halves, "F", columns)
+        path.advance_rows(halves, report)
+        columns = path.advance_columns(
+            halves, **({"em_steps": 1} if path.careful else newton | short)
+        )
         pending = {
             "kkt_factors": columns.kkt / objective.scale_F, "momentum": path.beta,
             "change_loadings": report.change, "change_factors": columns.change,

@@ -93,6 +93,14 @@ class Report:
     zeros: float = 0.0
 
 
+class _Totals:
+    """What `kernels.Ahead` sums, one entry a slice."""
+
+    def __init__(self, n_slices: int, stride: int):
+        self.sums = np.zeros((n_slices, stride))
+        self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """Return an array that starts on a cache line, as the kernels require."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -252,26 +260,59 @@ class Halves:
             )
         return self._report(self.L, out, reports, asked, self.weights)
 
-    def move_columns(self, out: Array, *, curvature: int | None = None, **options: Any) -> Report:
-        """Update every row of F into `out`, L held, from statistics summed over row blocks."""
-        kkt = np.zeros(len(out))
-        arrays: dict[str, Any] = {"kkt_start": kkt}
-        if self.F.pseudo is not None and self.F.rate is not None:
-            arrays |= {"pseudo": self.F.pseudo, "rate": self.F.rate}
-        if len(self._columns) == 1:
-            problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
-            if curvature is not None:
-                arrays |= {"curvature": self.kept("F"), "curvature_mode": curvature}
-            kernels.visit(
-                self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays
-            )
-        else:
-            self._step_from_sums(out, curvature, arrays, options)
-        return self._report(self.F, out, {"kkt_start": kkt}, {"kkt_start": True}, None)
+    def move_columns(
+        self,
+        out: Array,
+        *,
+        ahead: Array | None = None,
+        momentum: float = 0.0,
+        curvature: int | None = None,
+        **options: Any,
+    ) -> Report:
+        """Update every row of F into `out`, L held, from statistics summed over row blocks.
 
-    def _step_from_sums(self, out: Array, curvature: int | None, arrays: Any, options: Any) -> None:
+        With `ahead` (which may be F's memory) F goes on to there, with momentum, as `extrapolate`
+        would from `out`, where the plain point before the update is found.
+        """
+        factor, kkt = self.F, np.zeros(len(out))
+        arrays: dict[str, Any] = {"kkt_start": kkt}
+        if factor.pseudo is not None and factor.rate is not None:
+            arrays |= {"pseudo": factor.pseudo, "rate": factor.rate}
+        if ahead is None:
+            self._visit_columns(out, curvature, arrays, options)
+            return self._report(factor, out, {"kkt_start": kkt}, {"kkt_start": True}, None)
+        stay = None if factor.held is None else factor.values[factor.held]
+        totals = _Totals(len(out) // LANES, self.stride)
+        problem = self.problem(self.L.values, self.total_L, "F")
+        arrays["ahead"] = kernels.Ahead(
+            problem, factor.n_rows, out, ahead, momentum, totals.sums, totals.change, totals.zeros
+        )
+        self._visit_columns(None, curvature, arrays, options)
+        factor.values = ahead
+        if stay is not None:
+            out[factor.held] = ahead[factor.held] = stay
+        report = Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
+        self._arrive("F", totals, report)
+        return report
+
+    def _visit_columns(
+        self, out: Array | None, curvature: int | None, arrays: Any, options: Any
+    ) -> None:
+        if len(self._columns) > 1:
+            self._step_from_sums(out, curvature, arrays, options)
+            return
+        problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
+        if curvature is not None:
+            arrays |= {"curvature": self.kept("F"), "curvature_mode": curvature}
+        kernels.visit(
+            self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays
+        )
+
+    def _step_from_sums(
+        self, out: Array | None, curvature: int | None, arrays: Any, options: Any
+    ) -> None:
         """Sum each block's share in float64, block after block, then step, part by part."""
-        K, n_slices = self.n_components, len(out) // LANES
+        K, n_slices = self.n_components, len(self.F.values) // LANES
         n_kept = len(self.kept("F")) if curvature is not None else 0
         step = max(1, (1 << 22) // (LANES * kernels.kept_size(K)))
         cuts = sorted({*range(0, n_slices, step), n_kept, n_slices})
@@ -352,33 +393,34 @@ class Halves:
         """
         factor = self.L if side == "L" else self.F
         factor.values = factor.values if out is None else out
-        n_slices = len(now) // LANES
-        sums, change, zeros = (
-            np.zeros((n_slices, self.stride)),
-            np.zeros(n_slices),
-            np.zeros(n_slices, np.int64),
-        )
+        totals = _Totals(len(now) // LANES, self.stride)
         problem = self.problem(now, np.zeros(self.stride), side)
         blocks = [(b.first, b.last, b.stop - b.start) for b in self.layout.blocks]
         for first, last, n_rows in blocks if side == "L" else [(0, len(now), factor.n_rows)]:
             here, slices = slice(first, last), slice(first // LANES, last // LANES)
-            kernels.extrapolate(
-                problem, n_rows, now[here], before[here], factor.values[here], momentum,
-                sums[slices], change[slices], zeros[slices], n_threads=self.n_threads,
+            ahead = kernels.Ahead(
+                problem, n_rows, before[here], factor.values[here], momentum,
+                totals.sums[slices], totals.change[slices], totals.zeros[slices],
             )  # fmt: skip
+            kernels.extrapolate(problem, now[here], ahead, n_threads=self.n_threads)
         if factor.held is not None:
             factor.values[factor.held] = now[factor.held]
-        if factor.held is not None or (side == "L" and self.weights is not None):
-            totals = factor.column_sums(self.weights if side == "L" else None)
-        else:
-            totals = sums.sum(axis=0)
+        self._arrive(side, totals, report)
+
+    def _arrive(self, side: str, totals: _Totals, report: Report) -> None:
+        """Take note of the column sums where a factor has arrived, and of how far it went."""
+        factor = self.L if side == "L" else self.F
+        weights = self.weights if side == "L" else None
+        sums = totals.sums.sum(axis=0)
+        if factor.held is not None or weights is not None:
+            sums = factor.column_sums(weights)
         if side == "L":
-            self.total_L = totals
+            self.total_L = sums
         else:
-            self.total_F = totals
-        scale = totals[: self.n_components].mean() / factor.n_rows
-        report.change = float(change.max()) / scale if scale > 0 else 0.0
-        report.zeros = float(zeros.sum()) / (factor.n_rows * self.n_components)
+            self.total_F = sums
+        scale = sums[: self.n_components].mean() / factor.n_rows
+        report.change = float(totals.change.max()) / scale if scale > 0 else 0.0
+        report.zeros = float(totals.zeros.sum()) / (factor.n_rows * self.n_components)
 
     def replace(self, L: Array, F: Array) -> None:
         """Go to another point, given in lane order."""
