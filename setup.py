@@ -29,7 +29,7 @@ COMPILE_ARGS = [
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fstrict-overflow",  # Python may bring -fwrapv along, which costs the kernels a sixth of their speed
+    "-fstrict-overflow",  # against Python's own -fwrapv, which costs a sixth of the speed
 ]
 OPENMP_ARGS = {  # platform: (compiler arguments, linker arguments)
     "darwin": (["-Xpreprocessor", "-fopenmp"], ["-lomp"]),

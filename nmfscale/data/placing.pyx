@@ -28,7 +28,7 @@ ctypedef fused small_count:
 def count_values(const small_count[::1] data, int64_t[:, ::1] found):
     """found[any, x] += number of times that x occurs; data in pieces of 16
 
-    In four tables: most counts are 1, and adding to one place again and again has to wait each time.
+    In four tables: most counts are 1, and adding to one place has to wait for the last time.
     """
     cdef Py_ssize_t q
     for q in range(0, data.shape[0], 4):

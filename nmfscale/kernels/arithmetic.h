@@ -48,9 +48,9 @@ INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
         const INDEX *ix = (const INDEX *)s->index + q * LANES + lane0;                                                    \
         const COUNT *x = (const COUNT *)s->count + q * LANES + lane0;                                                     \
         for (size_t line = 0; line < TILE * LANES * sizeof(INDEX); line += 64)                                            \
-            __builtin_prefetch((const char *)(ix + TILE * LANES) + line);                                                 \
+            __builtin_prefetch((const char *)(ix + 2 * TILE * LANES) + line);                                             \
         for (size_t line = 0; line < TILE * LANES * sizeof(COUNT); line += 64)                                            \
-            __builtin_prefetch((const char *)(x + TILE * LANES) + line);                                                  \
+            __builtin_prefetch((const char *)(x + 2 * TILE * LANES) + line);                                              \
         for (int t = 0; t < n; t++) {                                                                                     \
             NAME(ints) at = WIDEN_INDEX(ix + t * LANES) * stride;                                                         \
             NAME(reals) y = CONVERT(x + t * LANES);                                                                       \
@@ -59,7 +59,7 @@ INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
         }                                                                                                                 \
     } while (0)
 
-/* Counts and positions of n steps from step q in working types; the next tile is on its way from memory meanwhile. */
+/* Counts and positions of n steps from step q in working types; the tile after the next is on its way from memory. */
 static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q, int n, int lane0, NAME(tile) *out)
 {
     const int32_t stride = p->stride;

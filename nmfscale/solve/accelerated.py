@@ -4,7 +4,7 @@ One iteration visits the rows, then the columns, each once.  Momentum is k / (k 
 to zero, without undoing anything, when the log-likelihood fell; the log-likelihood is a by-product
 of the next visit of the rows.  From iteration `FRESH_UNTIL` on, curvature is computed every
 `FRESH_EVERY` iterations; in between its correlations are kept and only its diagonal is new, which
-costs little more than a gradient.
+costs little more than a gradient.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from ..kernels import rows as kernels
 from .monitor import Monitor
 from .objective import Objective
-from .updates import MINVAL, Array, Halves, Report, aligned_copy
+from .updates import MINVAL, Array, Halves, Held, Report, aligned_copy
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
-# A column of few counts is far from quadratic: where the columns are whole, those of at most so many
-# nonzeros take an EM step before the Newton step.
+# A column of few counts is far from quadratic: where the columns are whole, those of at most so
+# many nonzeros take an EM step before the Newton step.
 EM_LONGEST = 256
 MOMENTUM_DELAY = 3.0
 # A fall by more than the best point gained in so many iterations goes back to it and lengthens the
@@ -31,8 +31,11 @@ GAIN_OVER, SLOWER = 10, 1.2
 CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
-# Float32 carries a fit to about this relative gain of three iterations; the rest is done in the type
-# that was asked for.
+# The EM step before the Newton step on L matters from afar: when three iterations gain less than
+# this share, every other one does without.
+EM_ABOVE = 1e-4
+# Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
+# type that was asked for.
 FLOAT_UNTIL = 1e-7
 
 
@@ -51,7 +54,22 @@ class _Path:
         self.free: dict[str, Array] = {}
         self.logliks: list[float] = []
         self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
-        self.careful, self.patience = CAREFUL_FIRST, 1
+        self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
+        self.columns_whole = len(halves.layout.blocks) == 1
+
+    def steps(self, iteration: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Say what the next visit of the rows does, and of the columns."""
+        em = {"em_steps": 1}
+        if self.careful:
+            return em, em
+        newton: dict[str, int] = {"newton_steps": 1}
+        if iteration >= FRESH_UNTIL - 1:
+            fresh = self.kept_for >= FRESH_EVERY - 1 or self.count == 0
+            self.kept_for = 0 if fresh else self.kept_for + 1
+            newton["curvature"] = kernels.KEEP if fresh else kernels.KEPT
+        before = em if self.gain(3) > EM_ABOVE or iteration % 2 == 0 else {}
+        short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
+        return before | newton, short | newton
 
     def weigh(self, halves: Halves, loglik: float) -> bool:
         """Note the log-likelihood where `halves` stands; whether momentum ran away.
@@ -77,7 +95,7 @@ class _Path:
         halves.extrapolate("L", now, old, self.beta, report, out=old)
         self.before["L"], self.next["L"] = now, self.free["L"]
 
-    def advance_columns(self, halves: Halves, **options: Any) -> Report:
+    def advance_columns(self, halves: Halves, options: dict[str, Any]) -> Report:
         """Move the columns and go on."""
         return halves.move_columns(
             self.before["F"], ahead=self.free["F"], momentum=self.beta, **options
@@ -91,6 +109,11 @@ class _Path:
             np.copyto(getattr(halves, side).values, self.best[side])
             np.copyto(self.before[side], self.best[side])
         halves.replace(halves.L.values, halves.F.values)
+
+    def grow_bolder(self) -> None:
+        """Count one careful iteration down; the last lasts as long as EM still climbs fast."""
+        climbs = self.careful > 0 and self.gain(1) > CAREFUL_ABOVE
+        self.careful = max(self.careful - 1, int(climbs))
 
     def gain(self, iterations: int) -> float:
         """Of so many iterations, relative to the log-likelihood; infinite before there were."""
@@ -109,30 +132,29 @@ class _Path:
                 arrays[side] = aligned_copy(array, halves.dtype)
 
 
-def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) -> Halves:
-    """Run until the monitor says stop."""
-    exact_type = halves.dtype
+def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
+    """Type in which a fit begins: float32 where nothing is lost by it.
+
+    It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
+    """
+    given = (held.topics, held.features, held.samples)
+    if n_components == 1 or max_iter <= 4 or any(mask is not None for mask in given):
+        return dtype
+    return np.float32
+
+
+def fit_accelerated(
+    halves: Halves, monitor: Monitor, *, exact_type: Any = None, momentum: bool = True
+) -> Halves:
+    """Run until the monitor says stop, and hand back in `exact_type`."""
+    exact_type = np.dtype(exact_type or halves.dtype)
     objective = Objective(halves)
-    # float32 would disturb K = 1, which starts at its optimum, and what has to stay as it was given
-    given = (halves.held.topics, halves.held.features, halves.held.samples)
-    mixed = exact_type == np.float64 and monitor.max_iter > 4 and halves.n_components > 1
-    mixed &= all(mask is None for mask in given)
-    if mixed:
-        halves = halves.as_type(np.float32)
-    short = {"em_steps": 1, "em_longest": EM_LONGEST} if len(halves.layout.blocks) == 1 else {}
     path = _Path(halves, momentum)
     pending: dict[str, float] = {}
-    kept_for, iteration = FRESH_EVERY, 0
+    iteration = 0
     while iteration < monitor.max_iter:
-        keeping = iteration >= FRESH_UNTIL - 1
-        fresh = not keeping or kept_for >= FRESH_EVERY - 1 or path.count == 0
-        newton: dict[str, int] = {"newton_steps": 1}
-        if keeping:
-            newton["curvature"] = kernels.KEEP if fresh else kernels.KEPT
-            if not path.careful:
-                kept_for = 0 if fresh else kept_for + 1
-        report = halves.move_rows("visit", path.next["L"], em_steps=1, log_start=True, kkt_start=True,
-                                  **({} if path.careful else newton))  # fmt: skip
+        rows, columns = path.steps(iteration)
+        report = halves.move_rows("visit", path.next["L"], log_start=True, kkt_start=True, **rows)
         state = objective.at(halves, report)
         if iteration:
             # kkt_factors was seen in the columns' visit one half-step earlier
@@ -146,22 +168,21 @@ def fit_accelerated(halves: Halves, monitor: Monitor, *, momentum: bool = True) 
             if not ending:
                 continue
             # The last iteration is one of EM: from the best point known it can only rise.
-            path.careful = 1
+            path.careful, columns = 1, {"em_steps": 1}
             report = halves.move_rows("visit", path.next["L"], em_steps=1, kkt_start=True)
         path.advance_rows(halves, report)
-        columns = path.advance_columns(
-            halves, **({"em_steps": 1} if path.careful else newton | short)
-        )
+        moved = path.advance_columns(halves, columns)
         pending = {
-            "kkt_factors": columns.kkt / objective.scale_F, "momentum": path.beta,
-            "change_loadings": report.change, "change_factors": columns.change,
-            "zeros_loadings": report.zeros, "zeros_factors": columns.zeros,
+            "kkt_factors": moved.kkt / objective.scale_F, "momentum": path.beta,
+            "change_loadings": report.change, "change_factors": moved.change,
+            "zeros_loadings": report.zeros, "zeros_factors": moved.zeros,
         }  # fmt: skip
         if ending:
             break
-        path.careful = max(path.careful - 1, int(path.careful > 0 and path.gain(1) > CAREFUL_ABOVE))
-        if mixed and (iteration >= monitor.max_iter - 3 or path.gain(3) < FLOAT_UNTIL):
-            mixed, halves = False, halves.as_type(exact_type)
+        path.grow_bolder()
+        settled = path.gain(3) < FLOAT_UNTIL or iteration >= monitor.max_iter - 3
+        if halves.dtype != exact_type and settled:
+            halves = halves.as_type(exact_type)
             path.cast(halves)
     if halves.dtype != exact_type:
         halves = halves.as_type(exact_type)

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..data.counts import Counts
 from ..kernels import rows as kernels
-from .accelerated import fit_accelerated
+from .accelerated import first_type, fit_accelerated
 from .alternate import METHODS, fit_alternating
 from .joint import fit_joint
 from .monitor import Monitor
@@ -54,10 +54,17 @@ def fit_factors(
     """Fit from (L, F) until the monitor says stop."""
     held = held or Held()
     with limit_blas(1), monitor:
-        halves = Halves(counts, L, F, dtype, n_threads, held)
         if solver == "auto":
-            halves = fit_accelerated(halves, monitor, momentum=extrapolate)
-        elif solver == "joint-em":
+            begin = first_type(dtype, F.shape[1], held, monitor.max_iter)
+            halves = fit_accelerated(
+                Halves(counts, L, F, begin, n_threads, held),
+                monitor,
+                exact_type=dtype,
+                momentum=extrapolate,
+            )
+            return _result(halves, monitor)
+        halves = Halves(counts, L, F, dtype, n_threads, held)
+        if solver == "joint-em":
             halves = fit_joint(halves, monitor)
         else:
             # Columns may be scaled only where nothing is held and no prior has its own scale.
@@ -74,7 +81,11 @@ def fit_factors(
                 extrapolate=extrapolate,
                 rescale=free,
             )
-        L, F = halves.L.plain(), halves.F.plain()
+        return _result(halves, monitor)
+
+
+def _result(halves: Halves, monitor: Monitor) -> FitResult:
+    L, F = halves.L.plain(), halves.F.plain()
     return FitResult(L, F, monitor.history, monitor.converged, monitor.interrupted)
 
 

@@ -22,6 +22,7 @@ from ..kernels import rows as kernels
 Array = NDArray[Any]
 LANES = 16
 MINVAL = 1e-10
+KEPT_FROM = 3
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class Halves:
         self.weights = self._in_lanes(self.held.weights)
         self.total_L = self.L.column_sums(self.weights)
         self.total_F = self.F.column_sums()
-        self._kept: dict[str, Array] = {}
+        self._kept: dict[str, list[Array]] = {}
 
     def _factor(self, plain: Array, order: Array, held: Array | None, prior: Any) -> Factor:
         values = lane_order(np.maximum(plain, MINVAL), order, self.stride, self.dtype)
@@ -214,21 +215,25 @@ class Halves:
             design, total.astype(self.dtype), self.n_components, floor=MINVAL, **options
         )
 
-    def kept(self, side: str) -> Array:
-        """Room for the curvature of rows with as many nonzeros as curvature has numbers."""
+    def kept(self, side: str) -> list[Array]:
+        """Room for the curvature of long rows, for each block of L, or of long columns, for F.
+
+        Long means with `KEPT_FROM` times as many nonzeros as curvature has numbers: there it saves
+        work, and is small beside the counts.
+        """
         if side not in self._kept:
             size = kernels.kept_size(self.n_components)
-            parts = [block.rows for block in self.layout.blocks] if side == "L" else None
-            if parts is not None:
-                longest = np.concatenate([np.diff(slices.offset) for slices in parts])
-                n_slices = len(longest) if len(parts) > 1 else int((longest >= size).sum())
+            if side == "L":
+                longest = [np.diff(block.rows.offset) for block in self.layout.blocks]
             else:
                 length = np.zeros(len(self.layout.column_order), np.int64)
-                length[: self.counts.shape[1]] = self.counts.column_nnz[
-                    self.layout.column_order[: self.counts.shape[1]]
-                ]
-                n_slices = int((length.reshape(-1, LANES).max(axis=1) >= size).sum())
-            self._kept[side] = np.zeros((n_slices, size, LANES), np.float32)
+                real = self.layout.column_order >= 0
+                length[real] = self.counts.column_nnz[self.layout.column_order[real]]
+                longest = [length.reshape(-1, LANES).max(axis=1)]
+            self._kept[side] = [
+                np.zeros((int((steps >= KEPT_FROM * size).sum()), size, LANES), np.float32)
+                for steps in longest
+            ]
         return self._kept[side]
 
     def move_rows(
@@ -246,15 +251,13 @@ class Halves:
         }
         asked = {name: options.pop(name, False) for name in wanted}
         problem = self.problem(self.F.values, self.total_F, "L", **options)
-        kept_before = 0
-        for block, sliced in zip(self.layout.blocks, self._rows, strict=True):
+        for i, (block, sliced) in enumerate(zip(self.layout.blocks, self._rows, strict=True)):
             here = slice(block.first, block.last)
             arrays: dict[str, Any] = {wanted[n]: reports[n][here] for n in wanted if asked[n]}
             if self.L.pseudo is not None and self.L.rate is not None:
                 arrays |= {"pseudo": self.L.pseudo[here], "rate": self.L.rate[here]}
             if curvature is not None:
-                arrays |= {"curvature": self.kept("L")[kept_before:], "curvature_mode": curvature}
-                kept_before += sliced.n_slices
+                arrays |= {"curvature": self.kept("L")[i], "curvature_mode": curvature}
             getattr(kernels, method)(
                 sliced, problem, self.L.values[here], out[here], n_threads=self.n_threads, **arrays
             )
@@ -303,7 +306,7 @@ class Halves:
             return
         problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
         if curvature is not None:
-            arrays |= {"curvature": self.kept("F"), "curvature_mode": curvature}
+            arrays |= {"curvature": self.kept("F")[0], "curvature_mode": curvature}
         kernels.visit(
             self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays
         )
@@ -313,7 +316,7 @@ class Halves:
     ) -> None:
         """Sum each block's share in float64, block after block, then step, part by part."""
         K, n_slices = self.n_components, len(self.F.values) // LANES
-        n_kept = len(self.kept("F")) if curvature is not None else 0
+        n_kept = len(self.kept("F")[0]) if curvature is not None else 0
         step = max(1, (1 << 22) // (LANES * kernels.kept_size(K)))
         cuts = sorted({*range(0, n_slices, step), n_kept, n_slices})
         for first, last in zip(cuts[:-1], cuts[1:], strict=True):
@@ -337,7 +340,9 @@ class Halves:
                     wanted=wanted, first=first, last=last, n_threads=self.n_threads,
                 )  # fmt: skip
             problem = self.problem(self.L.values, self.total_L, "F", None, **options)
-            kept = {"curvature": self.kept("F")} if curvature is not None and last <= n_kept else {}
+            kept = {}
+            if curvature is not None and last <= n_kept:
+                kept = {"curvature": self.kept("F")[0]}
             kernels.step(
                 problem, sums, self.F.values, out,
                 wanted=wanted, first=first, n_threads=self.n_threads, **arrays, **kept,
