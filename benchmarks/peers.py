@@ -190,10 +190,10 @@ PEERS = {
     "auto float32": _ours(np.float32, 200, solver="auto"),
     "scd float64": _ours(np.float64, 120, **PAPER),
     "scd float32": _ours(np.float32, 120, **PAPER),
-    "em float64": _ours(np.float64, 1000, False, 1, **PLAIN_EM),
-    "em float32": _ours(np.float32, 1000, False, 1, **PLAIN_EM),
-    "scikit-learn": Peer(fit_sklearn, 200, converges=False, turns=1),
-    "fastTopics": Peer(fit_fasttopics, 70, missing=fasttopics_missing, turns=1),
+    "em float64": _ours(np.float64, 1000, False, 3, **PLAIN_EM),
+    "em float32": _ours(np.float32, 1000, False, 3, **PLAIN_EM),
+    "scikit-learn": Peer(fit_sklearn, 200, converges=False, turns=2),
+    "fastTopics": Peer(fit_fasttopics, 70, missing=fasttopics_missing, turns=3),
 }
 
 

@@ -97,10 +97,13 @@ def markdown(rows: list[dict], machine: dict) -> str:
         cells.append(cell(row["peak_over_csr"], ".2f"))
         lines.append("| " + " | ".join(cells) + " |")
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    fewer = "".join(
+        f", {', '.join(names)}: {turns}" for turns, names in machine["fewer_turns"].items()
+    )
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
-        f"Median of {machine['repeats']}; em, scikit-learn and fastTopics ran once. "
+        f"Median of {machine['repeats']} turns{fewer}. "
         f"`{machine['command']}`",
     ]
     return "\n".join(lines)
@@ -119,6 +122,11 @@ def describe(options, curves: list[Curve]) -> dict:
         if not curve.program.startswith("scikit-learn"):
             name = "fastTopics" if curve.program.startswith("fastTopics") else "nmfscale"
             versions[name] = curve.version
+    fewer: dict[int, list[str]] = {}
+    for curve in curves:
+        turns, name = len(curve.runs), curve.program.split(",")[0]
+        if turns < options.repeats and name not in fewer.setdefault(turns, []):
+            fewer[turns].append(name)
     command = ["python", "benchmarks/run.py"] + [
         Path(part).name if os.sep in part else part for part in sys.argv[1:]
     ]
@@ -127,6 +135,7 @@ def describe(options, curves: list[Curve]) -> dict:
         "cores": len(os.sched_getaffinity(0)),
         "threads": options.threads,
         "repeats": options.repeats,
+        "fewer_turns": fewer,
         "versions": versions,
         "command": " ".join(f'"{part}"' if " " in part else part for part in command),
     }

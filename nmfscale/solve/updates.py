@@ -22,7 +22,7 @@ from ..kernels import rows as kernels
 Array = NDArray[Any]
 LANES = 16
 MINVAL = 1e-10
-KEPT_FROM = 3
+KEPT_FROM = 2
 
 
 @dataclass(frozen=True)
