@@ -1,5 +1,8 @@
 """Blocks and slices: every nonzero has its place once; the matrix alone makes the cut."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -283,3 +286,15 @@ def test_memory_is_counted():
     assert block.rows.nbytes == sum(
         a.nbytes for a in (block.rows.index, block.rows.count, block.rows.offset)
     )
+
+
+def test_a_layout_goes_with_its_last_name():
+    counts = as_counts(counts_of())
+    counts.layout().blocks[0].columns  # noqa: B018
+    gone = weakref.ref(counts.layout())
+    gc.disable()
+    try:
+        del counts
+        assert gone() is None  # without waiting for the collector of cycles
+    finally:
+        gc.enable()

@@ -37,22 +37,91 @@ class Slices:
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
 
 
+class Slicer:
+    """Stands rows or columns of a count matrix side by side, in the order asked for.
+
+    Layouts and blocks hold it; it holds neither, nor `Counts`, so that all of them go as soon as
+    the last name does.
+    """
+
+    def __init__(self, counts: Counts, column_order: NDArray[np.int64], n_threads: int):
+        self.shape = counts.shape
+        self.count_dtype = _narrow_type(counts)
+        self.column_order, self._n_threads = column_order, n_threads
+        self._indptr, self._indices, self._data = counts.indptr, counts.indices, counts.data
+        self._sorted = counts.has_sorted_indices
+        n_columns = self.shape[1]
+        self._column_position = np.empty(n_columns, np.int32)
+        self._column_position[column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
+
+    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return rows start:stop, columns sorted whatever order was given, counts narrow."""
+        indptr = np.asarray(self._indptr[start : stop + 1], dtype=np.int64)
+        low, high = int(indptr[0]), int(indptr[-1])
+        indptr = indptr - low
+        indices, data = (
+            self._indices[low:high],
+            self._data[low:high].astype(self.count_dtype, copy=False),
+        )
+        if not self._sorted:
+            indices, data = _sorted_rows(indptr, indices, data)
+        return indptr, indices, data
+
+    def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+        """Return the rows of one block in slices."""
+        indptr, indices, data = self._csr(start, stop)
+        offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
+        rows = _empty_slices(offset, self.shape[1], self.count_dtype)
+        placing.place_rows(
+            indptr,
+            indices,
+            data,
+            order,
+            self._column_position,
+            offset,
+            rows.index,
+            rows.count,
+            self._n_threads,
+        )
+        return rows
+
+    def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+        """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
+        n_columns = self.shape[1]
+        indptr, indices, data = self._csr(start, stop)
+        in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
+        shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
+        cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
+        found = np.zeros((self._n_threads, n_columns), np.int32)
+        placing.count_columns(
+            indptr, indices, order, self._column_position, cuts, found, self._n_threads
+        )
+        ends = np.cumsum(found, axis=0, dtype=np.int32)
+        offset = _offsets(ends[-1], len(self.column_order))
+        columns = _empty_slices(offset, len(order), self.count_dtype)
+        placing.place_columns(
+            indptr, indices, data, order, self._column_position, offset, cuts, ends - found,
+            columns.index, columns.count, self._n_threads,
+        )  # fmt: skip
+        return columns
+
+
 class Block:
     """Rows ``start:stop`` of the counts, lanes ``first:last``; an order is made when first used."""
 
-    def __init__(self, layout: Layout, start: int, stop: int, first: int, order: NDArray[np.int64]):
-        self._layout, self._order = layout, order
+    def __init__(self, slicer: Slicer, start: int, stop: int, first: int, order: NDArray[np.int64]):
+        self._slicer, self._order = slicer, order
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
 
     @cached_property
     def rows(self) -> Slices:
         """The rows in slices; indices are lanes of the columns."""
-        return self._layout.slice_rows(self.start, self.stop, self._order)
+        return self._slicer.rows(self.start, self.stop, self._order)
 
     @cached_property
     def columns(self) -> Slices:
         """The columns in slices; indices are lanes of the block's rows."""
-        return self._layout.slice_columns(self.start, self.stop, self._order)
+        return self._slicer.columns(self.start, self.stop, self._order)
 
 
 class Layout:
@@ -71,80 +140,25 @@ class Layout:
 
     def __init__(self, counts: Counts, n_threads: int = 1):
         self.shape = counts.shape
-        self._counts = counts
-        self._n_threads = n_threads
-        self.count_dtype = _narrow_type(counts)
-        n_columns = self.shape[1]
         self.column_order = _lane_order(counts.column_nnz)
-        self._column_position = np.empty(n_columns, np.int32)
-        self._column_position[self.column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
+        self._slicer = Slicer(counts, self.column_order, n_threads)
+        self.count_dtype = self._slicer.count_dtype
         cuts = cut_blocks(counts.row_nnz)
         self.blocks: list[Block] = []
         orders, first = [], 0
         for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             order = _lane_order(counts.row_nnz[start:stop])
-            self.blocks.append(Block(self, start, stop, first, order))
+            self.blocks.append(Block(self._slicer, start, stop, first, order))
             orders.append(np.where(order < 0, -1, order + start))
             first += len(order)
         self.row_order = np.concatenate(orders)
-
-    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return rows start:stop, columns sorted whatever order was given, counts narrow."""
-        counts = self._counts
-        indptr = np.asarray(counts.indptr[start : stop + 1], dtype=np.int64)
-        low, high = int(indptr[0]), int(indptr[-1])
-        indptr = indptr - low
-        indices, data = (
-            counts.indices[low:high],
-            counts.data[low:high].astype(self.count_dtype, copy=False),
-        )
-        if not counts.has_sorted_indices:
-            indices, data = _sorted_rows(indptr, indices, data)
-        return indptr, indices, data
-
-    def slice_rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
-        """Return the rows of one block in slices."""
-        indptr, indices, data = self._csr(start, stop)
-        offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
-        rows = _empty_slices(offset, self.shape[1], self.count_dtype)
-        placing.place_rows(
-            indptr,
-            indices,
-            data,
-            order,
-            self._column_position,
-            offset,
-            rows.index,
-            rows.count,
-            self._n_threads,
-        )
-        return rows
-
-    def slice_columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
-        """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
-        n_columns = self.shape[1]
-        indptr, indices, data = self._csr(start, stop)
-        length = np.zeros(n_columns, np.int64)
-        placing.count_columns(indices, length)
-        length = length[self.column_order[:n_columns]]
-        offset = _offsets(length, len(self.column_order))
-        columns = _empty_slices(offset, len(order), self.count_dtype)
-        shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
-        cuts = np.concatenate(
-            [[0], np.searchsorted(np.cumsum(length), shares), [n_columns]]
-        ).astype(np.int32)
-        placing.place_columns(
-            indptr, indices, data, order, self._column_position, offset, cuts,
-            np.zeros_like(length), columns.index, columns.count, self._n_threads,
-        )  # fmt: skip
-        return columns
 
     @cached_property
     def whole_columns(self) -> Slices:
         """The columns of the whole matrix in slices, for updates that need a column at once."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
-        return self.slice_columns(0, self.shape[0], self.row_order)
+        return self._slicer.columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> NDArray[np.int64] | None:
         """Return how often each count occurs (0 fills the padding); None unless all are small."""

@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 _Array = NDArray[Any]
 
 def count_values(data: _Array, found: _Array) -> None: ...
-def count_columns(indices: _Array, counts: _Array) -> None: ...
+def count_columns(
+    indptr: _Array,
+    indices: _Array,
+    order: _Array,
+    column_position: _Array,
+    cuts: _Array,
+    counts: _Array,
+    n_threads: int,
+) -> None: ...
 def place_rows(
     indptr: _Array,
     indices: _Array,
@@ -27,7 +35,7 @@ def place_columns(
     column_position: _Array,
     offset: _Array,
     cuts: _Array,
-    filled: _Array,
+    step: _Array,
     index: _Array,
     count: _Array,
     n_threads: int,

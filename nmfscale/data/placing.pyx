@@ -38,11 +38,23 @@ def count_values(const small_count[::1] data, int64_t[:, ::1] found):
         found[3, data[q + 3]] += 1
 
 
-def count_columns(const index_in[::1] indices, int64_t[::1] counts):
-    """counts[j] += number of nonzeros in column j"""
-    cdef Py_ssize_t q
-    for q in range(indices.shape[0]):
-        counts[indices[q]] += 1
+def count_columns(
+    const int64_t[::1] indptr,             # IN   the block, as CSR
+    const index_in[::1] indices,
+    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
+    const int32_t[::1] column_position,    # IN   where column j stands
+    const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
+    int32_t[:, ::1] counts,                # OUT  zeros before; one row a share, one number a column
+    int n_threads,
+):
+    """Nonzeros of every column among the rows of each share of lanes."""
+    cdef Py_ssize_t share, lane, q, row
+    for share in prange(counts.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+        for lane in range(cuts[share], cuts[share + 1]):
+            row = order[lane]
+            if row >= 0:
+                for q in range(indptr[row], indptr[row + 1]):
+                    counts[share, column_position[indices[q]]] += 1
 
 
 def place_rows(
@@ -76,24 +88,22 @@ def place_columns(
     const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
     const int32_t[::1] column_position,    # IN   where column j stands
     const int64_t[::1] offset,             # IN   first step of every slice of columns
-    const int32_t[::1] cuts,               # IN   where one share of columns ends, the next begins
-    int64_t[::1] filled,                   # WORK zeros, one a column
+    const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
+    int32_t[:, ::1] step,                  # WORK first step of each share in every column
     index_out[::1] index,                  # OUT
     count_type[::1] count,                 # OUT
     int n_threads,
 ):
-    """Column slices, rows in the order of their lanes; one thread fills each share of columns."""
+    """Column slices, rows in the order of their lanes; a share of lanes knows where it begins."""
     cdef Py_ssize_t share, lane, q, row, at
-    cdef int32_t j, first, last
-    for share in prange(cuts.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads):
-        first, last = cuts[share], cuts[share + 1]
-        for lane in range(order.shape[0]):
+    cdef int32_t j
+    for share in prange(step.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+        for lane in range(cuts[share], cuts[share + 1]):
             row = order[lane]
             if row >= 0:
                 for q in range(indptr[row], indptr[row + 1]):
                     j = column_position[indices[q]]
-                    if first <= j < last:
-                        at = (offset[j // LANES] + filled[j]) * LANES + j % LANES
-                        filled[j] += 1
-                        index[at] = <index_out>lane
-                        count[at] = data[q]
+                    at = (offset[j // LANES] + step[share, j]) * LANES + j % LANES
+                    step[share, j] += 1
+                    index[at] = <index_out>lane
+                    count[at] = data[q]

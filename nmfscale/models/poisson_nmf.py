@@ -25,8 +25,8 @@ class PoissonNMF(CountFactorization):
     n_components : int, default=10
         Number of components (topics) K.
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
-        - "auto": an EM and a Newton step on each row of L, one Newton step on each row of F (after an
-          EM step where a feature has few counts), with momentum; begins in float32 whatever
+        - "auto": an EM and a Newton step on each row of L, one Newton step on each row of F (after
+          an EM step where a feature has few counts), with momentum; begins in float32 whatever
           `dtype` is. The fastest.
         - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate
           descent, the methods of [1]_; "sn" is coordinate descent with the step size of scalar

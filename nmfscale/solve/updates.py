@@ -120,10 +120,10 @@ def aligned_copy(values: Array, dtype: Any = None) -> Array:
 def lane_order(plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL) -> Array:
     """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding."""
     out = aligned_empty((len(order), stride), dtype)
-    out[:] = 0
-    out[:, : plain.shape[1]] = empty
-    filled = order >= 0
-    out[filled, : plain.shape[1]] = plain[order[filled]]
+    n_components = plain.shape[1]
+    out[:, n_components:] = 0
+    out[:, :n_components] = plain.astype(dtype, copy=False)[order]
+    out[order < 0, :n_components] = empty
     return out
 
 
