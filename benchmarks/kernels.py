@@ -37,7 +37,7 @@ class Side:
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
         from nmfscale.kernels import rows
-        from nmfscale.solve.updates import lane_order
+        from nmfscale.solve.factor import lane_order
 
         self.counts = rows.SlicedCounts(slices.index, slices.count, slices.offset, slices.n_others)
         self.n_components, stride = own.shape[1], rows.row_stride(own.shape[1])

@@ -260,13 +260,13 @@ class Fit:
         rows=None,
         columns=None,
     ):
-        self._take(X)
+        self.X = np.asarray(X, dtype=float)
         self.method, self.inner_iter, self.eps = method, inner_iter, eps
         self.extrapolate, self.rows, self.columns = extrapolate, rows, columns
         self.best = self.plain = self.ahead = self._floor(Pair(*rescale(L, F)))
         self.beta = self.beta_last = 0.5
         self.beta_cap = self.CAP
-        self.loss = self.loss_compare = self._loss(*self.best)
+        self.loss = self.loss_compare = loss(self.X, *self.best, self.eps)
         self.history = []
 
     def run(self, n_iter):
@@ -279,12 +279,6 @@ class Fit:
                 self._plain_step()
             self._record()
         return self
-
-    def _take(self, X):
-        self.X = np.asarray(X, dtype=float)
-
-    def _loss(self, L, F):
-        return loss(self.X, L, F, self.eps)
 
     def _floor(self, pair):
         return Pair(np.maximum(pair.L, MINVAL), np.maximum(pair.F, MINVAL))
@@ -305,7 +299,7 @@ class Fit:
         L = self._move_L(self.best)
         F = self._move_F(Pair(L, self.best.F))
         self.best = self.plain = self.ahead = Pair(*rescale(L, F))
-        self.loss = self.loss_compare = self._loss(*self.best)
+        self.loss = self.loss_compare = loss(self.X, *self.best, self.eps)
 
     def _extrapolated_step(self):
         Ln, (Ly, Fy) = self.plain.L, self.ahead
@@ -313,7 +307,7 @@ class Fit:
         Ly = np.maximum(L + self.beta * (L - Ln), MINVAL)
         F = self._move_F(Pair(Ly, Fy))
         Fy = np.maximum(F + self.beta * (F - self.plain.F), MINVAL)
-        new_loss = self._loss(Ly, F)
+        new_loss = loss(self.X, Ly, F, self.eps)
         if new_loss >= self.loss_compare:
             self.ahead = self.plain
             self.beta_cap = self.beta_last

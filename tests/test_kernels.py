@@ -448,6 +448,52 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
     assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
 
 
+def shared_correlation(K, dtype):
+    """A correlation matrix with a margin on its diagonal."""
+    C = np.corrcoef(np.random.default_rng(K).normal(size=(K, 2 * K))) if K > 1 else np.eye(1)
+    return (np.abs(C) + 0.2 * np.eye(K)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("K", [1, 5, 13, 33])
+def test_rows_share_correlations(level, K, prior, dtype):
+    p = Problem(K, dtype)
+    C = shared_correlation(K, dtype)
+    gamma, rows = p.prior() if prior else (None, {})
+
+    def curvature(H):
+        scale = np.sqrt(np.diag(H))
+        return C * np.outer(scale, scale)
+
+    end = p.run(
+        kernels.visit, rows=rows, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, correlation=C
+    )
+    expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6, curvature), gamma)
+    assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("K", [1, 6, 20])
+def test_correlations(level, K, every, dtype):
+    p = Problem(K, dtype, n=70)
+    out = np.full((-(-p.n_slices // every), kernels.kept_size(K) + 1), np.nan)
+    kernels.correlations(p.counts, p.problem(), p.start, out, every=every, n_threads=2)
+    expected = np.zeros_like(out)
+    for i in range(p.n):
+        if i // LANES % every:
+            continue
+        _, H = oracle.row_derivatives(
+            p.X[i], p.a.astype(float), p.u.astype(float), p.b[i].astype(float)
+        )
+        scale = 1 / np.sqrt(np.diag(H) + 1e-30)
+        row = expected[i // LANES // every]
+        row[:-1] += p.X[i].sum() * packed(H * np.outer(scale, scale))
+        row[-1] += p.X[i].sum()
+    assert_allclose(out, expected, rtol=LOOSE[dtype])
+
+
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
     kept = np.zeros((1, kernels.kept_size(3), LANES), np.float32)
@@ -511,6 +557,12 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
         ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
         ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
+        (
+            {"newton_steps": 1, "correlation": shared_correlation(K, dtype)},
+            kernels.SUM_DIAGONAL,
+            2 * K,
+            None,
+        ),
     ]
     for steps, wanted, n_sums, mode in cases:
         curvature = {} if mode is None else {"curvature": kept[0], "curvature_mode": mode}
@@ -552,7 +604,7 @@ def test_extrapolate(level, K, dtype):
     sums = np.full((n_slices, stride), np.nan)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(problem, n, before, ahead, 0.5, sums, change, zeros)
+    go_on = kernels.Ahead(n, before, ahead, 0.5, sums, change, zeros)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     expected = np.maximum(now + dtype(0.5) * (now - before), dtype(FLOOR))
     assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
@@ -561,7 +613,7 @@ def test_extrapolate(level, K, dtype):
     assert_array_equal(sums[:, K:], 0)
     assert change.max() == np.abs(now - before).max()
     assert zeros.sum() == 1
-    go_on = kernels.Ahead(problem, n, before, before, 0.5, sums, change, zeros)
+    go_on = kernels.Ahead(n, before, before, 0.5, sums, change, zeros)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
 
@@ -585,6 +637,8 @@ def everything(K, dtype, n_threads):
               rows={"curvature": kept, "curvature_mode": kernels.KEEP}),
         p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
               rows={"curvature": kept, "curvature_mode": kernels.KEPT}),
+        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+              correlation=shared_correlation(K, dtype)),
         p.run(kernels.descend, em_steps=1, newton_steps=2, n_threads=n_threads,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, n_threads=n_threads),
@@ -606,7 +660,9 @@ def everything(K, dtype, n_threads):
         n_threads=n_threads,
     )
     kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
-    return [*out, sums, end, dots]
+    shared = np.zeros((p.n_slices, kernels.kept_size(K) + 1))
+    kernels.correlations(p.counts, p.problem(), p.start, shared, every=1, n_threads=n_threads)
+    return [*out, sums, end, dots, shared]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

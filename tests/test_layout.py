@@ -42,9 +42,13 @@ def unplaced(slices, n_lanes):
             filled = count[:, lane] > 0
             # Counts come first, padding last.
             assert np.all(filled[:-1] >= filled[1:])
-            assert len(set(index[filled, lane])) == filled.sum()
             assert np.all(index[~filled, lane] == 0)
-            dense[s * LANES + lane, index[filled, lane]] = count[filled, lane]
+            places, pieces = np.unique(index[filled, lane], return_counts=True)
+            np.add.at(dense[s * LANES + lane], index[filled, lane], count[filled, lane])
+            # A place is taken as often as its count needs pieces of the type.
+            largest = np.iinfo(count.dtype).max if count.dtype.kind == "u" else np.inf
+            wanted = np.ceil(dense[s * LANES + lane, places] / largest)
+            assert_array_equal(pieces, np.maximum(wanted, 1))
     return dense
 
 
@@ -270,13 +274,42 @@ def test_indices_are_two_bytes_while_they_fit(m, expected):
     assert by_columns.index.dtype == (np.uint16 if m == 65_536 else np.int32)
 
 
-def test_how_often_each_count_occurs(small_blocks):
-    X = counts_of(largest=300)
-    found = build_layout(as_counts(X)).count_values()
+def mostly_small(large, shape=(70, 45)):
+    """Counts up to 9, and some larger ones."""
+    X = counts_of(*shape)
+    rows, columns = np.nonzero(X)
+    at = np.linspace(0, len(rows) - 1, len(large)).astype(int)
+    X[rows[at], columns[at]] = large
+    return X
+
+
+@pytest.mark.parametrize(
+    ("large", "expected"),
+    [
+        ([256], np.uint8),
+        ([255, 256, 510, 511, 765, 1000], np.uint8),
+        ([255 * 60], np.uint16),
+        ([65_536, 65_535 * 3, 200_000], np.uint16),
+        ([2**21 + 1] * 2, np.float32),
+    ],
+)
+def test_a_few_large_counts_are_split(small_blocks, large, expected):
+    X = mostly_small(large)
+    for matrix in (X, unsorted(X)):
+        layout = build_layout(as_counts(matrix))
+        assert layout.count_dtype == expected
+        check(X, layout)
+
+
+@pytest.mark.parametrize("large", [[9], [300, 300, 511], [70_000]])
+def test_how_often_each_count_occurs(small_blocks, large):
+    X = mostly_small(large)
+    found, often = build_layout(as_counts(X)).count_values()
     values, times = np.unique(X[X > 0], return_counts=True)
-    assert_array_equal(np.flatnonzero(found[1:]) + 1, values)
-    assert_array_equal(found[values], times)
-    assert build_layout(as_counts(X * 1000)).count_values() is None
+    order = np.argsort(found)
+    assert_array_equal(found[order], values)
+    assert_array_equal(often[order], times)
+    assert build_layout(as_counts(X * 1_000_000)).count_values() is None
 
 
 def test_memory_is_counted():

@@ -15,8 +15,9 @@ import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.kernels import rows as kernels
+from nmfscale.solve.factor import Held, aligned_copy
 from nmfscale.solve.fit import SOLVERS
-from nmfscale.solve.updates import Halves, Held, aligned_copy
+from nmfscale.solve.updates import SHARED, Halves
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
 
@@ -74,7 +75,7 @@ def test_any_number_of_threads_with_several_blocks(small_blocks, solver):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("n_components", [1, 7, 13])
+@pytest.mark.parametrize("n_components", [1, 7, 13, 20])
 def test_any_number_of_threads_and_components(small_blocks, n_components):
     models = [fit().set_params(n_components=n_components, n_threads=n).fit(X) for n in (1, 3)]
     assert len({bits(model) for model in models}) == 1
@@ -276,15 +277,18 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
     }[extra]
     L, F = (rng.uniform(0.1, 1.0, shape[side]) for side in ("L", "F"))
     fused, summed = (Halves(as_counts(X), L, F, dtype, n, held) for n in (1, 2))
-    curvatures = [None, kernels.KEEP, kernels.KEPT, kernels.KEPT]
-    for curvature, steps in zip(curvatures, ["em_steps", *["newton_steps"] * 3], strict=True):
+    moves = [
+        {"em_steps": 1, "renew": True},
+        {"newton_steps": 1, "curvature": kernels.KEEP},
+        *[{"newton_steps": 1, "curvature": kernels.KEPT}] * 2,
+        {"newton_steps": 1, "curvature": SHARED, "renew": True},
+        {"newton_steps": 1, "curvature": SHARED},
+    ]
+    for options in moves:
         at_once, from_sums = (aligned_copy(halves.F.values) for halves in (fused, summed))
-        report = fused.move_columns(at_once, curvature=curvature, **{steps: 1})
+        report = fused.move_columns(at_once, **options)
         kkt = np.zeros(len(from_sums))
-        arrays = {"kkt_start": kkt}
-        if summed.F.pseudo is not None:
-            arrays |= {"pseudo": summed.F.pseudo, "rate": summed.F.rate}
-        summed._step_from_sums(from_sums, curvature, arrays, {steps: 1})
+        summed._step_from_sums(from_sums, {"kkt_start": kkt} | summed.F.prior(), **options)
         assert_array_equal(at_once, from_sums)
         assert report.kkt == kkt[summed.F.order >= 0].max()
         for halves, values in ((fused, at_once), (summed, from_sums)):

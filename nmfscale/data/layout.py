@@ -16,14 +16,18 @@ Array = NDArray[Any]
 
 LANES = 16
 BLOCK_NONZEROS = 1 << 23
+# A few counts too large for a narrow type are split into several of the same row and column: to
+# the likelihood and its derivatives, which are linear in the counts, this makes no difference.
+MOST_SPLIT = 1 / 16
 
 
 @dataclass(frozen=True)
 class Slices:
     """Rows side by side, 16 to a slice.
 
-    Step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``.
-    Shorter rows are padded with index 0 and count 0. ``offset`` is the first step of every slice.
+    Step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``; an index comes again where a
+    count was split. Shorter rows are padded with index 0 and count 0. ``offset`` is the first step
+    of every slice.
     """
 
     index: Array
@@ -59,13 +63,17 @@ class Slicer:
         indptr = np.asarray(self._indptr[start : stop + 1], dtype=np.int64)
         low, high = int(indptr[0]), int(indptr[-1])
         indptr = indptr - low
-        indices, data = (
-            self._indices[low:high],
-            self._data[low:high].astype(self.count_dtype, copy=False),
-        )
+        indices, data = self._indices[low:high], self._data[low:high]
+        indptr, indices, data = _split(indptr, indices, data, self.count_dtype)
         if not self._sorted:
             indices, data = _sorted_rows(indptr, indices, data)
         return indptr, indices, data
+
+    def large_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the values of the counts that are split, and how often each occurs."""
+        large = self._data[self._data > _largest(self.count_dtype)].astype(np.int64)
+        values, times = np.unique(large, return_counts=True)
+        return values, times
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the rows of one block in slices."""
@@ -160,14 +168,20 @@ class Layout:
             return self.blocks[0].columns
         return self._slicer.columns(0, self.shape[0], self.row_order)
 
-    def count_values(self) -> NDArray[np.int64] | None:
-        """Return how often each count occurs (0 fills the padding); None unless all are small."""
+    def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
         if self.count_dtype.itemsize > 2:
             return None
         found = np.zeros((4, 1 << 8 * self.count_dtype.itemsize), np.int64)
         for block in self.blocks:
             placing.count_values(block.rows.count, found)
-        return found.sum(axis=0)
+        times = found.sum(axis=0)
+        large, often = self._slicer.large_counts()
+        whole, rest = _pieces(large, self.count_dtype)
+        times[-1] -= whole @ often
+        np.subtract.at(times, rest, often)
+        values = np.flatnonzero(times[1:]) + 1  # 0 fills the padding
+        return np.concatenate([values, large]), np.concatenate([times[values], often])
 
     @property
     def nbytes(self) -> int:
@@ -188,13 +202,44 @@ def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
 
 
 def _narrow_type(counts: Counts) -> np.dtype[Any]:
-    """Smallest type of the kernels that holds every count exactly."""
+    """Smallest type of the kernels that holds every count exactly, but for a few in pieces."""
     if counts.is_integer:
-        for dtype, largest in ((np.uint8, 255), (np.uint16, 65535), (np.float32, 1 << 24)):
-            if counts.largest <= largest:
-                return np.dtype(dtype)
-        return np.dtype(np.float64)
+        for dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
+            largest = _largest(dtype)
+            large = counts.data[counts.data > largest] if counts.largest > largest else np.empty(0)
+            if _pieces(large, dtype)[0].sum() <= MOST_SPLIT * counts.nnz:
+                return dtype
+        return np.dtype(np.float32 if counts.largest <= 1 << 24 else np.float64)
     return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    return np.iinfo(dtype).max if dtype.kind == "u" else np.inf
+
+
+def _pieces(large: Array, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many pieces, as large as the type allows, each count takes, and its rest."""
+    largest = int(_largest(dtype))
+    whole = (large.astype(np.int64) - 1) // largest
+    return whole, large.astype(np.int64) - whole * largest
+
+
+def _split(
+    indptr: Array, indices: Array, data: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array, Array]:
+    """Return compressed rows in the type, large counts in pieces that follow one another."""
+    large = np.flatnonzero(data > _largest(dtype)) if dtype.kind == "u" else np.empty(0, np.intp)
+    if not large.size:
+        return indptr, indices, data.astype(dtype, copy=False)
+    whole, rest = _pieces(data[large], dtype)
+    narrow = data.astype(dtype)
+    narrow[large] = rest
+    at = np.repeat(large, whole)
+    return (
+        indptr + np.searchsorted(at, indptr),
+        np.insert(indices, at, indices[at]),
+        np.insert(narrow, at, np.iinfo(dtype).max),
+    )
 
 
 def _lane_order(length: Array) -> NDArray[np.int64]:

@@ -20,5 +20,5 @@
 #include "lanes.h"
 #include "arithmetic.h"
 
-#define TABLE(t) {visit_##t, descend_##t, sums_##t, step_##t, extrapolate_##t, only_gather_dot_##t}
+#define TABLE(t) {visit_##t, descend_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, only_gather_dot_##t}
 const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64)};

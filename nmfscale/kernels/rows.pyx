@@ -32,6 +32,7 @@ cdef extern from "slices.h" nogil:
         int64_t em_longest
         int qp_sweeps
         double qp_tolerance, margin
+        const void *correlation
         int guarded
     ctypedef struct slice_rows:
         const void *start
@@ -44,19 +45,19 @@ cdef extern from "slices.h" nogil:
         double *kkt_start
         double *loglik_end
         double *kkt_end
+    ctypedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
+                                 void *) noexcept nogil
+    ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
+                                   double *, void *) noexcept nogil
     ctypedef struct row_kernels:
-        void (*visit)(const row_problem *, const slice_counts *, const slice_rows *,
-                      void *) noexcept nogil
-        void (*descend)(const row_problem *, const slice_counts *, const slice_rows *,
-                        void *) noexcept nogil
+        move_kernel visit, descend
         void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
         void (*extrapolate)(const row_problem *, int, const void *, const void *, void *, double,
                             double *, double *, int64_t *) noexcept nogil
-        void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *,
-                           void *) noexcept nogil
+        values_kernel correlations, gather_dot
     ctypedef struct level_kernels:
         row_kernels f32, f64
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
@@ -132,6 +133,13 @@ def kept_size(int n_components):
     return n_components * (n_components + 1) // 2
 
 
+def statistics_size(int n_components, int wanted):
+    """Numbers that `sums` adds up and `step` needs for one row."""
+    if wanted == FULL:
+        return kept_size(n_components)
+    return 2 * n_components if wanted == DIAGONAL else n_components
+
+
 cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
     """Where the numbers of a C-contiguous array are; NULL for None."""
     if array is None:
@@ -201,7 +209,7 @@ cdef class RowProblem:
     def __cinit__(self, design, total, int n_components, *, weight=None, moves=None,
                   double floor=1e-10, int em_steps=0, int newton_steps=0,
                   int64_t em_longest=1 << 62, int qp_sweeps=10, double qp_tolerance=1e-4,
-                  double margin=1.0, bint guarded=False):
+                  double margin=1.0, correlation=None, bint guarded=False):
         self.dtype = design.dtype
         self.kernels = &KERNELS.f32 if self.dtype == "float32" else &KERNELS.f64
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
@@ -214,7 +222,10 @@ cdef class RowProblem:
         self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
         self.c.em_longest = em_longest
         self.c.qp_sweeps, self.c.qp_tolerance, self.c.margin = qp_sweeps, qp_tolerance, margin
-        self.keep = (design, total, weight, moves)
+        self.c.correlation = address(
+            correlation, self.dtype, (n_components, n_components), "correlation"
+        )
+        self.keep = (design, total, weight, moves, correlation)
 
 
 cdef class _Rows:
@@ -268,29 +279,29 @@ cdef class Ahead:
 
     `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row.
     """
-    cdef const char *before
+    cdef char *before
     cdef char *ahead
     cdef double momentum
     cdef int64_t n_rows
-    cdef readonly Py_ssize_t n_slices
+    cdef readonly tuple shape
+    cdef readonly object dtype
     cdef Py_ssize_t bytes_each
     cdef object keep
     cdef double[:, ::1] column_sums
     cdef double[::1] change
     cdef int64_t[::1] zeros
 
-    def __cinit__(self, RowProblem problem, int64_t n_rows, before, ahead, double momentum,
+    def __cinit__(self, int64_t n_rows, before, ahead, double momentum,
                   double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
-        self.n_slices = column_sums.shape[0]
-        shape = (self.n_slices * LANES, problem.c.stride)
-        self.before = <const char *>address(before, problem.dtype, shape, "before")
-        self.ahead = <char *>address(ahead, problem.dtype, shape, "ahead")
-        if (column_sums.shape[1] != problem.c.stride or change.shape[0] != self.n_slices
-                or zeros.shape[0] != self.n_slices):
+        cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[1]
+        self.shape, self.dtype = (n_slices * LANES, stride), before.dtype
+        self.before = <char *>address(before, self.dtype, self.shape, "before")
+        self.ahead = <char *>address(ahead, self.dtype, self.shape, "ahead")
+        if change.shape[0] != n_slices or zeros.shape[0] != n_slices:
             raise ValueError("column_sums, change and zeros need one entry a slice")
         self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros
-        self.bytes_each = LANES * problem.c.stride * problem.dtype.itemsize
+        self.bytes_each = LANES * stride * before.itemsize
 
     cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
         problem.kernels.extrapolate(
@@ -301,7 +312,7 @@ cdef class Ahead:
 
     cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
         self.go(problem, s, now)
-        memcpy(<char *>self.before + s * self.bytes_each, now, self.bytes_each)
+        memcpy(self.before + s * self.bytes_each, now, self.bytes_each)
 
 
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
@@ -334,73 +345,65 @@ def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
     With `ahead` the rows go on to there at once, and `ahead.before` takes where they arrived;
     `end` is None.
     """
-    check_design(counts, problem)
-    check_ahead(ahead, counts.n_slices, end)
-    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
-    cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
+    check_ahead(ahead, problem, counts.n_slices * LANES, end)
+    move(problem.kernels.visit, size, counts, problem,
+         _Rows(problem, counts.n_slices, start, end, **rows), ahead, n_threads)
+
+
+def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
+    """EM steps, then coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
+    cdef size_t size = nmfscale_descend_bytes(
+        problem.c.n_components, counts.longest, problem.dtype.itemsize
+    )
+    move(problem.kernels.descend, size, counts, problem,
+         _Rows(problem, counts.n_slices, start, end, **rows), None, n_threads)
+
+
+cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem, _Rows rows,
+              Ahead ahead, int n_threads) except -1:
+    """Run a kernel that moves rows on every slice."""
+    check_design(counts, problem)
+    cdef char *memory = workspace(size + rows.row_bytes, n_threads)
     cdef Py_ssize_t s
     for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
                     num_threads=n_threads):
-        run_visit(counts, problem, all_rows, ahead, s, size,
-                  piece(memory, size + all_rows.row_bytes, threadid()))
+        move_slice(kernel, counts, problem, rows, ahead, s, size,
+                   piece(memory, size + rows.row_bytes, threadid()))
     free(memory)
+    return 0
 
 
-cdef void run_visit(SlicedCounts counts, RowProblem problem, _Rows rows, Ahead ahead, Py_ssize_t s,
-                    size_t size, char *memory) noexcept nogil:
+cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem, _Rows rows,
+                     Ahead ahead, Py_ssize_t s, size_t size, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
     rows.slice(s, &r)
     if ahead is not None:
         r.end = memory + size
-    problem.kernels.visit(&problem.c, &x, &r, memory)
+    kernel(&problem.c, &x, &r, memory)
     if ahead is not None:
         ahead.go_and_keep(problem, s, <const char *>r.end)
 
 
-def check_ahead(Ahead ahead, Py_ssize_t n_slices, end):
+def check_ahead(Ahead ahead, RowProblem problem, Py_ssize_t n_lanes, end):
     """Rows arrive in one place, and every slice of them goes on."""
-    if ahead is not None and (end is not None or ahead.n_slices != n_slices):
+    if ahead is None:
+        return
+    expected = (n_lanes, problem.c.stride)
+    if end is not None or ahead.shape != expected or ahead.dtype != problem.dtype:
         raise ValueError(
-            f"ahead has {ahead.n_slices} slices for {n_slices}, or end was given as well"
+            f"ahead is {ahead.dtype} {ahead.shape} where {problem.dtype} {expected} is needed, "
+            "or end was given as well"
         )
-
-
-def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
-    """EM steps, then coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
-    check_design(counts, problem)
-    cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, end, **rows)
-    cdef size_t size = nmfscale_descend_bytes(
-        problem.c.n_components, counts.longest, problem.dtype.itemsize
-    )
-    cdef char *memory = workspace(size, n_threads)
-    cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
-                    num_threads=n_threads):
-        run_descend(counts, problem, all_rows, s, piece(memory, size, threadid()))
-    free(memory)
-
-
-cdef void run_descend(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
-                      char *memory) noexcept nogil:
-    cdef slice_counts x
-    cdef slice_rows r
-    counts.slice(s, &x)
-    rows.slice(s, &r)
-    problem.kernels.descend(&problem.c, &x, &r, memory)
-
-
-cdef Py_ssize_t n_statistics(int K, int wanted) except -1:
-    return kept_size(K) if wanted == FULL else 2 * K if wanted == DIAGONAL else K
 
 
 def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted,
          Py_ssize_t first, Py_ssize_t last, int n_threads):
     """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h."""
     check_design(counts, problem)
-    cdef Py_ssize_t n_numbers = n_statistics(problem.c.n_components, wanted)
+    cdef Py_ssize_t n_numbers = statistics_size(problem.c.n_components, wanted)
     if out.shape[0] != last - first or out.shape[1] < n_numbers or out.shape[2] != LANES:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if not 0 <= first <= last <= counts.n_slices:
@@ -428,12 +431,13 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize
 def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
          Py_ssize_t first, int n_threads, Ahead ahead=None, **rows):
     """The step of `visit` for slices first:first + len(sums), from sums over all blocks."""
-    check_ahead(ahead, len(start) // LANES, end)
+    check_ahead(ahead, problem, len(start), end)
     cdef Py_ssize_t s, n = sums.shape[0]
-    if sums.shape[2] != LANES or sums.shape[1] < n_statistics(problem.c.n_components, wanted):
+    if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
     cdef _Rows all_rows = _Rows(problem, len(start) // LANES, start, end, **rows)
-    if first + n > len(start) // LANES or (wanted == DIAGONAL and all_rows.n_kept < first + n):
+    if first + n > len(start) // LANES or (
+            wanted == DIAGONAL and not problem.c.correlation and all_rows.n_kept < first + n):
         raise ValueError(f"slices {first}:{first + n} have no rows, or no kept curvature")
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
@@ -456,34 +460,54 @@ cdef void run_step(RowProblem problem, const double *sums, _Rows rows, Ahead ahe
 
 def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):
     """Go on from `now`, for rows that were moved before the momentum was known."""
-    cdef Py_ssize_t s
-    cdef const char *first = <const char *>address(
-        now, problem.dtype, (ahead.n_slices * LANES, problem.c.stride), "now"
-    )
-    for s in prange(ahead.n_slices, nogil=True, schedule="static", num_threads=n_threads):
+    cdef Py_ssize_t s, n_slices = len(now) // LANES
+    cdef const char *first = <const char *>address(now, problem.dtype, ahead.shape, "now")
+    check_ahead(ahead, problem, len(now), None)
+    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
         ahead.go(problem, s, first + s * ahead.bytes_each)
+
+
+def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] out, *,
+                 Py_ssize_t every, int n_threads):
+    """Of every so-many-th slice, its rows' correlations of curvature, and their weight, to `out`.
+
+    One row of `out` a slice: the packed correlations, weighted by the rows' totals, and the sum of
+    the weights.
+    """
+    cdef Py_ssize_t n_sampled = (counts.n_slices + every - 1) // every
+    if out.shape[0] != n_sampled or out.shape[1] != kept_size(problem.c.n_components) + 1:
+        raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
+    values(problem.kernels.correlations, counts, problem, start, &out[0, 0], out.shape[1], every,
+           n_threads)
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):
     """Sum of expected counts over the nonzeros of every row: no other kernel can be faster."""
-    check_design(counts, problem)
     if out.shape[0] != counts.n_slices * LANES:
         raise ValueError("out needs one entry a row")
+    values(problem.kernels.gather_dot, counts, problem, start, &out[0], LANES, 1, n_threads)
+
+
+cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, start, double *out,
+                Py_ssize_t n_each, Py_ssize_t every, int n_threads) except -1:
+    """Run a kernel that writes `n_each` numbers for a slice on every so-many-th slice."""
+    check_design(counts, problem)
     cdef _Rows all_rows = _Rows(problem, counts.n_slices, start, None)
     cdef size_t size = nmfscale_visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
-    cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
+    cdef Py_ssize_t i
+    for i in prange((counts.n_slices + every - 1) // every, nogil=True, schedule="dynamic",
                     num_threads=n_threads):
-        run_gather_dot(counts, problem, all_rows, s, &out[s * LANES],
-                       piece(memory, size, threadid()))
+        values_of_slice(kernel, counts, problem, all_rows, i * every, out + i * n_each,
+                        piece(memory, size, threadid()))
     free(memory)
+    return 0
 
 
-cdef void run_gather_dot(SlicedCounts counts, RowProblem problem, _Rows rows, Py_ssize_t s,
-                         double *out, char *memory) noexcept nogil:
+cdef void values_of_slice(values_kernel kernel, SlicedCounts counts, RowProblem problem,
+                          _Rows rows, Py_ssize_t s, double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
     rows.slice(s, &r)
-    problem.kernels.gather_dot(&problem.c, &x, &r, out, memory)
+    kernel(&problem.c, &x, &r, out, memory)

@@ -30,6 +30,7 @@ typedef struct {
     int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
     double qp_tolerance;           /* in units of log-likelihood */
     double margin;                 /* factor on today's diagonal of kept curvature */
+    const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
     int guarded;                   /* a descent takes the step size of scalar Newton */
 } row_problem;
 
@@ -44,14 +45,16 @@ typedef struct {
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
 } slice_rows;
 
+typedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
+typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
+
 typedef struct {
-    void (*visit)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
-    void (*descend)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
+    move_kernel visit, descend;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const void *before, void *ahead, double momentum,
                         double *column_sums, double *change, int64_t *zeros);
-    void (*gather_dot)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
+    values_kernel correlations, gather_dot;
 } row_kernels;
 
 typedef struct { row_kernels f32, f64; } level_kernels;

@@ -16,11 +16,11 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
 
 from ..data.counts import Counts, as_counts
+from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.monitor import Monitor
 from ..solve.threads import resolve_threads
-from ..solve.updates import Held
 
 Array = NDArray[Any]
 

@@ -4,7 +4,8 @@ One iteration visits the rows, then the columns, each once.  Momentum is k / (k 
 to zero, without undoing anything, when the log-likelihood fell; the log-likelihood is a by-product
 of the next visit of the rows.  From iteration `FRESH_UNTIL` on, curvature is computed every
 `FRESH_EVERY` iterations; in between its correlations are kept and only its diagonal is new, which
-costs little more than a gradient.  A fit in float64 begins in float32.
+costs little more than a gradient.  With many components all rows share their correlations, found
+on a sample of them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 
 from ..kernels import rows as kernels
+from .factor import MINVAL, Array, Held, Report, aligned_copy
 from .monitor import Monitor
 from .objective import Objective
-from .updates import MINVAL, Array, Halves, Held, Report, aligned_copy
+from .updates import SHARED, Halves
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
+# From so many components on, rows share the correlations of their curvature, found by a sample of
+# them every `FRESH_EVERY` iterations: cost is then linear in K.
+SHARED_FROM = 17
 # A column of few counts is far from quadratic: where the columns are whole, those of at most so
 # many nonzeros take an EM step before the Newton step.
 EM_LONGEST = 256
@@ -37,6 +42,7 @@ EM_ABOVE = 1e-4
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
+SEEN = ("loglik_start", "kkt_start")
 
 
 class _Path:
@@ -56,17 +62,20 @@ class _Path:
         self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
         self.columns_whole = len(halves.layout.blocks) == 1
+        self.shared = halves.n_components >= SHARED_FROM
 
-    def steps(self, iteration: int) -> tuple[dict[str, int], dict[str, int]]:
+    def steps(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Say what the next visit of the rows does, and of the columns."""
-        em = {"em_steps": 1}
+        fresh = self.kept_for >= FRESH_EVERY - 1 or self.count == 0
+        em: dict[str, Any] = {"em_steps": 1}
+        renew = {"renew": True} if self.shared and fresh else {}
         if self.careful:
-            return em, em
-        newton: dict[str, int] = {"newton_steps": 1}
-        if iteration >= FRESH_UNTIL - 1:
-            fresh = self.kept_for >= FRESH_EVERY - 1 or self.count == 0
+            return em | renew, em | renew
+        newton: dict[str, Any] = {"newton_steps": 1} | renew
+        if self.shared or iteration >= FRESH_UNTIL - 1:
             self.kept_for = 0 if fresh else self.kept_for + 1
-            newton["curvature"] = kernels.KEEP if fresh else kernels.KEPT
+            kept = kernels.KEEP if fresh else kernels.KEPT
+            newton["curvature"] = SHARED if self.shared else kept
         before = em if self.gain(3) > EM_ABOVE or iteration % 2 == 0 else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
         return before | newton, short | newton
@@ -144,17 +153,17 @@ def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
 
 
 def fit_accelerated(
-    halves: Halves, monitor: Monitor, *, exact_type: Any = None, momentum: bool = True
+    halves: Halves, monitor: Monitor, *, exact_type: Any, momentum: bool = True
 ) -> Halves:
     """Run until the monitor says stop, and hand back in `exact_type`."""
-    exact_type = np.dtype(exact_type or halves.dtype)
+    exact_type = np.dtype(exact_type)
     objective = Objective(halves)
     path = _Path(halves, momentum)
     pending: dict[str, float] = {}
     iteration = 0
     while iteration < monitor.max_iter:
         rows, columns = path.steps(iteration)
-        report = halves.move_rows("visit", path.next["L"], log_start=True, kkt_start=True, **rows)
+        report = halves.move_rows("visit", path.next["L"], report=SEEN, **rows)
         state = objective.at(halves, report)
         if iteration:
             # kkt_factors was seen in the columns' visit one half-step earlier
@@ -169,7 +178,7 @@ def fit_accelerated(
                 continue
             # The last iteration is one of EM: from the best point known it can only rise.
             path.careful, columns = 1, {"em_steps": 1}
-            report = halves.move_rows("visit", path.next["L"], em_steps=1, kkt_start=True)
+            report = halves.move_rows("visit", path.next["L"], em_steps=1, report=SEEN)
         path.advance_rows(halves, report)
         moved = path.advance_columns(halves, columns)
         pending = {
@@ -195,9 +204,7 @@ def record_end(
 ) -> None:
     """Restore exact zeros and complete the last record at the point that is handed back."""
     restore_zeros(halves)
-    report = halves.move_rows(
-        "visit", aligned_copy(halves.L.values), em_steps=1, log_start=True, kkt_start=True
-    )
+    report = halves.move_rows("visit", aligned_copy(halves.L.values), em_steps=1, report=SEEN)
     kkt_factors = halves.move_columns(aligned_copy(halves.F.values), em_steps=1).kkt
     state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted

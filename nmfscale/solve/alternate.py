@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .accelerated import record_end
+from .factor import MINVAL, Array, Report, aligned_copy
 from .monitor import Monitor
 from .objective import Objective
-from .updates import MINVAL, Array, Halves, Report, aligned_copy
+from .updates import Halves
 
 PLAIN_EVERY = 20
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
@@ -116,10 +117,10 @@ class Alternating:
         halves = self.halves
         halves.replace(*start.copy())
         L, F = aligned_copy(start.L), aligned_copy(start.F)
-        rows = halves.move_rows(self.kernel, L, kkt_start=True, **self.options)
+        rows = halves.move_rows(self.kernel, L, report=("kkt_start",), **self.options)
         halves.extrapolate("L", L, plain.L, beta, rows)
         columns = halves.move_whole_columns(
-            self.kernel, F, kkt_start=True, log_end=True, **self.options
+            self.kernel, F, report=("kkt_start", "loglik_end"), **self.options
         )
         halves.extrapolate("F", F, plain.F, 0.0, columns)
         state = self.objective.at(halves, columns)
@@ -145,7 +146,9 @@ class Alternating:
 
     def _state_at(self, pair: Pair) -> dict[str, float]:
         self.halves.replace(*pair)
-        report = self.halves.move_rows("visit", aligned_copy(pair.L), em_steps=1, log_start=True)
+        report = self.halves.move_rows(
+            "visit", aligned_copy(pair.L), em_steps=1, report=("loglik_start",)
+        )
         return self.objective.at(self.halves, report)
 
     def _scaled(self, pair: Pair) -> Pair:

@@ -12,10 +12,11 @@ from ..data.counts import Counts
 from ..kernels import rows as kernels
 from .accelerated import first_type, fit_accelerated
 from .alternate import METHODS, fit_alternating
+from .factor import MINVAL, Held, in_order, lane_order
 from .joint import fit_joint
 from .monitor import Monitor
 from .threads import limit_blas
-from .updates import MINVAL, Halves, Held, in_order, lane_order
+from .updates import Halves
 
 Array = NDArray[Any]
 SOLVERS = ("auto", "joint-em", *METHODS)

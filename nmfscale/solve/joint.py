@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from .accelerated import record_end
+from .factor import aligned_copy
 from .monitor import Monitor
 from .objective import Objective
-from .updates import Halves, aligned_copy
+from .updates import Halves
 
 
 def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
@@ -29,7 +30,7 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
     L, F = aligned_copy(halves.L.values), aligned_copy(halves.F.values)
     pending: dict[str, float] = {}
     for iteration in range(monitor.max_iter):
-        rows = halves.move_rows("visit", L, em_steps=1, log_start=True, kkt_start=True)
+        rows = halves.move_rows("visit", L, em_steps=1, report=("loglik_start", "kkt_start"))
         state = objective.at(halves, rows)
         if iteration:
             monitor.record(**pending | state | {"kkt_loadings": rows.kkt / objective.scale_L})

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
-from .updates import Halves, Report, in_order
+from .factor import Report, in_order
+from .updates import Halves
 
 Array = NDArray[Any]
 _CHUNK = 1 << 20
@@ -74,8 +75,7 @@ def _constants(halves: Halves) -> tuple[float, float]:
     counts, weights = halves.counts, halves.held.weights
     found = halves.layout.count_values() if weights is None else None
     if found is not None:
-        values = np.flatnonzero(found).astype(np.float64)
-        times = found[found > 0].astype(np.float64)
+        values, times = (array.astype(np.float64) for array in found)
         return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
     log_factorials = x_log_x = 0.0
     for start in range(0, counts.nnz, _CHUNK):

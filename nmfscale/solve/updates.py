@@ -8,128 +8,39 @@ depends on the counts alone.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..data.counts import Counts
+from ..data.layout import Block
 from ..kernels import rows as kernels
+from .factor import (
+    LANES,
+    MINVAL,
+    Array,
+    Factor,
+    Held,
+    Report,
+    Totals,
+    in_order,
+    lane_order,
+)  # fmt: skip
 
-Array = NDArray[Any]
-LANES = 16
-MINVAL = 1e-10
 KEPT_FROM = 2
+# A curvature besides those of the kernels: the row's own diagonal, correlations that all rows
+# share, with a margin on the diagonal that makes up for what they do not know of the row.
+SHARED, SHARED_MARGIN = -1, 1.2
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a fit may not move, and what is known beforehand.
+class _Part(NamedTuple):
+    """Statistics of the columns' slices first:last."""
 
-    Attributes
-    ----------
-    topics : ndarray of bool (K,), optional
-        Topics whose factors stay as they were given.
-    features, samples : ndarray of bool (m,) and (n,), optional
-        Rows of F and of L that stay as they were given.
-    weights : ndarray (n,), optional
-        Weight of each sample in the likelihood.
-    prior_factors, prior_loadings : tuple (pseudo, rate), optional
-        Gamma priors (Corollary 2): alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
-    """
-
-    topics: Array | None = None
-    features: Array | None = None
-    samples: Array | None = None
-    weights: Array | None = None
-    prior_factors: tuple[Array, Array] | None = None
-    prior_loadings: tuple[Array, Array] | None = None
-
-
-@dataclass
-class Factor:
-    """One factor in lane order: `values` (lanes, stride), 64-byte aligned, padded at the floor."""
-
-    order: Array
-    n_rows: int
-    n_components: int
-    values: Array
-    held: Array | None = None
-    pseudo: Array | None = None
-    rate: Array | None = None
-
-    @cached_property
-    def movable(self) -> Array:
-        """Lanes with a row that is not held, bool."""
-        real = self.order >= 0
-        return real if self.held is None else real & ~self.held
-
-    def plain(self, values: Array | None = None) -> Array:
-        """Return the factor in the order of the user's rows, (n_rows, K)."""
-        values = self.values if values is None else values
-        out = np.empty((self.n_rows, self.n_components), values.dtype)
-        filled = self.order >= 0
-        out[self.order[filled]] = values[filled, : self.n_components]
-        return out
-
-    def column_sums(self, weights: Array | None = None) -> Array:
-        """Return sums over rows in float64, slice after slice, (stride,)."""
-        values = self.values.astype(np.float64)
-        values[self.order < 0] = 0
-        if weights is not None:
-            values *= weights[:, None]
-        return values.reshape(-1, LANES, values.shape[1]).sum(axis=1).sum(axis=0)
-
-
-@dataclass
-class Report:
-    """What one half-step saw of the point where it started, and how far it went."""
-
-    log_mu: float = math.nan
-    kkt: float = math.nan
-    change: float = 0.0
-    zeros: float = 0.0
-
-
-class _Totals:
-    """What `kernels.Ahead` sums, one entry a slice."""
-
-    def __init__(self, n_slices: int, stride: int):
-        self.sums = np.zeros((n_slices, stride))
-        self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array that starts on a cache line, as the kernels require."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def aligned_copy(values: Array, dtype: Any = None) -> Array:
-    """Return a copy of an array in lane order, in another type if wanted."""
-    out = aligned_empty(values.shape, dtype or values.dtype)
-    out[:] = values
-    return out
-
-
-def lane_order(plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL) -> Array:
-    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding."""
-    out = aligned_empty((len(order), stride), dtype)
-    n_components = plain.shape[1]
-    out[:, n_components:] = 0
-    out[:, :n_components] = plain.astype(dtype, copy=False)[order]
-    out[order < 0, :n_components] = empty
-    return out
-
-
-def in_order(values: Array) -> float:
-    """Sum of one number per lane: lane by lane over slices, then exactly over the 16 lanes."""
-    return math.fsum(values.reshape(-1, LANES).sum(axis=0))
+    first: int
+    last: int
+    wanted: int
+    sums: Array
 
 
 class Halves:
@@ -164,21 +75,12 @@ class Halves:
         self.F = self._factor(
             F, self.layout.column_order, self.held.features, self.held.prior_factors
         )
-        n_columns = counts.shape[1]
-        self._rows, self._columns = [], []
-        for block in self.layout.blocks:
-            rows, columns = block.rows, block.columns
-            self._rows.append(kernels.SlicedCounts(rows.index, rows.count, rows.offset, n_columns))
-            self._columns.append(
-                kernels.SlicedCounts(
-                    columns.index, columns.count, columns.offset, block.last - block.first
-                )
-            )
         self._whole: Any = None
         self.weights = self._in_lanes(self.held.weights)
         self.total_L = self.L.column_sums(self.weights)
         self.total_F = self.F.column_sums()
         self._kept: dict[str, list[Array]] = {}
+        self._shared: dict[str, Array] = {}
 
     def _factor(self, plain: Array, order: Array, held: Array | None, prior: Any) -> Factor:
         values = lane_order(np.maximum(plain, MINVAL), order, self.stride, self.dtype)
@@ -200,10 +102,33 @@ class Halves:
         out[filled] = per_row[self.layout.row_order[filled]]
         return out
 
+    def _rows(self) -> Iterator[tuple[Block, Any]]:
+        """Blocks and their rows, one after the other."""
+        for block in self.layout.blocks:
+            rows = block.rows
+            yield (
+                block,
+                kernels.SlicedCounts(rows.index, rows.count, rows.offset, self.counts.shape[1]),
+            )
+
+    def _columns(self) -> Iterator[tuple[Block, Any]]:
+        """Blocks and their columns, one after the other."""
+        for block in self.layout.blocks:
+            columns = block.columns
+            yield (
+                block,
+                kernels.SlicedCounts(
+                    columns.index, columns.count, columns.offset, block.last - block.first
+                ),
+            )
+
     def problem(
         self, design: Array, total: Array, side: str, first: int | None = None, **options: Any
     ) -> Any:
         """Return the row problem of a side; `first` is where a block's rows of the design begin."""
+        if options.get("curvature") == SHARED:
+            options["correlation"] = self._shared[side].astype(self.dtype)
+        options.pop("curvature", None)
         if side == "F":
             if self.weights is not None and first is not None:
                 options["weight"] = self.weights[first : first + len(design)].astype(self.dtype)
@@ -236,61 +161,88 @@ class Halves:
             ]
         return self._kept[side]
 
+    def _keeping(self, side: str, i: int, curvature: int | None) -> dict[str, Any]:
+        """Say to a kernel where curvature is kept, if it is."""
+        if curvature in (None, SHARED):
+            return {}
+        return {"curvature": self.kept(side)[i], "curvature_mode": curvature}
+
+    def _correlations(self, sliced: Any, problem: Any, start: Array) -> Array:
+        """Add up the correlations of a sample of rows, packed, and their weight.
+
+        A sample whose share falls with K costs no more than the visit.
+        """
+        every = max(1, self.n_components // 4)
+        size = kernels.kept_size(self.n_components) + 1
+        found = np.zeros((-(-sliced.n_slices // every), size))
+        kernels.correlations(sliced, problem, start, found, every=every, n_threads=self.n_threads)
+        return found.sum(axis=0)
+
+    def _share(self, side: str, found: Array) -> None:
+        """Let the next steps share these correlations."""
+        K = self.n_components
+        shared = np.empty((K, K))
+        lower = np.tril_indices(K)
+        shared[lower] = shared.T[lower] = found[:-1] / max(found[-1], 1e-300)
+        np.fill_diagonal(shared, SHARED_MARGIN)
+        self._shared[side] = shared
+
     def move_rows(
-        self, method: str, out: Array, *, curvature: int | None = None, **options: Any
-    ) -> Report:
-        """Update every row of L into `out`, F held; method is "visit" or "descend"."""
-        reports = {
-            name: np.zeros(len(out)) for name in ("log_start", "log_end", "kkt_start", "kkt_end")
-        }
-        wanted = {
-            "log_start": "loglik_start",
-            "log_end": "loglik_end",
-            "kkt_start": "kkt_start",
-            "kkt_end": "kkt_end",
-        }
-        asked = {name: options.pop(name, False) for name in wanted}
+        self, method: str, out: Array, *, report: tuple[str, ...] = (), renew: bool = False,
+        **options: Any,
+    ) -> Report:  # fmt: skip
+        """Update every row of L into `out`, F held.
+
+        Parameters
+        ----------
+        method : {"visit", "descend"}
+            The kernel.
+        report : tuple of {"loglik_start", "kkt_start"}
+            What to report.
+        curvature : {SHARED, kernels.KEEP, kernels.KEPT}, optional
+            Where the curvature of a second-order step is from; by default it is the row's own.
+        renew : bool
+            Whether later steps share the correlations found here.
+        **options
+            Of `kernels.RowProblem`.
+        """
+        seen = {name: np.zeros(len(out)) for name in report}
         problem = self.problem(self.F.values, self.total_F, "L", **options)
-        for i, (block, sliced) in enumerate(zip(self.layout.blocks, self._rows, strict=True)):
+        found = []
+        for i, (block, sliced) in enumerate(self._rows()):
             here = slice(block.first, block.last)
-            arrays: dict[str, Any] = {wanted[n]: reports[n][here] for n in wanted if asked[n]}
-            if self.L.pseudo is not None and self.L.rate is not None:
-                arrays |= {"pseudo": self.L.pseudo[here], "rate": self.L.rate[here]}
-            if curvature is not None:
-                arrays |= {"curvature": self.kept("L")[i], "curvature_mode": curvature}
+            start = self.L.values[here]
+            arrays = {name: array[here] for name, array in seen.items()} | self.L.prior(here)
+            arrays |= self._keeping("L", i, options.get("curvature"))
+            if renew:
+                found.append(self._correlations(sliced, problem, start))
             getattr(kernels, method)(
-                sliced, problem, self.L.values[here], out[here], n_threads=self.n_threads, **arrays
+                sliced, problem, start, out[here], n_threads=self.n_threads, **arrays
             )
-        return self._report(self.L, out, reports, asked, self.weights)
+        if renew:
+            self._share("L", np.sum(found, axis=0))
+        return self._report(self.L, out, seen, self.weights)
 
     def move_columns(
-        self,
-        out: Array,
-        *,
-        ahead: Array | None = None,
-        momentum: float = 0.0,
-        curvature: int | None = None,
-        **options: Any,
+        self, out: Array, *, ahead: Array | None = None, momentum: float = 0.0, **options: Any
     ) -> Report:
         """Update every row of F into `out`, L held, from statistics summed over row blocks.
 
         With `ahead` (which may be F's memory) F goes on to there, with momentum, as `extrapolate`
-        would from `out`, where the plain point before the update is found.
+        would from `out`, where the plain point before the update is found. Options as in
+        `move_rows`.
         """
         factor, kkt = self.F, np.zeros(len(out))
-        arrays: dict[str, Any] = {"kkt_start": kkt}
-        if factor.pseudo is not None and factor.rate is not None:
-            arrays |= {"pseudo": factor.pseudo, "rate": factor.rate}
+        arrays: dict[str, Any] = {"kkt_start": kkt} | factor.prior()
         if ahead is None:
-            self._visit_columns(out, curvature, arrays, options)
-            return self._report(factor, out, {"kkt_start": kkt}, {"kkt_start": True}, None)
+            self._visit_columns(out, arrays, **options)
+            return self._report(factor, out, {"kkt_start": kkt}, None)
         stay = None if factor.held is None else factor.values[factor.held]
-        totals = _Totals(len(out) // LANES, self.stride)
-        problem = self.problem(self.L.values, self.total_L, "F")
+        totals = Totals(len(out) // LANES, self.stride)
         arrays["ahead"] = kernels.Ahead(
-            problem, factor.n_rows, out, ahead, momentum, totals.sums, totals.change, totals.zeros
+            factor.n_rows, out, ahead, momentum, totals.sums, totals.change, totals.zeros
         )
-        self._visit_columns(None, curvature, arrays, options)
+        self._visit_columns(None, arrays, **options)
         factor.values = ahead
         if stay is not None:
             out[factor.held] = ahead[factor.held] = stay
@@ -299,88 +251,95 @@ class Halves:
         return report
 
     def _visit_columns(
-        self, out: Array | None, curvature: int | None, arrays: Any, options: Any
+        self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
     ) -> None:
-        if len(self._columns) > 1:
-            self._step_from_sums(out, curvature, arrays, options)
+        if len(self.layout.blocks) > 1:
+            self._step_from_sums(out, arrays, renew=renew, **options)
             return
         problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
-        if curvature is not None:
-            arrays |= {"curvature": self.kept("F")[0], "curvature_mode": curvature}
-        kernels.visit(
-            self._columns[0], problem, self.F.values, out, n_threads=self.n_threads, **arrays
-        )
+        arrays |= self._keeping("F", 0, options.get("curvature"))
+        for _, sliced in self._columns():
+            found = self._correlations(sliced, problem, self.F.values) if renew else None
+            kernels.visit(sliced, problem, self.F.values, out, n_threads=self.n_threads, **arrays)
+        if found is not None:
+            self._share("F", found)
 
     def _step_from_sums(
-        self, out: Array | None, curvature: int | None, arrays: Any, options: Any
+        self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
     ) -> None:
-        """Sum each block's share in float64, block after block, then step, part by part."""
-        K, n_slices = self.n_components, len(self.F.values) // LANES
-        n_kept = len(self.kept("F")[0]) if curvature is not None else 0
-        step = max(1, (1 << 22) // (LANES * kernels.kept_size(K)))
-        cuts = sorted({*range(0, n_slices, step), n_kept, n_slices})
-        for first, last in zip(cuts[:-1], cuts[1:], strict=True):
-            full = (
-                kernels.SUM_DIAGONAL
-                if last <= n_kept and curvature == kernels.KEPT
-                else kernels.SUM_FULL
-            )
-            wanted = full if options.get("newton_steps") else kernels.SUM_GRADIENT
-            size = {
-                kernels.SUM_FULL: kernels.kept_size(K),
-                kernels.SUM_DIAGONAL: 2 * K,
-                kernels.SUM_GRADIENT: K,
-            }[wanted]
-            sums = np.zeros((last - first, size, LANES))
-            for block, sliced in zip(self.layout.blocks, self._columns, strict=True):
-                design = self.L.values[block.first : block.last]
-                problem = self.problem(design, self.total_L, "F", block.first, **options)
+        """Sum each block's share in float64, block after block, then step."""
+        curvature = options.get("curvature")
+        parts = self._parts(curvature, bool(options.get("newton_steps")))
+        found = []
+        for block, sliced in self._columns():
+            design = self.L.values[block.first : block.last]
+            problem = self.problem(design, self.total_L, "F", block.first, **options)
+            if renew:
+                found.append(self._correlations(sliced, problem, self.F.values))
+            for part in parts:
                 kernels.sums(
-                    sliced, problem, self.F.values, sums,
-                    wanted=wanted, first=first, last=last, n_threads=self.n_threads,
+                    sliced, problem, self.F.values, part.sums, wanted=part.wanted,
+                    first=part.first, last=part.last, n_threads=self.n_threads,
                 )  # fmt: skip
-            problem = self.problem(self.L.values, self.total_L, "F", None, **options)
-            kept = {}
-            if curvature is not None and last <= n_kept:
-                kept = {"curvature": self.kept("F")[0]}
+        problem = self.problem(self.L.values, self.total_L, "F", None, **options)
+        if curvature not in (None, SHARED):
+            arrays |= {"curvature": self.kept("F")[0]}
+        for part in parts:
             kernels.step(
-                problem, sums, self.F.values, out,
-                wanted=wanted, first=first, n_threads=self.n_threads, **arrays, **kept,
+                problem, part.sums, self.F.values, out, wanted=part.wanted, first=part.first,
+                n_threads=self.n_threads, **arrays,
             )  # fmt: skip
+        if renew:
+            self._share("F", np.sum(found, axis=0))
 
-    def move_whole_columns(self, method: str, out: Array, **options: Any) -> Report:
+    def _parts(self, curvature: int | None, newton: bool) -> list[_Part]:
+        """Room for the statistics: fewer for columns whose curvature is kept or shared."""
+        n_slices = len(self.F.values) // LANES
+        n_diagonal = 0
+        if curvature == SHARED:
+            n_diagonal = n_slices
+        elif curvature is not None:
+            n_diagonal = len(self.kept("F")[0])
+        diagonal = curvature in (SHARED, kernels.KEPT)
+        wanted = [kernels.SUM_DIAGONAL if diagonal else kernels.SUM_FULL, kernels.SUM_FULL]
+        if not newton:
+            wanted = [kernels.SUM_GRADIENT] * 2
+        parts = []
+        for first, last, kind in ((0, n_diagonal, wanted[0]), (n_diagonal, n_slices, wanted[1])):
+            size = kernels.statistics_size(self.n_components, kind)
+            if last > first:
+                parts.append(_Part(first, last, kind, np.zeros((last - first, size, LANES))))
+        return parts
+
+    def move_whole_columns(
+        self, method: str, out: Array, *, report: tuple[str, ...] = (), **options: Any
+    ) -> Report:
         """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
         if self._whole is None:
             whole = self.layout.whole_columns
             self._whole = kernels.SlicedCounts(
                 whole.index, whole.count, whole.offset, len(self.layout.row_order)
             )
-        wanted = {"log_end": "loglik_end", "kkt_start": "kkt_start"}
-        asked = {name: options.pop(name, False) for name in wanted}
-        reports = {name: np.zeros(len(out)) for name in wanted}
-        arrays = {wanted[name]: reports[name] for name in wanted if asked[name]}
-        if self.F.pseudo is not None and self.F.rate is not None:
-            arrays |= {"pseudo": self.F.pseudo, "rate": self.F.rate}
+        seen = {name: np.zeros(len(out)) for name in report}
         problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
         getattr(kernels, method)(
-            self._whole, problem, self.F.values, out, n_threads=self.n_threads, **arrays
-        )
-        return self._report(self.F, out, reports, asked, None)
+            self._whole, problem, self.F.values, out, n_threads=self.n_threads,
+            **seen, **self.F.prior(),
+        )  # fmt: skip
+        return self._report(self.F, out, seen, None)
 
     def _report(
-        self, factor: Factor, out: Array, values: Any, asked: Any, weights: Array | None
+        self, factor: Factor, out: Array, seen: dict[str, Array], weights: Array | None
     ) -> Report:
         """Add up what the lanes reported; rows that are held go back to where they were."""
         if factor.held is not None:
             out[factor.held] = factor.values[factor.held]
         report = Report()
-        for name in ("log_start", "log_end"):
-            if asked.get(name):  # lanes without a row have no counts and add nothing
-                log_mu = values[name] if weights is None else values[name] * weights
-                report.log_mu = in_order(log_mu)
-        for name in ("kkt_start", "kkt_end"):
-            if asked.get(name):
-                report.kkt = float(values[name].max(where=factor.movable, initial=0.0))
+        for name, values in seen.items():
+            if name.startswith("loglik"):  # lanes without a row have no counts and add nothing
+                report.log_mu = in_order(values if weights is None else values * weights)
+            else:
+                report.kkt = float(values.max(where=factor.movable, initial=0.0))
         return report
 
     def extrapolate(
@@ -398,13 +357,13 @@ class Halves:
         """
         factor = self.L if side == "L" else self.F
         factor.values = factor.values if out is None else out
-        totals = _Totals(len(now) // LANES, self.stride)
+        totals = Totals(len(now) // LANES, self.stride)
         problem = self.problem(now, np.zeros(self.stride), side)
         blocks = [(b.first, b.last, b.stop - b.start) for b in self.layout.blocks]
         for first, last, n_rows in blocks if side == "L" else [(0, len(now), factor.n_rows)]:
             here, slices = slice(first, last), slice(first // LANES, last // LANES)
             ahead = kernels.Ahead(
-                problem, n_rows, before[here], factor.values[here], momentum,
+                n_rows, before[here], factor.values[here], momentum,
                 totals.sums[slices], totals.change[slices], totals.zeros[slices],
             )  # fmt: skip
             kernels.extrapolate(problem, now[here], ahead, n_threads=self.n_threads)
@@ -412,7 +371,7 @@ class Halves:
             factor.values[factor.held] = now[factor.held]
         self._arrive(side, totals, report)
 
-    def _arrive(self, side: str, totals: _Totals, report: Report) -> None:
+    def _arrive(self, side: str, totals: Totals, report: Report) -> None:
         """Take note of the column sums where a factor has arrived, and of how far it went."""
         factor = self.L if side == "L" else self.F
         weights = self.weights if side == "L" else None
@@ -446,20 +405,6 @@ class Halves:
         other = object.__new__(Halves)
         other.__dict__.update(self.__dict__)
         other.dtype = np.dtype(dtype)
-        for side in ("L", "F"):
-            mine = getattr(self, side)
-            theirs = Factor(
-                mine.order,
-                mine.n_rows,
-                mine.n_components,
-                aligned_copy(mine.values, dtype),
-                mine.held,
-            )
-            if mine.pseudo is not None:
-                theirs.pseudo, theirs.rate = (
-                    aligned_copy(mine.pseudo, dtype),
-                    aligned_copy(mine.rate, dtype),
-                )
-            setattr(other, side, theirs)
+        other.L, other.F = self.L.as_type(dtype), self.F.as_type(dtype)
         other.total_L, other.total_F = other.L.column_sums(other.weights), other.F.column_sums()
         return other

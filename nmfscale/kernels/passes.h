@@ -1,0 +1,292 @@
+/* Passes over the counts of one slice: what steps are made of, for one REAL and one instruction set (see lanes.h).
+ *
+ * Letters: b the rows that move (K coordinates), a a row of the held factor, y a count, mu = a . b,
+ * g = total - sum y a / mu the gradient, H = sum y a a' / mu^2 the curvature (lower triangle, row by row).
+ */
+
+#define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when all of a row is zero */
+#define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
+#define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
+
+/* A tile of steps: where to gather from, counts, and what multiplies the gathered rows. */
+typedef struct {
+    uint32_t at[TILE * WIDTH] ALIGNED;
+    REAL y[TILE * WIDTH] ALIGNED;
+    VEC r[TILE];
+} NAME(tile);
+
+/* Workspace of a slice, in vectors: b, g, d (K each, padded), the gathered tile, H. */
+#define WORK_B(w) ((VEC *)(w))
+#define WORK_G(w) (WORK_B(w) + p->stride)
+#define WORK_D(w) (WORK_G(w) + p->stride)
+#define WORK_A(w) (WORK_D(w) + p->stride)
+#define WORK_H(w) (WORK_A(w) + TILE * p->stride)
+
+INLINE void NAME(load_rows)(const REAL *rows, int lane0, int stride, VEC *b)
+{
+    uint32_t at[WIDTH];
+    for (int j = 0; j < WIDTH; j++)
+        at[j] = (uint32_t)((lane0 + j) * stride);
+    for (int k = 0; k < stride; k += GROUP)
+        NAME(gather4)(rows + k, at, b + k);
+}
+
+INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
+{
+    for (int k = 0; k < stride; k += GROUP) {
+        REAL buffer[GROUP][WIDTH] ALIGNED;
+        for (int i = 0; i < GROUP; i++)
+            STORE(buffer[i], b[k + i]);
+        for (int j = 0; j < WIDTH; j++)
+            for (int i = 0; i < GROUP; i++)
+                rows[(int64_t)(lane0 + j) * stride + k + i] = buffer[i][j];
+    }
+}
+
+#define DECODE(INDEX, COUNT, WIDEN_INDEX, CONVERT)                                                                       \
+    do {                                                                                                                  \
+        const INDEX *ix = (const INDEX *)s->index + q * LANES + lane0;                                                    \
+        const COUNT *x = (const COUNT *)s->count + q * LANES + lane0;                                                     \
+        for (size_t line = 0; line < TILE * LANES * sizeof(INDEX); line += 64)                                            \
+            __builtin_prefetch((const char *)(ix + 2 * TILE * LANES) + line);                                             \
+        for (size_t line = 0; line < TILE * LANES * sizeof(COUNT); line += 64)                                            \
+            __builtin_prefetch((const char *)(x + 2 * TILE * LANES) + line);                                              \
+        for (int t = 0; t < n; t++) {                                                                                     \
+            NAME(ints) at = WIDEN_INDEX(ix + t * LANES) * stride;                                                         \
+            NAME(reals) y = CONVERT(x + t * LANES);                                                                       \
+            memcpy(out->at + t * WIDTH, &at, sizeof at);                                                                  \
+            memcpy(out->y + t * WIDTH, &y, sizeof y);                                                                     \
+        }                                                                                                                 \
+    } while (0)
+
+/* Counts and positions of n steps from step q in working types; the tile after the next is on its way from memory. */
+static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q, int n, int lane0, NAME(tile) *out)
+{
+    const int32_t stride = p->stride;
+    switch (s->count_kind + 4 * (s->index_bytes == 4)) {
+    case 0: DECODE(uint16_t, uint8_t, NAME(ints_of_16), NAME(reals_of_8)); break;
+    case 1: DECODE(uint16_t, uint16_t, NAME(ints_of_16), NAME(reals_of_16)); break;
+    case 2: DECODE(uint16_t, float, NAME(ints_of_16), NAME(reals_of_float)); break;
+    case 3: DECODE(uint16_t, double, NAME(ints_of_16), NAME(reals_of_double)); break;
+    case 4: DECODE(int32_t, uint8_t, NAME(ints_of_32), NAME(reals_of_8)); break;
+    case 5: DECODE(int32_t, uint16_t, NAME(ints_of_32), NAME(reals_of_16)); break;
+    case 6: DECODE(int32_t, float, NAME(ints_of_32), NAME(reals_of_float)); break;
+    default: DECODE(int32_t, double, NAME(ints_of_32), NAME(reals_of_double));
+    }
+    if (p->weight)
+        for (int t = 0; t < n * WIDTH; t++)
+            out->y[t] *= ((const REAL *)p->weight)[out->at[t] / (uint32_t)stride];
+}
+
+/* Gathers one step into a and returns mu = a . b, summed in two chains. */
+INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int K)
+{
+    VEC even = SET1(MU_MIN), odd = SET1(0);
+    UNROLL for (int k = 0; k < K; k += 2 * GROUP) {
+        VEC z[2 * GROUP];
+        const int n = k + GROUP < K ? 2 * GROUP : GROUP;
+        if (n == GROUP)
+            NAME(gather4)(design + k, at, z);
+        else
+            NAME(gather8)(design + k, at, z);
+        UNROLL for (int i = 0; i < n; i += 2) {
+            if (k + i < K)
+                even = FMA(b[k + i], z[i], even), a[k + i] = z[i];
+            if (k + i + 1 < K)
+                odd = FMA(b[k + i + 1], z[i + 1], odd), a[k + i + 1] = z[i + 1];
+        }
+    }
+    return even + odd;
+}
+
+/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles */
+INLINE void NAME(add_log)(VEC sum, int lane0, double *loglik)
+{
+    REAL lanes[WIDTH] ALIGNED;
+    STORE(lanes, sum);
+    for (int j = 0; j < WIDTH; j++)
+        loglik[lane0 + j] += lanes[j];
+}
+
+/* H_kk += sum_t a_tk^2 */
+INLINE void NAME(add_squares)(int n, int stride, const VEC *A, VEC *H)
+{
+    for (int k = 0; k < stride; k++) {
+        VEC h = H[k];
+        for (int t = 0; t < n; t++)
+            h = FMA(A[t * stride + k], A[t * stride + k], h);
+        H[k] = h;
+    }
+}
+
+/* num_k += sum_t r_t a_tk */
+INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const VEC *r, const VEC *A, VEC *num)
+{
+    UNROLL for (int k = 0; k < n_components; k += GROUP) {
+        VEC n0 = num[k], n1 = num[k + 1], n2 = num[k + 2], n3 = num[k + 3];
+        for (int t = 0; t < n; t++) {
+            const VEC *a = A + t * stride + k;
+            n0 = FMA(r[t], a[0], n0), n1 = FMA(r[t], a[1], n1), n2 = FMA(r[t], a[2], n2), n3 = FMA(r[t], a[3], n3);
+        }
+        num[k] = n0, num[k + 1] = n1, num[k + 2] = n2, num[k + 3] = n3;
+    }
+}
+
+/* H[k, l] += sum_t A_tk A_tl for rows k0 <= k < k0 + rows, columns l0 <= l < l0 + cols of the lower triangle. */
+INLINE void NAME(curvature_tile)(int n, int stride, const VEC *A, VEC *H, int k0, int l0, const int rows, const int cols,
+                                 const int gap)
+{
+    VEC c[GROUP][GROUP];
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < cols; j++)
+            if (j <= i + gap)
+                c[i][j] = H[PACKED(k0 + i, l0 + j)];
+    for (int t = 0; t < n; t++) {
+        const VEC *a = A + t * stride;
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int j = 0; j < cols; j++)
+                if (j <= i + gap)
+                    c[i][j] = FMA(a[k0 + i], a[l0 + j], c[i][j]);
+    }
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < cols; j++)
+            if (j <= i + gap)
+                H[PACKED(k0 + i, l0 + j)] = c[i][j];
+}
+
+/* One band of the lower triangle: rows k0 .. k0 + rows; with 16 registers the tiles are two columns wide. */
+INLINE void NAME(curvature_band)(int n, int stride, const VEC *A, VEC *H, int k0, const int rows)
+{
+#if LEVEL == 3
+    for (int l0 = 0; l0 < k0; l0 += GROUP)
+        NAME(curvature_tile)(n, stride, A, H, k0, l0, rows, GROUP, GROUP);
+    NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows, 0);
+#else
+    for (int l0 = 0; l0 < k0; l0 += 2)
+        NAME(curvature_tile)(n, stride, A, H, k0, l0, rows, 2, GROUP);
+    NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows < 2 ? 1 : 2, 0);
+    if (rows > 2)
+        NAME(curvature_tile)(n, stride, A, H, k0, k0 + 2, rows, rows - 2, -2);
+#endif
+}
+
+static void NAME(add_curvature)(int n, int n_components, int stride, const VEC *A, VEC *H)
+{
+    for (int k0 = 0; k0 + GROUP <= n_components; k0 += GROUP)
+        NAME(curvature_band)(n, stride, A, H, k0, GROUP);
+    const int k0 = n_components / GROUP * GROUP;
+    switch (n_components - k0) {
+    case 1: NAME(curvature_band)(n, stride, A, H, k0, 1); break;
+    case 2: NAME(curvature_band)(n, stride, A, H, k0, 2); break;
+    case 3: NAME(curvature_band)(n, stride, A, H, k0, 3); break;
+    }
+}
+
+/* num = H b: sum y a a'b / mu^2 = sum y a / mu, all terms positive */
+INLINE void NAME(numerators)(const VEC *H, const VEC *b, VEC *num, const int K)
+{
+    UNROLL for (int k = 0; k < K; k++) {
+        VEC sum = SET1(0);
+        UNROLL for (int l = 0; l < k; l++)
+            sum = FMA(H[PACKED(k, l)], b[l], sum);
+        UNROLL for (int l = k; l < K; l++)
+            sum = FMA(H[PACKED(l, k)], b[l], sum);
+        num[k] = sum;
+    }
+}
+
+/* Pass over the slice at b for K components: num = sum y a / mu or, where H is wanted, H = sum y a a' / mu^2 from a
+ * scaled copy of the gathered rows, a sqrt(y) / mu, and num from H; adds the log-likelihood when asked.  With K known to
+ * the compiler the gathered row stays in registers: stores between the scattered loads cost twice what they seem to. */
+INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A, VEC *H,
+                       double *loglik, const int wanted, const int K, const int small)
+{
+    const int stride = (K + GROUP - 1) / GROUP * GROUP;
+    const REAL *design = p->design;
+    NAME(tile) tile;
+    VEC registers[small ? stride : 1], sum[small ? stride : 1], square[small ? stride : 1];
+    for (int k = 0; k < stride; k++)
+        *(small ? sum + k : num + k) = SET1(0);
+    for (int k = 0; small && k < stride; k++)
+        square[k] = SET1(0);
+    for (int h = 0; h < (wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? stride : 0); h++)
+        H[h] = SET1(0);
+    for (int64_t q = 0; q < s->n_steps; q += TILE) {
+        const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+        VEC log_sum = SET1(0);
+        NAME(decode)(p, s, q, n, lane0, &tile);
+        for (int t = 0; t < n; t++) {
+            VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
+            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
+            VEC r = y / mu;
+            if (loglik)
+                log_sum = FMA(y, NAME(vlog)(mu), log_sum);
+            if (wanted != GRADIENT) {
+                r = VSQRT(y);
+                VEC w = r / mu;
+                UNROLL for (int k = 0; k < K; k++)
+                    a[k] *= w;
+            }
+            if (!small)
+                tile.r[t] = r;
+            else
+                UNROLL for (int k = 0; k < K; k++) {
+                    if (wanted == FULL)
+                        A[t * stride + k] = a[k];
+                    else
+                        sum[k] = FMA(r, a[k], sum[k]);
+                    if (wanted == DIAGONAL)
+                        square[k] = FMA(a[k], a[k], square[k]);
+                }
+        }
+        if (loglik)
+            NAME(add_log)(log_sum, lane0, loglik);
+        if (!small && wanted != FULL)
+            NAME(add_numerators)(n, K, stride, tile.r, A, num);
+        if (!small && wanted == DIAGONAL)
+            NAME(add_squares)(n, stride, A, H);
+        if (wanted == FULL)
+            NAME(add_curvature)(n, K, stride, A, H);
+    }
+    if (wanted == FULL)
+        NAME(numerators)(H, b, num, K);
+    for (int k = 0; small && wanted != FULL && k < stride; k++)
+        num[k] = sum[k];
+    for (int k = 0; small && wanted == DIAGONAL && k < stride; k++)
+        H[k] = square[k];
+}
+
+#define PASS_CASE(K)                                                                                                      \
+    case K: NAME(pass)(p, s, lane0, b, num, A, H, loglik, WANTED, K, 1); break;
+#define PASS_BODY                                                                                                         \
+    switch (p->n_components) {                                                                                            \
+        PASS_CASE(1) PASS_CASE(2) PASS_CASE(3) PASS_CASE(4) PASS_CASE(5) PASS_CASE(6) PASS_CASE(7) PASS_CASE(8)           \
+        PASS_CASE(9) PASS_CASE(10) PASS_CASE(11) PASS_CASE(12)                                                            \
+    default: NAME(pass)(p, s, lane0, b, num, A, H, loglik, WANTED, p->n_components, 0);                                   \
+    }
+
+/* The pass with the number of components known to the compiler where that is small. */
+static void NAME(gradient_pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A,
+                                double *loglik)
+{
+    VEC *const H = NULL;
+#define WANTED GRADIENT
+    PASS_BODY
+#undef WANTED
+}
+
+static void NAME(newton_pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A,
+                              VEC *H, double *loglik)
+{
+#define WANTED FULL
+    PASS_BODY
+#undef WANTED
+}
+
+static void NAME(diagonal_pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A,
+                                VEC *H, double *loglik)
+{
+#define WANTED DIAGONAL
+    PASS_BODY
+#undef WANTED
+}

@@ -1,0 +1,189 @@
+/* Steps of the rows of one slice, from what a pass over the counts summed. */
+
+/* g_k = total_k + rate_k - num_k - pseudo_k / b_k  (Corollary 2: a Gamma prior adds pseudo-counts and a rate) */
+INLINE void NAME(gradient)(const row_problem *p, const slice_rows *rows, int lane0, const VEC *b, const VEC *num, VEC *g)
+{
+    const REAL *total = p->total;
+    for (int k = 0; k < p->n_components; k++)
+        g[k] = SET1(total[k]) - num[k];
+    if (rows->pseudo) {
+        VEC *extra = g + 2 * p->stride;                   /* the tile of gathered rows is free between passes */
+        NAME(load_rows)(rows->rate, lane0, p->stride, extra);
+        for (int k = 0; k < p->n_components; k++)
+            g[k] += extra[k];
+        NAME(load_rows)(rows->pseudo, lane0, p->stride, extra);
+        for (int k = 0; k < p->n_components; k++)
+            g[k] -= extra[k] / b[k];
+    }
+}
+
+/* max_k |b_k g_k|, the KKT residual of a row */
+INLINE void NAME(put_kkt)(const row_problem *p, int lane0, const VEC *b, const VEC *g, double *kkt)
+{
+    VEC worst = SET1(0);
+    REAL lanes[WIDTH] ALIGNED;
+    for (int k = 0; k < p->n_components; k++) {
+        VEC residual = VABS(b[k] * g[k]);
+        if (p->moves)
+            residual *= SET1(((const REAL *)p->moves)[k]);
+        worst = VMAX(worst, residual);
+    }
+    STORE(lanes, worst);
+    for (int j = 0; j < WIDTH; j++)
+        kkt[lane0 + j] = lanes[j];
+}
+
+/* b_k <- b_k (num_k + pseudo_k / b_k) / (total_k + rate_k), written with the gradient: b (1 - g / (total + rate)) */
+INLINE void NAME(em_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, const VEC *num, VEC *extra)
+{
+    const REAL *total = p->total, *moves = p->moves;
+    const VEC least = SET1((REAL)p->floor);
+    if (!rows->pseudo) {
+        for (int k = 0; k < p->n_components; k++)
+            if (!moves || moves[k] != 0)
+                b[k] = VMAX(b[k] * (num[k] / SET1(total[k])), least);
+        return;
+    }
+    NAME(load_rows)(rows->pseudo, lane0, p->stride, extra);
+    for (int k = 0; k < p->n_components; k++)
+        if (!moves || moves[k] != 0)
+            b[k] = FMA(b[k], num[k], extra[k]);
+    NAME(load_rows)(rows->rate, lane0, p->stride, extra);
+    for (int k = 0; k < p->n_components; k++)
+        if (!moves || moves[k] != 0)
+            b[k] = VMAX(b[k] / (SET1(total[k]) + extra[k]), least);
+}
+
+/* min over d >= -b of g'd + d'Hd / 2 by coordinate descent; a row stops by its own decrease, so that its
+ * numbers do not depend on its neighbours. */
+INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, const VEC *H, VEC *d, VEC *g, VEC *inverse,
+                     const int K)
+{
+    const REAL *moves = p->moves;
+    const VEC enough = SET1((REAL)p->qp_tolerance);
+    VEC live = SET1(1);
+    UNROLL for (int k = 0; k < K; k++) {
+        d[k] = SET1(0), g[k] = gradient[k];
+        inverse[k] = SET1(moves ? moves[k] : 1) / (H[PACKED(k, k)] + SET1((REAL)1e-12));
+    }
+    for (int sweep = 0; sweep < p->qp_sweeps; sweep++) {
+        VEC most = SET1(0);
+        UNROLL for (int k = 0; k < K; k++) {
+            VEC e = (VMAX(FNMA(g[k], inverse[k], d[k]), SET1(0) - b[k]) - d[k]) * live;
+            d[k] += e;
+            UNROLL for (int l = 0; l < k; l++)
+                g[l] = FMA(e, H[PACKED(k, l)], g[l]);
+            UNROLL for (int l = k; l < K; l++)
+                g[l] = FMA(e, H[PACKED(l, k)], g[l]);
+            most = VMAX(most, e * e * H[PACKED(k, k)]);
+        }
+        live *= AT_LEAST(most, enough);
+        if (!ANY(live))
+            break;
+    }
+}
+
+#define QP_CASE(K)                                                                                                        \
+    case K: {                                                                                                             \
+        VEC dk[K], gk[K], inverse[K];                                                                                     \
+        NAME(qp)(p, b, g, H, dk, gk, inverse, K);                                                                         \
+        for (int k = 0; k < K; k++)                                                                                       \
+            d[k] = dk[k];                                                                                                 \
+        break;                                                                                                            \
+    }
+
+/* b <- max(b + d, floor) with d from the quadratic model. */
+static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, const VEC *g, VEC *H, VEC *d)
+{
+    VEC *spare = d + p->stride;                           /* the tile of gathered rows is free between passes */
+    if (rows->pseudo) {
+        NAME(load_rows)(rows->pseudo, lane0, p->stride, spare);
+        for (int k = 0; k < p->n_components; k++)
+            H[PACKED(k, k)] += spare[k] / (b[k] * b[k]);
+    }
+    switch (p->n_components) {
+        QP_CASE(1) QP_CASE(2) QP_CASE(3) QP_CASE(4) QP_CASE(5) QP_CASE(6) QP_CASE(7) QP_CASE(8) QP_CASE(9)
+        QP_CASE(10) QP_CASE(11) QP_CASE(12)
+    default:
+        NAME(qp)(p, b, g, H, d, spare, spare + p->stride, p->n_components);
+    }
+    for (int k = 0; k < p->n_components; k++)
+        b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
+}
+
+/* Kept curvature is float whatever REAL is: it only shapes a step. */
+static void NAME(keep_curvature)(int n, int lane0, const VEC *H, float *kept)
+{
+    for (int h = 0; h < n; h++) {
+        REAL lanes[WIDTH] ALIGNED;
+        STORE(lanes, H[h]);
+        for (int j = 0; j < WIDTH; j++)
+            kept[h * LANES + lane0 + j] = (float)lanes[j];
+    }
+}
+
+/* Kept curvature brought up to date: its correlations, today's diagonal (which stands in H[0 .. K)). */
+static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const float *kept, VEC *scale, double margin)
+{
+    for (int k = n_components - 1; k >= 0; k--) {
+        REAL lanes[WIDTH] ALIGNED;
+        for (int j = 0; j < WIDTH; j++)
+            lanes[j] = (REAL)kept[PACKED(k, k) * LANES + lane0 + j];
+        VEC now = H[k];
+        scale[k] = VSQRT(now / (LOAD(lanes) + SET1((REAL)1e-30)));
+        H[PACKED(k, k)] = now * SET1((REAL)margin);
+    }
+    for (int k = 0; k < n_components; k++)
+        for (int l = 0; l < k; l++) {
+            REAL lanes[WIDTH] ALIGNED;
+            for (int j = 0; j < WIDTH; j++)
+                lanes[j] = (REAL)kept[PACKED(k, l) * LANES + lane0 + j];
+            H[PACKED(k, l)] = LOAD(lanes) * scale[k] * scale[l];
+        }
+}
+
+/* The second-order step whose curvature is D^(1/2) C D^(1/2), D the row's own diagonal h, C the correlation that all rows
+ * share: with e = D^(1/2) d, min over e >= -D^(1/2) b of (D^(-1/2) g)'e + e'Ce / 2 by coordinate descent. */
+static void NAME(shared_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, VEC *g, VEC *h, VEC *d)
+{
+    const int K = p->n_components;
+    const REAL *C = p->correlation, *moves = p->moves;
+    const VEC enough = SET1((REAL)p->qp_tolerance);
+    VEC live = SET1(1), *spare = d + p->stride;           /* the tile of gathered rows is free between passes */
+    if (rows->pseudo) {
+        NAME(load_rows)(rows->pseudo, lane0, p->stride, spare);
+        for (int k = 0; k < K; k++)
+            h[k] += spare[k] / (b[k] * b[k]);
+    }
+    for (int k = 0; k < K; k++) {
+        h[k] = VSQRT(h[k] + SET1((REAL)1e-12));
+        g[k] /= h[k];
+        d[k] = SET1(0);
+    }
+    for (int sweep = 0; sweep < p->qp_sweeps && ANY(live); sweep++) {
+        VEC most = SET1(0);
+        for (int k = 0; k < K; k++) {
+            const REAL *c = C + k * K;
+            VEC e = (VMAX(d[k] - g[k] * SET1(1 / c[k]), SET1(0) - b[k] * h[k]) - d[k]) * live;
+            if (moves)
+                e *= SET1(moves[k]);
+            if (!ANY(e))                                  /* most coordinates of many are zero and stay there */
+                continue;
+            d[k] += e;
+            for (int l = 0; l < K; l++)
+                g[l] = FMA(e, SET1(c[l]), g[l]);
+            most = VMAX(most, e * e * SET1(c[k]));
+        }
+        live *= AT_LEAST(most, enough);
+    }
+    for (int k = 0; k < K; k++)
+        b[k] = VMAX(b[k] + d[k] / h[k], SET1((REAL)p->floor));
+}
+
+INLINE void NAME(second_order_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, VEC *g, VEC *H, VEC *d)
+{
+    if (p->correlation)
+        NAME(shared_step)(p, rows, lane0, b, g, H, d);
+    else
+        NAME(newton_step)(p, rows, lane0, b, g, H, d);
+}

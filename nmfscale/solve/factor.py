@@ -1,0 +1,134 @@
+"""A factor in the order of the layout: its memory, its sums, what is held of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+LANES = 16
+MINVAL = 1e-10
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a fit may not move, and what is known beforehand.
+
+    Attributes
+    ----------
+    topics : ndarray of bool (K,), optional
+        Topics whose factors stay as they were given.
+    features, samples : ndarray of bool (m,) and (n,), optional
+        Rows of F and of L that stay as they were given.
+    weights : ndarray (n,), optional
+        Weight of each sample in the likelihood.
+    prior_factors, prior_loadings : tuple (pseudo, rate), optional
+        Gamma priors (Corollary 2): alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
+    """
+
+    topics: Array | None = None
+    features: Array | None = None
+    samples: Array | None = None
+    weights: Array | None = None
+    prior_factors: tuple[Array, Array] | None = None
+    prior_loadings: tuple[Array, Array] | None = None
+
+
+@dataclass
+class Factor:
+    """One factor in lane order: `values` (lanes, stride), 64-byte aligned, padded at the floor."""
+
+    order: Array
+    n_rows: int
+    n_components: int
+    values: Array
+    held: Array | None = None
+    pseudo: Array | None = None
+    rate: Array | None = None
+
+    @cached_property
+    def movable(self) -> Array:
+        """Lanes with a row that is not held, bool."""
+        real = self.order >= 0
+        return real if self.held is None else real & ~self.held
+
+    def prior(self, here: slice = slice(None)) -> dict[str, Array]:
+        """Pseudo-counts and rates of some lanes as the kernels take them, where there are any."""
+        if self.pseudo is None or self.rate is None:
+            return {}
+        return {"pseudo": self.pseudo[here], "rate": self.rate[here]}
+
+    def plain(self, values: Array | None = None) -> Array:
+        """Return the factor in the order of the user's rows, (n_rows, K)."""
+        values = self.values if values is None else values
+        out = np.empty((self.n_rows, self.n_components), values.dtype)
+        filled = self.order >= 0
+        out[self.order[filled]] = values[filled, : self.n_components]
+        return out
+
+    def column_sums(self, weights: Array | None = None) -> Array:
+        """Return sums over rows in float64, slice after slice, (stride,)."""
+        values = self.values.astype(np.float64)
+        values[self.order < 0] = 0
+        if weights is not None:
+            values *= weights[:, None]
+        return values.reshape(-1, LANES, values.shape[1]).sum(axis=1).sum(axis=0)
+
+    def as_type(self, dtype: Any) -> Factor:
+        """Return a copy in another type."""
+        prior = {name: aligned_copy(array, dtype) for name, array in self.prior().items()}
+        values = aligned_copy(self.values, dtype)
+        return Factor(self.order, self.n_rows, self.n_components, values, self.held, **prior)
+
+
+@dataclass
+class Report:
+    """What one half-step saw of the point where it started, and how far it went."""
+
+    log_mu: float = math.nan
+    kkt: float = math.nan
+    change: float = 0.0
+    zeros: float = 0.0
+
+
+class Totals:
+    """What `kernels.Ahead` sums, one entry a slice."""
+
+    def __init__(self, n_slices: int, stride: int):
+        self.sums = np.zeros((n_slices, stride))
+        self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array that starts on a cache line, as the kernels require."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned_copy(values: Array, dtype: Any = None) -> Array:
+    """Return a copy of an array in lane order, in another type if wanted."""
+    out = aligned_empty(values.shape, dtype or values.dtype)
+    out[:] = values
+    return out
+
+
+def lane_order(plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL) -> Array:
+    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding."""
+    out = aligned_empty((len(order), stride), dtype)
+    n_components = plain.shape[1]
+    out[:, n_components:] = 0
+    out[:, :n_components] = plain.astype(dtype, copy=False)[order]
+    out[order < 0, :n_components] = empty
+    return out
+
+
+def in_order(values: Array) -> float:
+    """Sum of one number per lane: lane by lane over slices, then exactly over the 16 lanes."""
+    return math.fsum(values.reshape(-1, LANES).sum(axis=0))
