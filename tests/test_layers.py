@@ -158,7 +158,7 @@ def test_what_is_allowed_is_not_a_fault():
         "kernels/lanes.h": '#include "other.h"',
         "kernels/slices_avx2.c": '#include "lanes.h"',
         "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "lanes.h" nogil:\n    pass',
-        "data/counts.py": "def layout(self):\n    from .layout import build_layout",
+        "data/counts.py": "def layout(self):\n    from .layout import Layout",
         "data/corpora.py": 'find_spec("dask")  # import dask would be slow',
         "data/distributed.py": "import dask.array\nfrom distributed import Client",
         "solve/alternate.py": "from ..data.counts import Counts\nfrom ..kernels import rows",

@@ -12,7 +12,13 @@ from numpy.testing import assert_array_equal
 
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
-from nmfscale.data.layout import LANES, build_layout, cut_blocks
+from nmfscale.data.layout import LANES, Layout, MemoryRows, cut_blocks
+
+
+def build_layout(counts, n_threads=1):
+    reader = MemoryRows(counts.indptr, counts.indices, counts.data, counts.has_sorted_indices)
+    return Layout(counts, reader, n_threads)
+
 
 SEVERAL = settings(max_examples=40, deadline=None, derandomize=True)
 

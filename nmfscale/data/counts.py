@@ -10,15 +10,17 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .compressed import CHUNK, Place, compressed_rows, row_chunks
+from .table import CountTable, RowRange
 
 Whole = Literal["warn", "allow", "require"]
 
 
-class Counts:
-    """A table of counts, samples x features, checked and ready for a fit.
+class Counts(CountTable):
+    """Counts in memory.
 
     Made by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows:
     no negative, infinite or missing value, no explicit zero, no duplicate entry; the column
@@ -31,16 +33,10 @@ class Counts:
         Compressed sparse rows; index types int32 or int64, also mixed.
     shape : tuple of int
         Number of samples and of features.
-    sample_names, feature_names : array-like of str, optional
-        Names of the rows and of the columns.
-    groups : array-like, optional
-        One label per sample.
-    notes : sequence of str, default=()
-        What was changed or left out on the way, for :meth:`report`.
     has_sorted_indices : bool, default=False
         Whether the column numbers rise within every row.
-    first_fraction : str, optional
-        Where the first count that is not a whole number stands.
+    **about
+        Names, groups, notes and the first fraction, as :class:`CountTable` takes them.
 
     Notes
     -----
@@ -54,23 +50,14 @@ class Counts:
         data: NDArray[Any],
         shape: tuple[int, int],
         *,
-        sample_names: Any = None,
-        feature_names: Any = None,
-        groups: Any = None,
-        notes: Sequence[str] = (),
         has_sorted_indices: bool = False,
-        first_fraction: str | None = None,
+        **about: Any,
     ) -> None:
-        self.shape = shape
+        super().__init__(shape, **about)
         self.indptr = _read_only(indptr)
         self.indices = _read_only(indices)
         self.data = _read_only(data)
-        self.sample_names = _labels(sample_names, shape[0], "sample_names", "row")
-        self.feature_names = _labels(feature_names, shape[1], "feature_names", "column")
-        self.groups = _labels(groups, shape[0], "groups", "row")
-        self.notes = tuple(notes)
         self.has_sorted_indices = has_sorted_indices
-        self.first_fraction = first_fraction
         self._layout: Any = None
 
     @property
@@ -82,11 +69,6 @@ class Counts:
     def dtype(self) -> np.dtype[Any]:
         """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
         return self.data.dtype
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether every count is a whole number."""
-        return self.first_fraction is None
 
     @cached_property
     def row_nnz(self) -> NDArray[np.int64]:
@@ -127,24 +109,32 @@ class Counts:
         return totals
 
     @cached_property
-    def total(self) -> float:
-        """Sum of all counts."""
-        return float(self.row_totals.sum())
-
-    @cached_property
     def largest(self) -> float:
         """The largest count."""
         return float(self.data.max()) if self.nnz else 0.0
 
-    @property
-    def n_empty_rows(self) -> int:
-        """Number of samples without any count."""
-        return int(np.count_nonzero(self.row_nnz == 0))
+    def chunks(self) -> Iterator[RowRange]:
+        """Ranges of rows, one after the other, small beside the table."""
+        for first, last in row_chunks(self.indptr, CHUNK):
+            start, stop = int(self.indptr[first]), int(self.indptr[last])
+            indptr = self.indptr[first : last + 1] - start
+            yield RowRange(first, indptr, self.indices[start:stop], self.data[start:stop])
 
-    @property
-    def n_empty_columns(self) -> int:
-        """Number of features without any count."""
-        return int(np.count_nonzero(self.column_nnz == 0))
+    def take_rows(self, rows: NDArray[Any] | None = None) -> sp.csr_array:
+        """Return rows, in rising order, as a float32 ``csr_array`` with sorted indices."""
+        if rows is None:
+            stored = self.data.astype(np.float32), self.indices, self.indptr
+            matrix = sp.csr_array(stored, shape=self.shape)
+        else:
+            whole = sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+            matrix = whole[rows].astype(np.float32)
+        return matrix if self.has_sorted_indices else matrix.sorted_indices()
+
+    def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the values above a limit and how often each occurs, int64."""
+        large = self.data[self.data > above] if self.largest > above else self.data[:0]
+        values, times = np.unique(large.astype(np.int64), return_counts=True)
+        return values, times
 
     def layout(self, n_threads: int = 1) -> Any:
         """Return row blocks in both orders, as the kernels read them; built once.
@@ -160,44 +150,12 @@ class Counts:
             Of ``nmfscale.data.layout``.
         """
         if self._layout is None:
-            from .layout import build_layout
+            from .layout import Layout, MemoryRows
 
-            self._layout = build_layout(self, n_threads)
+            # The reader does not hold the counts: no cycle, all go with the last name.
+            reader = MemoryRows(self.indptr, self.indices, self.data, self.has_sorted_indices)
+            self._layout = Layout(self, reader, n_threads)
         return self._layout
-
-    def report(self) -> str:
-        """Describe what was found.
-
-        Returns
-        -------
-        str
-            Several lines: shape, nonzeros, kind and size of the counts, empty rows and
-            columns, duplicate names, and what was changed on the way.
-        """
-        n_rows, n_columns = self.shape
-        kind = "integer" if self.is_integer else f"not integer ({self.first_fraction})"
-        lines = [
-            f"samples x features  {n_rows:,} x {n_columns:,}",
-            f"nonzero counts      {self.nnz:,} ({self.nnz / (n_rows * n_columns):.3%})",
-            f"counts              {kind}, {self.dtype}, total {self.total:,.12g}, "
-            f"largest {self.largest:,.12g}",
-            f"empty               {self.n_empty_rows:,} rows, {self.n_empty_columns:,} columns",
-        ]
-        for what, names in (("sample", self.sample_names), ("feature", self.feature_names)):
-            if names is None:
-                lines.append(f"{what + ' names':<20}none")
-            else:
-                repeated = names.size - len(set(names.tolist()))
-                lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
-        if self.groups is not None:
-            lines.append(f"groups              {len(set(self.groups.tolist())):,}")
-        lines.extend(f"note                {note}" for note in self.notes)
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        """Shape, number of nonzero counts and their type."""
-        n_rows, n_columns = self.shape
-        return f"<Counts {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
 
     def _entry_chunks(self) -> Iterator[tuple[int, int]]:
         """Ranges of entries, so that bincount's conversions stay small."""
@@ -356,15 +314,6 @@ def _frame_matrix(frame: Any) -> Any:
 def _frame_labels(index: Any) -> Any:
     """Names of an index; None for the numbering that pandas makes up."""
     return None if index is None or type(index).__name__ == "RangeIndex" else list(map(str, index))
-
-
-def _labels(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
-    if labels is None:
-        return None
-    labels = np.asarray(labels)
-    if labels.shape != (size,):
-        raise ValueError(f"{name} has shape {labels.shape}, but there are {size} {of}s.")
-    return labels
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import placing
-from .counts import Counts
+from .table import CountTable
 
 Array = NDArray[Any]
 
@@ -41,39 +42,48 @@ class Slices:
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
 
 
-class Slicer:
-    """Stands rows or columns of a count matrix side by side, in the order asked for.
+class MemoryRows(NamedTuple):
+    """Reads ranges of rows from arrays in memory."""
 
-    Layouts and blocks hold it; it holds neither, nor `Counts`, so that all of them go as soon as
-    the last name does.
-    """
+    indptr: Array
+    indices: Array
+    data: Array
+    sorted: bool
 
-    def __init__(self, counts: Counts, column_order: NDArray[np.int64], n_threads: int):
-        self.shape = counts.shape
-        self.count_dtype = _narrow_type(counts)
-        self.column_order, self._n_threads = column_order, n_threads
-        self._indptr, self._indices, self._data = counts.indptr, counts.indices, counts.data
-        self._sorted = counts.has_sorted_indices
-        n_columns = self.shape[1]
-        self._column_position = np.empty(n_columns, np.int32)
-        self._column_position[column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
-
-    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return rows start:stop, columns sorted whatever order was given, counts narrow."""
-        indptr = np.asarray(self._indptr[start : stop + 1], dtype=np.int64)
+    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return rows start:stop as compressed rows, columns sorted."""
+        indptr = np.asarray(self.indptr[start : stop + 1], dtype=np.int64)
         low, high = int(indptr[0]), int(indptr[-1])
-        indptr = indptr - low
-        indices, data = self._indices[low:high], self._data[low:high]
-        indptr, indices, data = _split(indptr, indices, data, self.count_dtype)
-        if not self._sorted:
+        indptr, indices, data = indptr - low, self.indices[low:high], self.data[low:high]
+        if not self.sorted:
             indices, data = _sorted_rows(indptr, indices, data)
         return indptr, indices, data
 
-    def large_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the values of the counts that are split, and how often each occurs."""
-        large = self._data[self._data > _largest(self.count_dtype)].astype(np.int64)
-        values, times = np.unique(large, return_counts=True)
-        return values, times
+
+class Slicer:
+    """Stands rows or columns of a count matrix side by side, in the order asked for.
+
+    Layouts and blocks hold it; it holds neither, nor the counts, so that all of them go as soon as
+    the last name does. `reader` has ``read(start, stop)`` as in `MemoryRows`.
+    """
+
+    def __init__(
+        self,
+        reader: Any,
+        shape: tuple[int, int],
+        count_dtype: np.dtype[Any],
+        column_order: NDArray[np.int64],
+        n_threads: int,
+    ):
+        self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
+        self._reader, self._n_threads = reader, n_threads
+        self._column_position = np.empty(shape[1], np.int32)
+        self._column_position[column_order[: shape[1]]] = np.arange(shape[1], dtype=np.int32)
+
+    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return rows start:stop, columns sorted, counts narrow."""
+        indptr, indices, data = self._reader.read(start, stop)
+        return _split(indptr, indices, data, self.count_dtype)
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the rows of one block in slices."""
@@ -115,21 +125,35 @@ class Slicer:
 
 
 class Block:
-    """Rows ``start:stop`` of the counts, lanes ``first:last``; an order is made when first used."""
+    """Rows ``start:stop`` of the counts, lanes ``first:last``, and both orders of them.
 
-    def __init__(self, slicer: Slicer, start: int, stop: int, first: int, order: NDArray[np.int64]):
-        self._slicer, self._order = slicer, order
+    Rows and columns are made when first used and kept, or each time anew if `keep` is false.
+    """
+
+    def __init__(
+        self, slicer: Slicer, start: int, stop: int, first: int, order: Array, keep: bool = True
+    ):
+        self._slicer, self._order, self._keep = slicer, order, keep
+        self._made: dict[str, Slices] = {}
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
 
-    @cached_property
+    @property
     def rows(self) -> Slices:
         """The rows in slices; indices are lanes of the columns."""
-        return self._slicer.rows(self.start, self.stop, self._order)
+        return self._slices("rows")
 
-    @cached_property
+    @property
     def columns(self) -> Slices:
         """The columns in slices; indices are lanes of the block's rows."""
-        return self._slicer.columns(self.start, self.stop, self._order)
+        return self._slices("columns")
+
+    def _slices(self, which: str) -> Slices:
+        if which in self._made:
+            return self._made[which]
+        made: Slices = getattr(self._slicer, which)(self.start, self.stop, self._order)
+        if self._keep:
+            self._made[which] = made
+        return made
 
 
 class Layout:
@@ -139,6 +163,16 @@ class Layout:
     rows stand by falling number of nonzeros. Columns stand by falling number of nonzeros in the
     whole matrix, in every block the same.
 
+    Parameters
+    ----------
+    counts : CountTable
+        Only looked at while the layout is made.
+    reader : object
+        With ``read(start, stop)`` as in `MemoryRows`.
+    n_threads : int
+    keep : bool
+        Whether blocks stay in memory once they were made.
+
     Attributes
     ----------
     row_order, column_order : ndarray of int64
@@ -146,20 +180,22 @@ class Layout:
     blocks : list of Block
     """
 
-    def __init__(self, counts: Counts, n_threads: int = 1):
-        self.shape = counts.shape
-        self.column_order = _lane_order(counts.column_nnz)
-        self._slicer = Slicer(counts, self.column_order, n_threads)
-        self.count_dtype = self._slicer.count_dtype
-        cuts = cut_blocks(counts.row_nnz)
-        self.blocks: list[Block] = []
-        orders, first = [], 0
-        for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            order = _lane_order(counts.row_nnz[start:stop])
-            self.blocks.append(Block(self._slicer, start, stop, first, order))
+    def __init__(self, counts: CountTable, reader: Any, n_threads: int = 1, keep: bool = True):
+        self.shape, self.n_threads = counts.shape, n_threads
+        self.column_order = lane_order_of(counts.column_nnz)
+        self.count_dtype, self._large = narrow_type(counts)
+        self._slicer = Slicer(reader, self.shape, self.count_dtype, self.column_order, n_threads)
+        self.blocks: list[Any] = []
+        orders = []
+        for start, stop, first, order in block_orders(counts.row_nnz):
+            self.blocks.append(Block(self._slicer, start, stop, first, order, keep))
             orders.append(np.where(order < 0, -1, order + start))
-            first += len(order)
         self.row_order = np.concatenate(orders)
+
+    def visit(self, which: str) -> Iterator[tuple[Any, Slices]]:
+        """Blocks and their "rows" or "columns", one after the other."""
+        for block in self.blocks:
+            yield block, getattr(block, which)
 
     @cached_property
     def whole_columns(self) -> Slices:
@@ -173,10 +209,10 @@ class Layout:
         if self.count_dtype.itemsize > 2:
             return None
         found = np.zeros((4, 1 << 8 * self.count_dtype.itemsize), np.int64)
-        for block in self.blocks:
-            placing.count_values(block.rows.count, found)
+        for _, rows in self.visit("rows"):
+            placing.count_values(rows.count, found)
         times = found.sum(axis=0)
-        large, often = self._slicer.large_counts()
+        large, often = self._large
         whole, rest = _pieces(large, self.count_dtype)
         times[-1] -= whole @ often
         np.subtract.at(times, rest, often)
@@ -201,16 +237,29 @@ def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
     return np.array(cuts)
 
 
-def _narrow_type(counts: Counts) -> np.dtype[Any]:
-    """Smallest type of the kernels that holds every count exactly, but for a few in pieces."""
+def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int64]]]:
+    """For each block: its rows start:stop, its first lane, the order of its rows in lanes."""
+    cuts, first = cut_blocks(row_nnz).tolist(), 0
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        order = lane_order_of(row_nnz[start:stop])
+        yield start, stop, first, order
+        first += len(order)
+
+
+def narrow_type(counts: CountTable) -> tuple[np.dtype[Any], tuple[Array, Array]]:
+    """Smallest type of the kernels for the counts, and the values that need several pieces of it.
+
+    Every count is held exactly, a few of them in pieces; with the values comes how often each
+    occurs.
+    """
+    none = np.empty(0, np.int64), np.empty(0, np.int64)
     if counts.is_integer:
         for dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
-            largest = _largest(dtype)
-            large = counts.data[counts.data > largest] if counts.largest > largest else np.empty(0)
-            if _pieces(large, dtype)[0].sum() <= MOST_SPLIT * counts.nnz:
-                return dtype
-        return np.dtype(np.float32 if counts.largest <= 1 << 24 else np.float64)
-    return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
+            values, times = counts.large_counts(_largest(dtype))
+            if _pieces(values, dtype)[0] @ times <= MOST_SPLIT * counts.nnz:
+                return dtype, (values, times)
+        return np.dtype(np.float32 if counts.largest <= 1 << 24 else np.float64), none
+    return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64), none
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
@@ -242,7 +291,7 @@ def _split(
     )
 
 
-def _lane_order(length: Array) -> NDArray[np.int64]:
+def lane_order_of(length: Array) -> NDArray[np.int64]:
     """Longest first, ties in their own order, padded with -1 to whole slices."""
     order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
     order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
@@ -266,8 +315,3 @@ def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Arr
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((indices, row))
     return indices[order], data[order]
-
-
-def build_layout(counts: Counts, n_threads: int = 1) -> Layout:
-    """Return the layout of validated counts; see `Layout`."""
-    return Layout(counts, n_threads)

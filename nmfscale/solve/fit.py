@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..data.counts import Counts
+from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import first_type, fit_accelerated
 from .alternate import METHODS, fit_alternating
@@ -16,7 +16,7 @@ from .factor import MINVAL, Held, in_order, lane_order
 from .joint import fit_joint
 from .monitor import Monitor
 from .threads import limit_blas
-from .updates import Halves
+from .updates import Halves, sliced_counts
 
 Array = NDArray[Any]
 SOLVERS = ("auto", "joint-em", *METHODS)
@@ -40,7 +40,7 @@ class FitResult:
 
 
 def fit_factors(
-    counts: Counts,
+    counts: CountTable,
     L: Array,
     F: Array,
     monitor: Monitor,
@@ -91,7 +91,7 @@ def _result(halves: Halves, monitor: Monitor) -> FitResult:
 
 
 def project_rows(
-    counts: Counts,
+    counts: CountTable,
     F: Array,
     *,
     L: Array | None = None,
@@ -128,7 +128,6 @@ def project_rows(
     # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
     scale = totals if prior is None else totals + extra["pseudo"].sum(axis=1, dtype=np.float64)
     enough = max(tol, 50 * float(np.finfo(dtype).eps)) * scale
-    moving = scale > 0
     kkt = np.zeros(len(order))
     problem = kernels.RowProblem(
         design,
@@ -140,27 +139,20 @@ def project_rows(
         qp_sweeps=50,
         qp_tolerance=1e-12,
     )
-    sliced = [
-        kernels.SlicedCounts(b.rows.index, b.rows.count, b.rows.offset, counts.shape[1])
-        for b in layout.blocks
-    ]
-    for _ in range(n_steps):
-        for block, slices in zip(layout.blocks, sliced, strict=True):
-            here = slice(block.first, block.last)
-            arrays = {name: array[here] for name, array in extra.items()}
+    for block, rows in layout.visit("rows"):
+        sliced = sliced_counts(rows, counts.shape[1])
+        here = slice(block.first, block.last)
+        arrays = {name: array[here] for name, array in extra.items()}
+        moving = scale[here] > 0
+        for _ in range(n_steps):
             kernels.visit(
-                slices,
-                problem,
-                values[here],
-                after[here],
-                kkt_start=kkt[here],
-                n_threads=n_threads,
-                **arrays,
-            )
-        moving &= kkt > enough
-        if not moving.any():
-            break
-        values[moving] = after[moving]
+                sliced, problem, values[here], after[here],
+                kkt_start=kkt[here], n_threads=n_threads, **arrays,
+            )  # fmt: skip
+            moving &= kkt[here] > enough[here]
+            if not moving.any():
+                break
+            values[here][moving] = after[here][moving]
     values[values <= MINVAL] = 0
     values[scale == 0] = 0
     out = np.empty((counts.shape[0], K), dtype)
@@ -168,13 +160,13 @@ def project_rows(
     return out
 
 
-def log_mu_sum(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> float:
+def log_mu_sum(counts: CountTable, L: Array, F: Array, *, n_threads: int = 1) -> float:
     """Sum of x log mu over the nonzeros, mu = L F^T."""
     per_row = log_mu_rows(counts, L, F, n_threads=n_threads)
     return in_order(np.pad(per_row, (0, -len(per_row) % 16)))
 
 
-def log_mu_rows(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> Array:
+def log_mu_rows(counts: CountTable, L: Array, F: Array, *, n_threads: int = 1) -> Array:
     """Sum of x log mu over the nonzeros of each row, (n,)."""
     layout = counts.layout(n_threads)
     K, order = F.shape[1], layout.row_order
@@ -183,14 +175,12 @@ def log_mu_rows(counts: Counts, L: Array, F: Array, *, n_threads: int = 1) -> Ar
     values = lane_order(np.asarray(L, np.float64), order, stride, np.float64)
     log_mu = np.zeros(len(order))
     problem = kernels.RowProblem(design, np.zeros(stride), K)
-    for block in layout.blocks:
+    for block, rows in layout.visit("rows"):
         here = slice(block.first, block.last)
-        slices = kernels.SlicedCounts(
-            block.rows.index, block.rows.count, block.rows.offset, counts.shape[1]
-        )
         kernels.visit(
-            slices, problem, values[here], None, loglik_end=log_mu[here], n_threads=n_threads
-        )
+            sliced_counts(rows, counts.shape[1]), problem, values[here], None,
+            loglik_end=log_mu[here], n_threads=n_threads,
+        )  # fmt: skip
     out = np.empty(counts.shape[0])
     out[order[order >= 0]] = log_mu[order >= 0]
     return out

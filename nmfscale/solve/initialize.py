@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
-from ..data.counts import Counts
+from ..data.table import CountTable
 from .conversion import rescale
 from .threads import limit_blas
 from .topic_score import NoSimplexError, singular_vectors, topic_score
@@ -25,7 +25,7 @@ _CHUNK = 2**20
 
 
 def initialize(
-    counts: Counts,
+    counts: CountTable,
     n_components: int,
     init: str | ArrayLike = "auto",
     *,
@@ -37,7 +37,7 @@ def initialize(
 
     Parameters
     ----------
-    counts : Counts of shape (n_samples, n_features)
+    counts : CountTable of shape (n_samples, n_features)
         The counts.
     n_components : int
         Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
@@ -112,7 +112,7 @@ def initialize(
 def check_factors(
     L: ArrayLike | None,
     F: ArrayLike | None,
-    counts: Counts,
+    counts: CountTable,
     n_components: int,
     dtype: DTypeLike = np.float64,
 ) -> tuple[Array | None, Array | None]:
@@ -124,7 +124,7 @@ def check_factors(
         Loadings, finite and non-negative.
     F : array-like of shape (n_features, n_components) or None
         Factors, finite and non-negative.
-    counts : Counts of shape (n_samples, n_features)
+    counts : CountTable of shape (n_samples, n_features)
         The counts they are to fit.
     n_components : int
         Number of components.
@@ -184,7 +184,7 @@ def _checked_factor(
     return _floored(factor, dtype)
 
 
-def _cluster_numbers(init: ArrayLike, counts: Counts, n_components: int) -> Array:
+def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> Array:
     """Return the number of each sample's cluster, counted in the sorted order of labels."""
     labels = np.asarray(init)
     if labels.shape != (counts.shape[0],):
@@ -210,7 +210,7 @@ def _cluster_numbers(init: ArrayLike, counts: Counts, n_components: int) -> Arra
 
 
 def _start(
-    counts: Counts, n_components: int, init: str | Array, rng: np.random.RandomState
+    counts: CountTable, n_components: int, init: str | Array, rng: np.random.RandomState
 ) -> tuple[Array | None, Array]:
     """Make loadings and factors; None for loadings that are yet to be fitted to the factors."""
     if n_components == 1:
@@ -233,22 +233,22 @@ def _start(
     return _random(counts, n_components, rng)
 
 
-def _from_clusters(counts: Counts, labels: Array, n_components: int) -> tuple[Array, Array]:
+def _from_clusters(counts: CountTable, labels: Array, n_components: int) -> tuple[Array, Array]:
     """Take row totals times one-hot labels as L; as F, the frequencies within clusters."""
     L = np.zeros((counts.shape[0], n_components))
     L[np.arange(counts.shape[0]), labels] = counts.row_totals
     F = np.zeros(counts.shape[1] * n_components)
-    # Entry by entry in pieces: a product of sparse matrices would copy the counts to float64.
-    entry_labels = np.repeat(labels.astype(np.min_scalar_type(n_components)), counts.row_nnz)
-    step = max(_CHUNK, F.size)
-    for piece in (slice(start, start + step) for start in range(0, counts.nnz, step)):
-        place = counts.indices[piece].astype(np.int64) * n_components + entry_labels[piece]
-        F += np.bincount(place, weights=counts.data[piece], minlength=F.size)
+    # In pieces: a product of sparse matrices would copy the counts to float64.
+    for first, indptr, indices, data in counts.chunks():
+        entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
+        np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
     totals = F.reshape(counts.shape[1], n_components)
     return L, totals / np.maximum(totals.sum(axis=0), SMALLEST)
 
 
-def _random(counts: Counts, n_components: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+def _random(
+    counts: CountTable, n_components: int, rng: np.random.RandomState
+) -> tuple[Array, Array]:
     """Draw uniform F, then uniform L; scale rows of L so that their expected totals are right."""
     F = rng.uniform(size=(counts.shape[1], n_components))
     L = rng.uniform(size=(counts.shape[0], n_components))
@@ -257,7 +257,7 @@ def _random(counts: Counts, n_components: int, rng: np.random.RandomState) -> tu
 
 
 def _from_singular_vectors(
-    counts: Counts, n_components: int, rng: np.random.RandomState
+    counts: CountTable, n_components: int, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
     """Take the larger of the positive and the negative part of each pair of singular vectors."""
     left, values, right = singular_vectors(counts, n_components)

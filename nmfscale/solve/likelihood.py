@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
-from ..data.counts import Counts, as_counts, row_chunks
+from ..data.counts import as_counts
+from ..data.table import CountTable
 from .fit import log_mu_rows
 from .threads import resolve_threads
 
@@ -49,7 +50,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
-    return log_mu - L @ F.sum(axis=0) - _per_row(counts, lambda x: gammaln(x + 1))
+    return log_mu - L @ F.sum(axis=0) - counts.row_sums(lambda x: gammaln(x + 1))
 
 
 def loglik_multinomial(
@@ -68,8 +69,10 @@ def loglik_multinomial(
         ``log t_i! - sum_j log x_ij! + sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``; 0
         for empty samples.
 
-    Notes ----- By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus ``log
-    Poisson(t_i; s_i)``.
+    Notes
+    -----
+    By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus
+    ``log Poisson(t_i; s_i)``.
 
     Examples
     --------
@@ -85,7 +88,7 @@ def loglik_multinomial(
         log_mu
         - xlogy(totals, sizes)
         + gammaln(totals + 1)
-        - _per_row(counts, lambda x: gammaln(x + 1))
+        - counts.row_sums(lambda x: gammaln(x + 1))
     )
 
 
@@ -110,7 +113,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
-    x_log_x = _per_row(counts, lambda x: xlogy(x, x))
+    x_log_x = counts.row_sums(lambda x: xlogy(x, x))
     return 2 * (x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
 
 
@@ -129,8 +132,10 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     of_F : ndarray of shape (n_features, n_components)
         ``F * ((1 - U)^T L)``.
 
-    Notes ----- They are in units of counts; a fit's history divides them by the mean total of a
-    sample (feature).
+    Notes
+    -----
+    They are in units of counts; a fit's history divides them by the mean total of a sample
+    (feature).
 
     Examples
     --------
@@ -144,28 +149,15 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     counts, L, F = _checked(X, L, F)
     of_L = L * F.sum(axis=0)
     toward_F = np.zeros_like(F)
-    for first, last in row_chunks(counts.indptr, _CHUNK):
-        start, stop = int(counts.indptr[first]), int(counts.indptr[last])
-        columns = counts.indices[start:stop]
-        rows = np.repeat(np.arange(first, last), counts.row_nnz[first:last])
-        ratio = counts.data[start:stop] / np.maximum((L[rows] * F[columns]).sum(axis=1), 1e-30)
+    for first, indptr, columns, data in counts.chunks():
+        rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
+        ratio = data / np.maximum((L[rows] * F[columns]).sum(axis=1), 1e-30)
         np.subtract.at(of_L, rows, L[rows] * F[columns] * ratio[:, None])
         np.add.at(toward_F, columns, L[rows] * ratio[:, None])
     return of_L, F * (L.sum(axis=0) - toward_F)
 
 
-def _per_row(counts: Counts, function: Any) -> Array:
-    """Sum of a function of the counts over each row's nonzeros, (n,)."""
-    out = np.zeros(counts.shape[0])
-    for first, last in row_chunks(counts.indptr, _CHUNK):
-        start, stop = int(counts.indptr[first]), int(counts.indptr[last])
-        rows = np.repeat(np.arange(last - first), counts.row_nnz[first:last])
-        values = function(counts.data[start:stop].astype(np.float64))
-        out[first:last] = np.bincount(rows, weights=values, minlength=last - first)
-    return out
-
-
-def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Counts, Array, Array]:
+def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountTable, Array, Array]:
     """Return counts and factors in float64, of matching shapes."""
     counts = as_counts(X, integer="allow")
     factors = []

@@ -13,7 +13,6 @@ from .factor import Report, in_order
 from .updates import Halves
 
 Array = NDArray[Any]
-_CHUNK = 1 << 20
 
 
 class Objective:
@@ -72,19 +71,14 @@ class Objective:
 
 def _constants(halves: Halves) -> tuple[float, float]:
     """Sum log x! and x log x over the nonzeros; by a table where counts are small and whole."""
-    counts, weights = halves.counts, halves.held.weights
+    counts, weights = halves.counts, halves.weights
     found = halves.layout.count_values() if weights is None else None
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
         return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
-    log_factorials = x_log_x = 0.0
-    for start in range(0, counts.nnz, _CHUNK):
-        x = counts.data[start : start + _CHUNK].astype(np.float64)
-        w: Any = 1.0
-        if weights is not None:
-            w = weights[
-                np.searchsorted(counts.indptr, np.arange(start, start + len(x)), side="right") - 1
-            ]
-        log_factorials += float((gammaln(x + 1) * w).sum())
-        x_log_x += float((xlogy(x, x) * w).sum())
-    return log_factorials, x_log_x
+    order = halves.layout.row_order
+    sums = []
+    for function in (lambda x: gammaln(x + 1), lambda x: xlogy(x, x)):
+        per_row = np.append(counts.row_sums(function), 0.0)[order]
+        sums.append(in_order(per_row if weights is None else per_row * weights))
+    return sums[0], sums[1]

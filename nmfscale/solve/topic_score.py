@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
-from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import randomized_svd
 
-from ..data.counts import Counts
+from ..data.table import CountTable
 
 Array = NDArray[Any]
 
@@ -44,7 +43,7 @@ class NoSimplexError(ValueError):
     """The counts do not spread over a simplex with the wanted number of corners."""
 
 
-def topic_score(counts: Counts, n_components: int, rng: np.random.RandomState) -> Array:
+def topic_score(counts: CountTable, n_components: int, rng: np.random.RandomState) -> Array:
     """Estimate factors (n_features, n_components) whose columns sum to one.
 
     Raises :class:`NoSimplexError` if the counts have too low a rank or too few features. The
@@ -81,21 +80,14 @@ def topic_score(counts: Counts, n_components: int, rng: np.random.RandomState) -
 
 
 def singular_vectors(
-    counts: Counts, n_vectors: int, rows: Array | None = None
+    counts: CountTable, n_vectors: int, rows: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return U (rows, k), falling singular values (k,) and V (features, k), k <= n_vectors.
 
     There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
     """
-    if rows is None:
-        stored = counts.data.astype(np.float32), counts.indices, counts.indptr
-        matrix = csr_array(stored, shape=counts.shape)
-    else:
-        whole = csr_array((counts.data, counts.indices, counts.indptr), shape=counts.shape)
-        matrix = whole[rows].astype(np.float32)
-    if not counts.has_sorted_indices:
-        # sums are made in the order of storage, which must not decide where a fit starts
-        matrix = matrix.sorted_indices()
+    # Sums are made in the order of storage, which must not decide where a fit starts: it is sorted.
+    matrix = counts.take_rows(rows)
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
     U, values, _ = randomized_svd(matrix, n_vectors, n_iter=4, random_state=0)
     # Once more from U: exact zeros for features that do not occur, and rare ones precise.

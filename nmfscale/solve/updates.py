@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.counts import Counts
-from ..data.layout import Block
+from ..data.layout import Slices
+from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .factor import (
     LANES,
@@ -34,6 +34,11 @@ KEPT_FROM = 2
 SHARED, SHARED_MARGIN = -1, 1.2
 
 
+def sliced_counts(slices: Slices, n_design: int) -> Any:
+    """Return slices as the kernels take them, whose indices are below `n_design`."""
+    return kernels.SlicedCounts(slices.index, slices.count, slices.offset, n_design)
+
+
 class _Part(NamedTuple):
     """Statistics of the columns' slices first:last."""
 
@@ -48,7 +53,7 @@ class Halves:
 
     Parameters
     ----------
-    counts : Counts of shape (n, m)
+    counts : CountTable of shape (n, m)
     L, F : ndarray (n, K) and (m, K)
         Start, positive.
     dtype : float32 or float64
@@ -59,7 +64,7 @@ class Halves:
 
     def __init__(
         self,
-        counts: Counts,
+        counts: CountTable,
         L: Array,
         F: Array,
         dtype: Any,
@@ -102,25 +107,15 @@ class Halves:
         out[filled] = per_row[self.layout.row_order[filled]]
         return out
 
-    def _rows(self) -> Iterator[tuple[Block, Any]]:
+    def _rows(self) -> Iterator[tuple[Any, Any]]:
         """Blocks and their rows, one after the other."""
-        for block in self.layout.blocks:
-            rows = block.rows
-            yield (
-                block,
-                kernels.SlicedCounts(rows.index, rows.count, rows.offset, self.counts.shape[1]),
-            )
+        for block, rows in self.layout.visit("rows"):
+            yield block, sliced_counts(rows, self.counts.shape[1])
 
-    def _columns(self) -> Iterator[tuple[Block, Any]]:
+    def _columns(self) -> Iterator[tuple[Any, Any]]:
         """Blocks and their columns, one after the other."""
-        for block in self.layout.blocks:
-            columns = block.columns
-            yield (
-                block,
-                kernels.SlicedCounts(
-                    columns.index, columns.count, columns.offset, block.last - block.first
-                ),
-            )
+        for block, columns in self.layout.visit("columns"):
+            yield block, sliced_counts(columns, block.last - block.first)
 
     def problem(
         self, design: Array, total: Array, side: str, first: int | None = None, **options: Any
@@ -149,12 +144,11 @@ class Halves:
         if side not in self._kept:
             size = kernels.kept_size(self.n_components)
             if side == "L":
-                longest = [np.diff(block.rows.offset) for block in self.layout.blocks]
+                lengths = np.append(self.counts.row_nnz, 0)[self.layout.row_order]
+                parts = [lengths[block.first : block.last] for block in self.layout.blocks]
             else:
-                length = np.zeros(len(self.layout.column_order), np.int64)
-                real = self.layout.column_order >= 0
-                length[real] = self.counts.column_nnz[self.layout.column_order[real]]
-                longest = [length.reshape(-1, LANES).max(axis=1)]
+                parts = [np.append(self.counts.column_nnz, 0)[self.layout.column_order]]
+            longest = [lengths.reshape(-1, LANES).max(axis=1) for lengths in parts]
             self._kept[side] = [
                 np.zeros((int((steps >= KEPT_FROM * size).sum()), size, LANES), np.float32)
                 for steps in longest
@@ -316,10 +310,7 @@ class Halves:
     ) -> Report:
         """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
         if self._whole is None:
-            whole = self.layout.whole_columns
-            self._whole = kernels.SlicedCounts(
-                whole.index, whole.count, whole.offset, len(self.layout.row_order)
-            )
+            self._whole = sliced_counts(self.layout.whole_columns, len(self.layout.row_order))
         seen = {name: np.zeros(len(out)) for name in report}
         problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
         getattr(kernels, method)(
