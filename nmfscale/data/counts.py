@@ -113,15 +113,13 @@ class Counts(CountTable):
         """The largest count."""
         return float(self.data.max()) if self.nnz else 0.0
 
-    def chunks(self) -> Iterator[RowRange]:
-        """Ranges of rows, one after the other, small beside the table."""
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
         for first, last in row_chunks(self.indptr, CHUNK):
             start, stop = int(self.indptr[first]), int(self.indptr[last])
             indptr = self.indptr[first : last + 1] - start
             yield RowRange(first, indptr, self.indices[start:stop], self.data[start:stop])
 
-    def take_rows(self, rows: NDArray[Any] | None = None) -> sp.csr_array:
-        """Return rows, in rising order, as a float32 ``csr_array`` with sorted indices."""
+    def take_rows(self, rows: NDArray[Any] | None = None) -> sp.csr_array:  # noqa: D102
         if rows is None:
             stored = self.data.astype(np.float32), self.indices, self.indptr
             matrix = sp.csr_array(stored, shape=self.shape)
@@ -130,25 +128,12 @@ class Counts(CountTable):
             matrix = whole[rows].astype(np.float32)
         return matrix if self.has_sorted_indices else matrix.sorted_indices()
 
-    def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the values above a limit and how often each occurs, int64."""
+    def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: D102
         large = self.data[self.data > above] if self.largest > above else self.data[:0]
         values, times = np.unique(large.astype(np.int64), return_counts=True)
         return values, times
 
-    def layout(self, n_threads: int = 1) -> Any:
-        """Return row blocks in both orders, as the kernels read them; built once.
-
-        Parameters
-        ----------
-        n_threads : int, default=1
-            Threads to build them with; the blocks do not depend on it.
-
-        Returns
-        -------
-        Layout
-            Of ``nmfscale.data.layout``.
-        """
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         if self._layout is None:
             from .layout import Layout, MemoryRows
 

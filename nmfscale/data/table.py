@@ -80,10 +80,28 @@ class CountTable(ABC):
 
     @abstractmethod
     def chunks(self) -> Iterator[RowRange]:
-        """Ranges of rows, one after the other, small beside the table."""
+        """Read the table piece by piece.
+
+        Returns
+        -------
+        iterator of RowRange
+            Ranges of rows, one after the other, small beside the table: first row, index
+            pointers from 0, column numbers and counts.
+        """
 
     def row_sums(self, function: Callable[[Array], Array]) -> NDArray[np.float64]:
-        """Sum of a function of the counts over each row's nonzeros, (n_samples,)."""
+        """Sum a function of the counts over each row's nonzeros.
+
+        Parameters
+        ----------
+        function : callable
+            Of float64 counts of shape (n,), elementwise.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), float64
+            The sums, added in the order in which a row is kept.
+        """
         out = np.zeros(self.shape[0])
         for first, indptr, _, data in self.chunks():
             n_rows = len(indptr) - 1
@@ -94,11 +112,33 @@ class CountTable(ABC):
 
     @abstractmethod
     def take_rows(self, rows: Array | None = None) -> Any:
-        """Return rows, in rising order, as a float32 ``csr_array`` with sorted indices."""
+        """Read some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int, default=None
+            Which, in rising order; by default all.
+
+        Returns
+        -------
+        scipy.sparse.csr_array of float32
+            One row for each that was asked for, with sorted column numbers.
+        """
 
     @abstractmethod
     def large_counts(self, above: float) -> tuple[Array, Array]:
-        """Return the values above a limit and how often each occurs, int64."""
+        """Find the large counts.
+
+        Parameters
+        ----------
+        above : float
+            The limit.
+
+        Returns
+        -------
+        values, times : ndarray of int64
+            The distinct counts above the limit, rising, and how often each occurs.
+        """
 
     @abstractmethod
     def layout(self, n_threads: int = 1) -> Any:
