@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -151,15 +152,15 @@ class Counts(CountTable):
 
 def as_counts(
     X: Any, *, layer: str | None = None, integer: Whole = "warn", whom: str = "X"
-) -> Counts:
+) -> CountTable:
     """Check a matrix of counts and bring it into compressed sparse rows.
 
     Parameters
     ----------
-    X : array-like, sparse matrix or array, AnnData, DataFrame, path or Counts
+    X : array-like, sparse matrix or array, AnnData, DataFrame, path or CountTable
         Counts, samples x features (n_samples, n_features). It is never written to, and its
         arrays are used as they are if they are compressed sparse rows without duplicates and
-        explicit zeros. A path is read by :func:`read_counts`.
+        explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     integer : {"warn", "allow", "require"}, default="warn"
@@ -169,8 +170,9 @@ def as_counts(
 
     Returns
     -------
-    Counts
-        The counts in their own type, with the names found in a DataFrame or AnnData object.
+    CountTable
+        The counts in their own type, with the names found in a DataFrame or AnnData object:
+        :class:`Counts` in memory, :class:`StoredCounts` of a packed store.
 
     Raises
     ------
@@ -191,8 +193,11 @@ def as_counts(
     if integer not in ("warn", "allow", "require"):
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
     if isinstance(X, (str, os.PathLike)):
+        from .store import StoredCounts, is_store
         from .stored import read_counts
 
+        if Path(X).is_file() and layer is None and is_store(X):
+            return as_counts(StoredCounts(X), integer=integer, whom=str(X))
         return read_counts(X, layer=layer, integer=integer)
     anndata = sys.modules.get("anndata")
     if anndata is not None and isinstance(X, anndata.AnnData):
@@ -201,7 +206,7 @@ def as_counts(
         raise ValueError(
             f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
         )
-    if isinstance(X, Counts):
+    if isinstance(X, CountTable):
         if integer == "require":
             _mind_fraction(X.first_fraction, integer, whom)
         return X

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ BLOCK_NONZEROS = 1 << 23
 # A few counts too large for a narrow type are split into several of the same row and column: to
 # the likelihood and its derivatives, which are linear in the counts, this makes no difference.
 MOST_SPLIT = 1 / 16
+# Bytes a nonzero count of both orders, about, and of all that a visit has at hand.
+_SLICE_BYTES, _BUFFER_BYTES = 7, 40
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class Block:
     def __init__(
         self, slicer: Slicer, start: int, stop: int, first: int, order: Array, keep: bool = True
     ):
-        self._slicer, self._order, self._keep = slicer, order, keep
+        self._slicer, self._order, self.keep = slicer, order, keep
         self._made: dict[str, Slices] = {}
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
 
@@ -151,7 +154,7 @@ class Block:
         if which in self._made:
             return self._made[which]
         made: Slices = getattr(self._slicer, which)(self.start, self.stop, self._order)
-        if self._keep:
+        if self.keep:
             self._made[which] = made
         return made
 
@@ -178,12 +181,15 @@ class Layout:
     row_order, column_order : ndarray of int64
         Original number of the row (column) in every lane, -1 in the padding.
     blocks : list of Block
+    large : tuple of ndarray
+        Values that are split in pieces, and how often each occurs.
     """
 
     def __init__(self, counts: CountTable, reader: Any, n_threads: int = 1, keep: bool = True):
         self.shape, self.n_threads = counts.shape, n_threads
         self.column_order = lane_order_of(counts.column_nnz)
-        self.count_dtype, self._large = narrow_type(counts)
+        self.count_dtype, self.large = narrow_type(counts)
+        self._reader, self._kept, self._nnz = reader, keep, counts.nnz
         self._slicer = Slicer(reader, self.shape, self.count_dtype, self.column_order, n_threads)
         self.blocks: list[Any] = []
         orders = []
@@ -193,9 +199,29 @@ class Layout:
         self.row_order = np.concatenate(orders)
 
     def visit(self, which: str) -> Iterator[tuple[Any, Slices]]:
-        """Blocks and their "rows" or "columns", one after the other."""
+        """Blocks and their "rows" or "columns", one after the other.
+
+        Where blocks do not stay in memory, the next is made while one is worked on.
+        """
+        slices = (getattr(block, which) for block in self.blocks)
+        yield from zip(self.blocks, slices if self._kept else made_ahead(slices), strict=True)
+
+    def keep(self) -> None:
+        """Let blocks stay in memory once they were made."""
+        self._kept = True
         for block in self.blocks:
-            yield block, getattr(block, which)
+            block.keep = True
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read from a file so far."""
+        return getattr(self._reader, "bytes_read", 0)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that a visit needs where blocks do not stay in memory."""
+        # two blocks in slices, one of them with its compressed rows, sorted and split
+        return _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
 
     @cached_property
     def whole_columns(self) -> Slices:
@@ -212,7 +238,7 @@ class Layout:
         for _, rows in self.visit("rows"):
             placing.count_values(rows.count, found)
         times = found.sum(axis=0)
-        large, often = self._large
+        large, often = self.large
         whole, rest = _pieces(large, self.count_dtype)
         times[-1] -= whole @ often
         np.subtract.at(times, rest, often)
@@ -221,8 +247,20 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the sliced counts in bytes."""
+        """Memory of the sliced counts in bytes, about, where they are yet to be made."""
+        if not self._kept:
+            return _SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
+
+
+def made_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Hand out items of an iterator, of which the next is made in a thread meanwhile."""
+    end = object()
+    with ThreadPoolExecutor(1) as ahead:
+        pending = ahead.submit(next, items, end)
+        while (item := pending.result()) is not end:
+            pending = ahead.submit(next, items, end)
+            yield item
 
 
 def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:

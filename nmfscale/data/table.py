@@ -45,6 +45,7 @@ class CountTable(ABC):
     Every parameter is also an attribute of the same name.
     """
 
+    from_file = False
     row_nnz: Any
     column_nnz: Any
     row_totals: Any

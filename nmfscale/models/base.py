@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, cast
@@ -15,10 +16,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
 
-from ..data.counts import Counts, as_counts
+from ..data.counts import as_counts
+from ..data.table import CountTable
 from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
 from ..solve.initialize import STARTS, check_factors, initialize
+from ..solve.memory import plan_fit
 from ..solve.monitor import Monitor
 from ..solve.threads import resolve_threads
 
@@ -44,6 +47,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         "integer": [StrOptions({"warn", "allow", "require"})],
         "dtype": [StrOptions({"float32", "float64"}), type, np.dtype, None],
         "n_threads": [Integral, None],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "callback": [callable, None],
@@ -65,6 +69,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         integer: str = "warn",
         dtype: Any = None,
         n_threads: int | None = None,
+        memory_limit: float | str | None = None,
         random_state: Any = None,
         verbose: int = 0,
         callback: Any = None,
@@ -82,6 +87,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.integer = integer
         self.dtype = dtype
         self.n_threads = n_threads
+        self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
         self.callback = callback
@@ -141,6 +147,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._check_parameters()
         counts = self._counts(X, reset=True)
         dtype = self._dtype(counts)
+        folder = self._plan(counts, dtype)
         L, F = self._given_factors(counts, L, F, dtype)
         sizes = _checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         held = self._held(
@@ -151,7 +158,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         best: FitResult | None = None
         rng = check_random_state(self.random_state)
         for _ in range(self.n_init):
-            result = self._fit_once(counts, L, F, rng, dtype, held)
+            result = self._fit_once(counts, L, F, rng, dtype, held, folder)
             if best is None or result.loglik > best.loglik:
                 best = result
             if result.interrupted:
@@ -303,10 +310,10 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     # What a model makes of a fit of X by L F^T, and back.
 
-    def _keep(self, result: FitResult, counts: Counts) -> None:
+    def _keep(self, result: FitResult, counts: CountTable) -> None:
         raise NotImplementedError
 
-    def _loadings_of(self, counts: Counts) -> Array:
+    def _loadings_of(self, counts: CountTable) -> Array:
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
@@ -316,7 +323,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             caller_name=type(self).__name__,
         )
 
-    def _counts(self, X: Any, *, reset: bool) -> Counts:
+    def _counts(self, X: Any, *, reset: bool) -> CountTable:
         counts = as_counts(X, integer=cast(Any, self.integer), whom=type(self).__name__)
         names = counts.feature_names
         if hasattr(X, "columns"):
@@ -344,7 +351,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     "where the model was fitted: bring the features into the order of the fit."
                 )
 
-    def _dtype(self, counts: Counts) -> np.dtype[Any]:
+    def _dtype(self, counts: CountTable) -> np.dtype[Any]:
         if self.dtype is None:
             return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
         dtype = np.dtype(self.dtype)
@@ -352,8 +359,19 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
 
+    def _plan(self, counts: CountTable, dtype: Any) -> str | None:
+        """Decide what stays in memory, and where loadings are kept if they do not."""
+        if self.memory_limit is None and not counts.from_file:
+            return None
+        plan = plan_fit(counts, self.n_components, dtype, self.memory_limit)
+        if counts.from_file and plan.keep:
+            counts.layout().keep()
+        if self.verbose:
+            print(plan, file=sys.stderr)
+        return plan.folder
+
     def _given_factors(
-        self, counts: Counts, L: Any, F: Any, dtype: Any
+        self, counts: CountTable, L: Any, F: Any, dtype: Any
     ) -> tuple[Array | None, Array | None]:
         return check_factors(L, F, counts, self.n_components, dtype)
 
@@ -391,8 +409,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         )
 
     def _fit_once(
-        self, counts: Counts, L: Any, F: Any, rng: Any, dtype: Any, held: Held
-    ) -> FitResult:
+        self, counts: CountTable, L: Any, F: Any, rng: Any, dtype: Any, held: Held,
+        folder: str | None,
+    ) -> FitResult:  # fmt: skip
         monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
         n_threads = resolve_threads(self.n_threads)
         if L is None or F is None:
@@ -401,10 +420,11 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return fit_factors(
             counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, dtype=dtype, n_threads=n_threads, held=held,
+            folder=folder,
         )  # fmt: skip
 
     def _start(
-        self, counts: Counts, F: Any, rng: Any, dtype: Any, n_threads: int
+        self, counts: CountTable, F: Any, rng: Any, dtype: Any, n_threads: int
     ) -> tuple[Array, Array]:
         def fit_rows(factors: Array, loadings: Array) -> Array:
             return project_rows(

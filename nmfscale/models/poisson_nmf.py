@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.counts import Counts
+from ..data.table import CountTable
 from ..solve.fit import FitResult, project_rows
 from ..solve.threads import resolve_threads
 from .base import CountFactorization, _prior
@@ -59,6 +59,10 @@ class PoissonNMF(CountFactorization):
         float64 otherwise. Sums over samples are float64 always.
     n_threads : int, default=None
         Threads; None uses the processors this process may use. The result does not depend on it.
+    memory_limit : float or str, default=None
+        Bytes that the process may hold, such as ``"2GB"``, for counts in a packed store: what does
+        not fit is read in every iteration, and loadings that do not fit are kept on disk. A fit
+        that cannot fit is refused. None stands for the memory that is free.
     random_state : int, RandomState instance or None, default=None
         Seed of the start.
     verbose : int, default=0
@@ -112,7 +116,7 @@ class PoissonNMF(CountFactorization):
     True
     """
 
-    def _keep(self, result: FitResult, counts: Counts) -> None:
+    def _keep(self, result: FitResult, counts: CountTable) -> None:
         self.components_ = np.ascontiguousarray(result.F.T)
         self.loadings_ = result.L
         self.history_ = result.history
@@ -121,7 +125,7 @@ class PoissonNMF(CountFactorization):
         self.interrupted_ = result.interrupted
         self.n_iter_ = len(result.history)
 
-    def _loadings_of(self, counts: Counts) -> NDArray[Any]:
+    def _loadings_of(self, counts: CountTable) -> NDArray[Any]:
         shape = (counts.shape[0], self.n_components_)
         return project_rows(
             counts,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.counts import Counts
+from ..data.table import CountTable
 from ..solve.conversion import poisson_to_multinomial
 from ..solve.fit import FitResult
 from .poisson_nmf import PoissonNMF
@@ -23,7 +23,7 @@ class TopicModel(PoissonNMF):
     Parameters
     ----------
     n_components, solver, init, max_iter, tol, n_init, inner_iter, extrapolate, integer, dtype, \
-n_threads, random_state, verbose, callback
+n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma
@@ -63,7 +63,7 @@ n_threads, random_state, verbose, callback
     array([1., 1.])
     """
 
-    def _keep(self, result: FitResult, counts: Counts) -> None:
+    def _keep(self, result: FitResult, counts: CountTable) -> None:
         super()._keep(result, counts)
         proportions, frequencies, sizes, _ = poisson_to_multinomial(result.L, result.F)
         self.loadings_ = np.ascontiguousarray(proportions)
@@ -71,5 +71,5 @@ n_threads, random_state, verbose, callback
         self.size_factors_ = sizes
         self.loglik_ = float(result.history["loglik_multinomial"][-1])
 
-    def _loadings_of(self, counts: Counts) -> NDArray[Any]:
+    def _loadings_of(self, counts: CountTable) -> NDArray[Any]:
         return poisson_to_multinomial(super()._loadings_of(counts), self.components_.T).proportions

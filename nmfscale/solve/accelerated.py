@@ -53,10 +53,9 @@ class _Path:
     """
 
     def __init__(self, halves: Halves, momentum: bool):
-        values = {side: getattr(halves, side).values for side in "LF"}
-        self.before = {side: aligned_copy(v) for side, v in values.items()}
-        self.next = {"L": aligned_copy(values["L"])}
-        self.best = {side: aligned_copy(v) for side, v in values.items()}
+        self.before = {side: getattr(halves, side).room() for side in "LF"}
+        self.next = {"L": halves.L.room()}
+        self.best = {side: getattr(halves, side).room() for side in "LF"}
         self.free: dict[str, Array] = {}
         self.logliks: list[float] = []
         self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
@@ -138,7 +137,7 @@ class _Path:
         """Go on in the type of `halves`."""
         for arrays in (self.before, self.next, self.best):
             for side, array in arrays.items():
-                arrays[side] = aligned_copy(array, halves.dtype)
+                arrays[side] = aligned_copy(array, halves.dtype, getattr(halves, side).folder)
 
 
 def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
@@ -205,7 +204,7 @@ def record_end(
     """Restore exact zeros and complete the last record at the point that is handed back."""
     restore_zeros(halves)
     report = halves.move_rows("visit", aligned_copy(halves.L.values), em_steps=1, report=SEEN)
-    kkt_factors = halves.move_columns(aligned_copy(halves.F.values), em_steps=1).kkt
+    kkt_factors = halves.move_columns(halves.F.room(), em_steps=1).kkt
     state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted
     kkt = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 LANES = 16
 MINVAL = 1e-10
+# Lanes that are converted at a time, so that temporaries stay small beside a factor.
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Factor:
     held: Array | None = None
     pseudo: Array | None = None
     rate: Array | None = None
+    folder: str | None = None
 
     @cached_property
     def movable(self) -> Array:
@@ -66,24 +70,36 @@ class Factor:
     def plain(self, values: Array | None = None) -> Array:
         """Return the factor in the order of the user's rows, (n_rows, K)."""
         values = self.values if values is None else values
-        out = np.empty((self.n_rows, self.n_components), values.dtype)
+        out = aligned_empty((self.n_rows, self.n_components), values.dtype, self.folder)
         filled = self.order >= 0
         out[self.order[filled]] = values[filled, : self.n_components]
         return out
 
     def column_sums(self, weights: Array | None = None) -> Array:
         """Return sums over rows in float64, slice after slice, (stride,)."""
-        values = self.values.astype(np.float64)
-        values[self.order < 0] = 0
-        if weights is not None:
-            values *= weights[:, None]
-        return values.reshape(-1, LANES, values.shape[1]).sum(axis=1).sum(axis=0)
+        stride = self.values.shape[1]
+        of_slices = np.empty((len(self.values) // LANES, stride))
+        for first in range(0, len(self.values), _PIECE):
+            here = slice(first, first + _PIECE)
+            values = self.values[here].astype(np.float64)
+            values[self.order[here] < 0] = 0
+            if weights is not None:
+                values *= weights[here, None]
+            slices = slice(first // LANES, (first + _PIECE) // LANES)
+            of_slices[slices] = values.reshape(-1, LANES, stride).sum(axis=1)
+        return of_slices.sum(axis=0)
+
+    def room(self, dtype: Any = None) -> Array:
+        """Return a copy of the values in memory of its own, or on disk where they are there."""
+        return aligned_copy(self.values, dtype, self.folder)
 
     def as_type(self, dtype: Any) -> Factor:
         """Return a copy in another type."""
         prior = {name: aligned_copy(array, dtype) for name, array in self.prior().items()}
-        values = aligned_copy(self.values, dtype)
-        return Factor(self.order, self.n_rows, self.n_components, values, self.held, **prior)
+        return Factor(
+            self.order, self.n_rows, self.n_components, self.room(dtype), self.held,
+            folder=self.folder, **prior,
+        )  # fmt: skip
 
 
 @dataclass
@@ -104,27 +120,42 @@ class Totals:
         self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array that starts on a cache line, as the kernels require."""
+def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> Array:
+    """Return an array that starts on a cache line, as the kernels require.
+
+    With `folder` it is kept in a file there, which has no name and goes with the array.
+    """
+    if folder is not None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def aligned_copy(values: Array, dtype: Any = None) -> Array:
+def aligned_copy(values: Array, dtype: Any = None, folder: str | None = None) -> Array:
     """Return a copy of an array in lane order, in another type if wanted."""
-    out = aligned_empty(values.shape, dtype or values.dtype)
+    out = aligned_empty(values.shape, dtype or values.dtype, folder)
     out[:] = values
     return out
 
 
-def lane_order(plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL) -> Array:
-    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding."""
-    out = aligned_empty((len(order), stride), dtype)
+def lane_order(
+    plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL,
+    least: float | None = None, folder: str | None = None,
+) -> Array:  # fmt: skip
+    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding.
+
+    What is smaller than `least` is raised to it.
+    """
+    out = aligned_empty((len(order), stride), dtype, folder)
     n_components = plain.shape[1]
     out[:, n_components:] = 0
-    out[:, :n_components] = plain.astype(dtype, copy=False)[order]
+    for first in range(0, len(order), _PIECE):
+        here = slice(first, first + _PIECE)
+        rows = plain[order[here]].astype(dtype, copy=False)
+        out[here, :n_components] = rows if least is None else np.maximum(rows, least)
     out[order < 0, :n_components] = empty
     return out
 

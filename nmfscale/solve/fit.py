@@ -12,7 +12,7 @@ from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import first_type, fit_accelerated
 from .alternate import METHODS, fit_alternating
-from .factor import MINVAL, Held, in_order, lane_order
+from .factor import MINVAL, Held, aligned_copy, in_order, lane_order
 from .joint import fit_joint
 from .monitor import Monitor
 from .threads import limit_blas
@@ -51,20 +51,21 @@ def fit_factors(
     dtype: DTypeLike = np.float64,
     n_threads: int = 1,
     held: Held | None = None,
+    folder: str | None = None,
 ) -> FitResult:
-    """Fit from (L, F) until the monitor says stop."""
+    """Fit from (L, F) until the monitor says stop; loadings in memory or in files in `folder`."""
     held = held or Held()
     with limit_blas(1), monitor:
         if solver == "auto":
             begin = first_type(dtype, F.shape[1], held, monitor.max_iter)
             halves = fit_accelerated(
-                Halves(counts, L, F, begin, n_threads, held),
+                Halves(counts, L, F, begin, n_threads, held, folder),
                 monitor,
                 exact_type=dtype,
                 momentum=extrapolate,
             )
             return _result(halves, monitor)
-        halves = Halves(counts, L, F, dtype, n_threads, held)
+        halves = Halves(counts, L, F, dtype, n_threads, held, folder)
         if solver == "joint-em":
             halves = fit_joint(halves, monitor)
         else:
@@ -110,15 +111,15 @@ def project_rows(
     layout = counts.layout(n_threads)
     K, order = F.shape[1], layout.row_order
     stride = kernels.row_stride(K)
-    design = lane_order(np.maximum(F, MINVAL), layout.column_order, stride, dtype)
+    design = lane_order(F, layout.column_order, stride, dtype, least=MINVAL)
     total = np.zeros(stride)
     total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
     totals = np.zeros(len(order))
     totals[order >= 0] = counts.row_totals[order[order >= 0]]
     if L is None:
         L = counts.row_totals[:, None] / (K * total[:K])
-    values = lane_order(np.maximum(L, MINVAL), order, stride, dtype)
-    after = lane_order(np.maximum(L, MINVAL), order, stride, dtype)
+    values = lane_order(L, order, stride, dtype, least=MINVAL)
+    after = aligned_copy(values)
     extra = {}
     if prior is not None:
         extra = {

@@ -17,7 +17,8 @@ HISTORY = np.dtype(
     [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64),
      ("loglik_multinomial", np.float64), ("deviance", np.float64), ("kkt_loadings", np.float64),
      ("kkt_factors", np.float64), ("change_loadings", np.float64), ("change_factors", np.float64),
-     ("zeros_loadings", np.float64), ("zeros_factors", np.float64), ("momentum", np.float64)]
+     ("zeros_loadings", np.float64), ("zeros_factors", np.float64), ("momentum", np.float64),
+     ("bytes_read", np.int64)]
 )  # fmt: skip
 
 
@@ -83,7 +84,7 @@ class Monitor:
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self._say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
+        self.say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
     def record(self, **values: float) -> None:
         """Keep the record of an iteration that is complete, show it, and decide whether to stop."""
@@ -136,12 +137,13 @@ class Monitor:
             )
             self._bar.update(1)
         elif self.verbose > 1:
-            self._say(
+            self.say(
                 f"iteration {record['iteration']:>4}  {record['seconds']:8.2f} s  "
                 f"log-likelihood {record['loglik']:,.3f}  KKT {kkt:.2e}"
             )
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Tell the user something, unless nothing is to be shown."""
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         elif self.verbose:

@@ -56,6 +56,7 @@ class Objective:
             "loglik": loglik + self.log_prior(halves),
             "loglik_multinomial": loglik - size_terms,
             "deviance": 2 * (loss + self._x_log_x - self._total),
+            "bytes_read": halves.layout.bytes_read,
         }
 
     def log_prior(self, halves: Halves) -> float:

@@ -60,6 +60,8 @@ class Halves:
         Of the arithmetic; sums over rows are float64 always.
     n_threads : int
     held : Held
+    folder : str, optional
+        Where loadings are kept in files without a name; by default they are in memory.
     """
 
     def __init__(
@@ -70,13 +72,16 @@ class Halves:
         dtype: Any,
         n_threads: int,
         held: Held | None = None,
+        folder: str | None = None,
     ):
         self.counts, self.n_threads, self.held = counts, n_threads, held or Held()
         self.layout = counts.layout(n_threads)
         self.n_components = L.shape[1]
         self.dtype = np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
-        self.L = self._factor(L, self.layout.row_order, self.held.samples, self.held.prior_loadings)
+        self.L = self._factor(
+            L, self.layout.row_order, self.held.samples, self.held.prior_loadings, folder
+        )
         self.F = self._factor(
             F, self.layout.column_order, self.held.features, self.held.prior_factors
         )
@@ -87,9 +92,11 @@ class Halves:
         self._kept: dict[str, list[Array]] = {}
         self._shared: dict[str, Array] = {}
 
-    def _factor(self, plain: Array, order: Array, held: Array | None, prior: Any) -> Factor:
-        values = lane_order(np.maximum(plain, MINVAL), order, self.stride, self.dtype)
-        factor = Factor(order, plain.shape[0], self.n_components, values)
+    def _factor(
+        self, plain: Array, order: Array, held: Array | None, prior: Any, folder: str | None = None
+    ) -> Factor:
+        values = lane_order(plain, order, self.stride, self.dtype, least=MINVAL, folder=folder)
+        factor = Factor(order, plain.shape[0], self.n_components, values, folder=folder)
         if held is not None:
             factor.held = np.zeros(len(order), bool)
             factor.held[order >= 0] = held[order[order >= 0]]

@@ -1,0 +1,491 @@
+"""The packed store: counts in one HDF5 file, in the very slices that the kernels read.
+
+Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 1,
+``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts that were packed),
+``slice_dtype``, ``largest``, ``first_fraction`` (empty for whole numbers), ``notes`` (JSON),
+``source`` (JSON, what was packed) and, written last, ``complete`` = 1.
+
+=====================  ==========================================================================
+``rows/nnz``           (n,) int64, nonzero counts of each sample; ``rows/totals`` float64, their sum
+``columns/nnz``        (m,) int64, the same of each feature; ``columns/totals`` float64
+``values/value``       the distinct counts, and ``values/times``, how often each occurs; only where
+                       nearly all counts are below 65,536
+``large/value``        the counts that are split in pieces, and ``large/times``
+``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known
+``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
+                       ``rows_offset``, and ``columns_index`` and so on: see `Slices`
+=====================  ==========================================================================
+
+Blocks, and the order of rows and columns in them, are those of `nmfscale.data.layout` and follow
+from ``rows/nnz`` and ``columns/nnz``.  Arrays are contiguous and uncompressed, 6 bytes a nonzero
+count for both orders where counts and names are few, so that they are read straight from the file
+while the processor is busy with the block before.  Each has a ``crc32``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from .compressed import CHUNK, row_chunks
+from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead
+from .table import CountTable, RowRange
+
+Array = NDArray[Any]
+FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
+PARTS = ("index", "count", "offset")
+ORDERS = ("rows", "columns")
+
+
+class DamagedStoreError(ValueError):
+    """A packed store is incomplete, damaged, or was changed while it was read."""
+
+
+def pack(
+    counts: CountTable,
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int = 1,
+    source: dict[str, Any] | None = None,
+    progress: Callable[[int], Any] | None = None,
+) -> None:
+    """Write counts to a packed store, block by block.
+
+    The file appears whole or not at all: it is written beside `path` under another name and moved
+    into place, so that a failure leaves an existing file as it was.
+
+    Parameters
+    ----------
+    counts : CountTable
+        In memory, or read from a file as it goes.
+    path : str or path-like
+        Where to write; an existing store is replaced.
+    n_threads : int, default=1
+        Threads that place the counts; the store does not depend on it.
+    source : dict, default=None
+        What is packed, for the record.
+    progress : callable, default=None
+        Called with the number of nonzero counts written since the last call.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    FileExistsError
+        If `path` is there and is not a packed store.
+    OSError
+        If the disk is full or cannot be written.
+    """
+    import h5py
+
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    if target.exists() and not is_store(target):
+        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+    part = target.with_name(f".{target.name}-{secrets.token_hex(6)}.part")
+    try:
+        with h5py.File(part, "x", libver=("v110", "v110")) as file:
+            _write(file, counts, n_threads, source or {}, progress)
+            file.flush()
+            file.attrs["complete"] = 1
+        with open(part, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(part, target)
+        _sync_folder(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a packed store."""
+    import h5py
+
+    try:
+        if not h5py.is_hdf5(path):
+            return False
+        with h5py.File(path, "r") as file:
+            return bool(file.attrs.get("format") == FORMAT)
+    except OSError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that a new name outlasts a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(
+    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any
+) -> None:
+    layout = counts.layout(n_threads)
+    values = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for i, block in enumerate(layout.blocks):
+        group = file.create_group(f"blocks/{i:06d}")
+        group.attrs["start"], group.attrs["stop"] = block.start, block.stop
+        for order in ORDERS:
+            slices = getattr(block, order)
+            for part in PARTS:
+                _put(group, f"{order}_{part}", getattr(slices, part))
+        if progress is not None:
+            progress(int(counts.row_nnz[block.start : block.stop].sum()))
+    for which in ORDERS:
+        side = which[:-1]
+        _put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
+        _put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
+    values = layout.count_values()
+    if values is not None:
+        _put(file, "values/value", values[0])
+        _put(file, "values/times", values[1])
+    for name, array in zip(("value", "times"), layout.large, strict=True):
+        _put(file, f"large/{name}", array)
+    for name in ("sample", "feature", "group"):
+        labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
+        if labels is not None:
+            text = np.char.encode(labels.astype(str), "utf-8")
+            file.create_dataset(f"names/{name}", data=text)
+    file.attrs.update({
+        "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": _version(),
+        "shape": counts.shape, "nnz": counts.nnz, "dtype": str(counts.dtype),
+        "slice_dtype": str(layout.count_dtype), "largest": counts.largest,
+        "first_fraction": counts.first_fraction or "", "notes": json.dumps(list(counts.notes)),
+        "source": json.dumps(source),
+    })  # fmt: skip
+
+
+def _put(group: Any, name: str, array: Array) -> None:
+    dataset = group.create_dataset(name, data=np.ascontiguousarray(array))
+    dataset.attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+def _version() -> str:
+    try:
+        return version("nmfscale")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class _Place(NamedTuple):
+    """Where an array is in the file."""
+
+    offset: int
+    size: int
+    dtype: np.dtype[Any]
+    crc32: int
+
+
+class StoredBlock:
+    """Rows ``start:stop`` of a packed store, lanes ``first:last``; where their slices are."""
+
+    def __init__(self, group: Any, start: int, stop: int, first: int, order: Array, widths: Any):
+        if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
+            raise KeyError(f"rows {start}:{stop} in {group.name}")
+        self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
+        self.order = order
+        self.places = {f"{o}_{p}": _place(group[f"{o}_{p}"]) for o in ORDERS for p in PARTS}
+        self.n_others = {"rows": widths[0], "columns": len(order)}
+
+    def nbytes(self, which: str) -> int:
+        """Bytes of the rows or of the columns."""
+        return sum(self.places[f"{which}_{p}"].size for p in PARTS)
+
+
+def _place(dataset: Any) -> _Place:
+    offset = dataset.id.get_offset()
+    if dataset.external or dataset.is_virtual or (dataset.size and offset is None):
+        raise KeyError(f"contiguous numbers in {dataset.name}")
+    return _Place(offset or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"]))
+
+
+class StoredLayout:
+    """The layout of a packed store: blocks are read when they are visited.
+
+    Attributes
+    ----------
+    row_order, column_order, blocks
+        As in `Layout`.
+    bytes_read : int
+        So far.
+    """
+
+    def __init__(self, path: Path, file: Any, counts: StoredCounts):
+        self.path, self.shape = path, counts.shape
+        self.count_dtype = np.dtype(file.attrs["slice_dtype"])
+        self.column_order = lane_order_of(counts.column_nnz)
+        widths = (counts.shape[1],)
+        self.blocks = [
+            StoredBlock(file[f"blocks/{i:06d}"], *place, widths)
+            for i, place in enumerate(block_orders(counts.row_nnz))
+        ]
+        self.row_order = np.concatenate(
+            [np.where(b.order < 0, -1, b.order + b.start) for b in self.blocks]
+        )
+        self.large = file["large/value"][()], file["large/times"][()]
+        self._values = None
+        if "values" in file:
+            self._values = file["values/value"][()], file["values/times"][()]
+        self.bytes_read = 0
+        self._mark, self._checked = _file_mark(path), set[tuple[int, str]]()
+        self._kept: dict[tuple[int, str], Slices] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slices in the file."""
+        return sum(block.nbytes(which) for block in self.blocks for which in ORDERS)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that a visit needs: see `visit`."""
+        largest = max(block.nbytes(which) for block in self.blocks for which in ORDERS)
+        return largest * min(2, len(self.blocks))
+
+    def keep(self) -> None:
+        """Let blocks stay in memory once they were read."""
+        self._kept = {} if self._kept is None else self._kept
+
+    def visit(self, which: str) -> Iterator[tuple[StoredBlock, Slices]]:
+        """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
+
+        The arrays of a block are written over when the block after the next is read.
+        """
+        if _file_mark(self.path) != self._mark:
+            raise DamagedStoreError(
+                f"{self.path} was changed while it was in use; pack it again and start anew."
+            )
+        size = 0 if self._kept is not None else max(b.nbytes(which) for b in self.blocks)
+        buffers = [np.empty(size, np.uint8) for _ in range(min(2, len(self.blocks)))]
+        with self.path.open("rb", buffering=0) as file:
+            slices = (
+                self._read(file.fileno(), i, which, buffers[i % 2]) for i in range(len(self.blocks))
+            )
+            yield from zip(self.blocks, made_ahead(slices), strict=True)
+
+    def _read(self, file: int, i: int, which: str, buffer: Array) -> Slices:
+        block = self.blocks[i]
+        if self._kept is not None:
+            if (i, which) in self._kept:
+                return self._kept[i, which]
+            buffer = np.empty(block.nbytes(which), np.uint8)
+        arrays, first = [], 0
+        for part in PARTS[::-1]:  # int64 first, so that every array is aligned
+            place = block.places[f"{which}_{part}"]
+            piece = buffer[first : first + place.size]
+            self._fill(file, piece, place.offset)
+            if (i, f"{which}_{part}") not in self._checked:
+                self._check(i, f"{which}_{part}", piece, place.crc32)
+            arrays.append(piece.view(place.dtype))
+            first += place.size
+        offset, count, index = arrays
+        slices = Slices(index, count, offset, block.n_others[which])
+        if self._kept is not None:
+            self._kept[i, which] = slices
+        return slices
+
+    def _fill(self, file: int, piece: Array, offset: int) -> None:
+        done = 0
+        while done < len(piece):
+            read = os.preadv(file, [piece[done:].data], offset + done)
+            if not read:
+                raise DamagedStoreError(f"{self.path} ends at {offset + done} bytes: it was cut.")
+            done += read
+        self.bytes_read += done
+
+    def _check(self, i: int, name: str, piece: Array, crc32: int) -> None:
+        """Compare an array with its checksum when it is first read."""
+        if zlib.crc32(piece.data) != crc32:
+            raise DamagedStoreError(
+                f"{self.path}: blocks/{i:06d}/{name} is damaged (its checksum differs); "
+                "pack the counts again."
+            )
+        self._checked.add((i, name))
+
+    @cached_property
+    def whole_columns(self) -> Slices:
+        """The columns of the whole matrix, which a store of one block has."""
+        if len(self.blocks) == 1:
+            self.keep()
+            return next(self.visit("columns"))[1]
+        raise ValueError(
+            f"{self.path} holds {len(self.blocks)} blocks of rows, and this solver needs whole "
+            "columns: use solver='auto', or read the counts into memory with read_counts."
+        )
+
+    def count_values(self) -> tuple[Array, Array] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
+        return self._values
+
+
+def _file_mark(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class StoredCounts(CountTable):
+    """Counts in a packed store, read block by block when they are needed.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ``nmfscale store`` or :func:`pack` wrote. It is opened for reading only.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    DamagedStoreError
+        If it is no complete packed store.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from nmfscale.data.counts import as_counts
+    >>> from nmfscale.data.store import StoredCounts, pack
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "counts.nmf")
+    ...     pack(as_counts(np.array([[0, 2, 1], [3, 0, 0]])), path)
+    ...     StoredCounts(path)
+    <StoredCounts 2 x 3, 3 nonzero, int64>
+    """
+
+    from_file = True
+
+    def __init__(self, path: str | os.PathLike[str]):
+        import h5py
+
+        self.path = Path(path)
+        with self.path.open("rb"):
+            pass
+        if not is_store(self.path):
+            raise DamagedStoreError(f"{path} is not a packed store of counts, or is damaged.")
+        try:
+            with h5py.File(self.path, "r") as file:
+                self._open(file)
+        except (KeyError, OSError, RuntimeError, TypeError) as error:
+            raise DamagedStoreError(
+                f"{path} is damaged or incomplete: {error}. Pack the counts again."
+            ) from error
+
+    def _open(self, file: Any) -> None:
+        about = dict(file.attrs)
+        if about.get("complete") != 1:
+            raise KeyError("it was not finished")
+        if int(about["format_version"]) > FORMAT_VERSION:
+            raise KeyError(
+                f"it has format {about['format_version']}, written by nmfscale "
+                f"{about['nmfscale_version']}; this version reads up to {FORMAT_VERSION}"
+            )
+        names = {
+            name: np.char.decode(file[f"names/{part}"][()], "utf-8").astype(object)
+            for name, part in (
+                ("sample_names", "sample"),
+                ("feature_names", "feature"),
+                ("groups", "group"),
+            )
+            if f"names/{part}" in file
+        }
+        n, m = (int(size) for size in about["shape"])
+        super().__init__(
+            (n, m),
+            notes=json.loads(about["notes"]),
+            first_fraction=about["first_fraction"] or None,
+            **names,
+        )
+        self._nnz, self._dtype = int(about["nnz"]), np.dtype(about["dtype"])
+        self.largest, self.source = float(about["largest"]), json.loads(about["source"])
+        for which in ORDERS:
+            for what in ("nnz", "totals"):
+                array = file[f"{which}/{what}"]
+                if array.shape != ((n,) if which == "rows" else (m,)):
+                    raise KeyError(f"{which}/{what} has shape {array.shape}")
+                setattr(self, f"{which[:-1]}_{what}", array[()])
+        self._layout = StoredLayout(self.path, file, self)
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return self._nnz
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts that were packed."""
+        return self._dtype
+
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
+        return self._layout
+
+    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+        values, times = self._layout.count_values() or self._layout.large
+        order = np.argsort(values)
+        return values[order][values[order] > above], times[order][values[order] > above]
+
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+        for block, slices in self._layout.visit("rows"):
+            rows = self._compressed(block, slices)
+            for first, last in row_chunks(rows.indptr, CHUNK):
+                low, high = rows.indptr[first], rows.indptr[last]
+                yield RowRange(
+                    block.start + first,
+                    rows.indptr[first : last + 1] - low,
+                    rows.indices[low:high],
+                    rows.data[low:high],
+                )
+
+    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
+        wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
+        wanted[slice(None) if rows is None else rows] = True
+        found = [
+            self._compressed(block, slices, wanted[block.start : block.stop]).astype(np.float32)
+            for block, slices in self._layout.visit("rows")
+        ]
+        return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
+
+    def _compressed(
+        self, block: StoredBlock, slices: Slices, wanted: Array | None = None
+    ) -> sp.csr_array:
+        """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
+        order = block.order
+        lane = np.arange(LANES) + LANES * np.repeat(
+            np.arange(len(order) // LANES), np.diff(slices.offset)
+        ).reshape(-1, 1)
+        filled = slices.count > 0
+        if wanted is not None:
+            filled &= np.append(wanted, False)[order][lane].ravel()
+        row = order[lane.ravel()[filled]]
+        column = self._layout.column_order[slices.index[filled]]
+        data = slices.count[filled].astype(self.dtype if self.dtype.kind == "f" else np.int64)
+        # a count in pieces is put together again: duplicates are summed
+        matrix = sp.coo_array(
+            (data, (row, column)), shape=(block.stop - block.start, self.shape[1])
+        ).tocsr()
+        matrix.sort_indices()
+        return matrix.astype(self.dtype)
+
+    def verify(self) -> None:
+        """Read everything and compare it with its checksums.
+
+        Raises
+        ------
+        DamagedStoreError
+            If an array differs.
+        """
+        self._layout._checked.clear()
+        for which in ORDERS:
+            for _ in self._layout.visit(which):
+                pass

@@ -1,0 +1,165 @@
+"""What a fit will need of memory, said before it begins."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.table import CountTable
+from ..kernels import rows as kernels
+from .factor import LANES
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+# Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
+_COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
+# Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
+_START_BYTES = 4_000_000 * 8 * 3
+# Imports that are made late, threads, and what an allocator does not give back.
+_BESIDES = 64 << 20
+
+
+class MemoryLimitError(MemoryError, ValueError):
+    """A fit cannot be done within the memory that it may use."""
+
+
+class Plan(NamedTuple):
+    """How a fit is done within a limit.
+
+    Attributes
+    ----------
+    peak : int
+        Bytes that the process will hold at most, with what it holds now.
+    keep : bool
+        Whether counts that are read from a file stay in memory.
+    folder : str or None
+        Where loadings are kept on disk, if they are.
+    """
+
+    peak: int
+    keep: bool
+    folder: str | None
+
+    def __str__(self) -> str:
+        """One line for a user."""
+        where = "read from the file in every iteration" if not self.keep else "in memory"
+        loadings = "" if self.folder is None else f", loadings on disk in {self.folder}"
+        return f"predicted peak memory {readable(self.peak)}: counts {where}{loadings}"
+
+
+def parse_bytes(size: int | float | str) -> int:
+    """Return a number of bytes.
+
+    Parameters
+    ----------
+    size : int, float or str
+        Bytes, or "2GB", "500 MB", "1.5 GiB": units are powers of 1000, or of 1024 with an i.
+
+    Returns
+    -------
+    int
+        Positive.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive size.
+
+    Examples
+    --------
+    >>> from nmfscale.solve.memory import parse_bytes
+    >>> parse_bytes("2GB"), parse_bytes("1.5 GiB"), parse_bytes(10_000)
+    (2000000000, 1610612736, 10000)
+    """
+    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
+    try:
+        assert found is not None
+        base = 1024 if found[3] else 1000
+        n_bytes = int(float(found[1]) * base ** _UNITS[found[2].upper()])
+        assert n_bytes > 0
+    except (AssertionError, ValueError):
+        raise ValueError(
+            f"memory_limit={size!r} is not a size; give bytes or a text such as '2GB' or '500MB'."
+        ) from None
+    return n_bytes
+
+
+def readable(n_bytes: float) -> str:
+    """Write a number of bytes as a user reads it."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{int(n_bytes)} B"
+
+
+def plan_fit(
+    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None
+) -> Plan:
+    """Decide what stays in memory; refuse a fit for which even the least is too much.
+
+    Parameters
+    ----------
+    counts : CountTable
+        In memory or in a file.
+    n_components : int
+        K.
+    dtype : data-type
+        Of the factors.
+    memory_limit : int, float, str or None
+        Bytes that the process may hold; by default what the machine has free and it holds now.
+
+    Returns
+    -------
+    Plan
+        The first that fits: counts in memory; counts read in every iteration; loadings on disk.
+
+    Raises
+    ------
+    MemoryLimitError
+        If none fits, naming the bytes needed.
+    """
+    import psutil
+
+    held = psutil.Process().memory_info().rss
+    limit = held + psutil.virtual_memory().available
+    if memory_limit is not None:
+        limit = parse_bytes(memory_limit)
+    layout = counts.layout() if counts.from_file else None
+    rest, loadings = _factor_bytes(counts, n_components, np.dtype(dtype).itemsize)
+    rest += held + _BESIDES
+    if layout is None:
+        # Both orders in slices: an index and a count, and some padding.
+        return _first_that_fits([Plan(rest + loadings + 7 * counts.nnz, True, None)], limit)
+    streamed = rest + layout.buffer_bytes
+    folder = tempfile.gettempdir()
+    return _first_that_fits(
+        [
+            Plan(rest + loadings + layout.nbytes, True, None),
+            Plan(streamed + loadings, False, None),
+            Plan(streamed, False, folder),
+        ],
+        limit,
+    )
+
+
+def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
+    for plan in plans:
+        if plan.peak <= limit:
+            return plan
+    raise MemoryLimitError(
+        f"the fit needs {readable(plans[-1].peak)} of memory ({plans[-1].peak:,} bytes) and may "
+        f"use {readable(limit)}: raise memory_limit, fit fewer components, or use dtype='float32'."
+    )
+
+
+def _factor_bytes(counts: CountTable, n_components: int, itemsize: int) -> tuple[int, int]:
+    """Bytes of everything but the counts and the loadings, and of the loadings."""
+    n, m = counts.shape
+    stride = kernels.row_stride(n_components)
+    lanes = -(-m // LANES) * LANES
+    statistics = kernels.statistics_size(n_components, kernels.SUM_FULL) * 8
+    factors = lanes * (_COPIES_F * stride * itemsize + statistics)
+    start = min(counts.nnz * 24, _START_BYTES)
+    return factors + start + n * _PER_ROW * 8, n * stride * itemsize * _COPIES_L

@@ -1,0 +1,376 @@
+"""The packed store: what is in it, what is refused, and fits that read it."""
+
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+import nmfscale
+from nmfscale.data import layout as layouts
+from nmfscale.data import store as stores
+from nmfscale.data.counts import as_counts
+from nmfscale.data.store import DamagedStoreError, StoredCounts, pack
+from nmfscale.models import base
+from nmfscale.solve.memory import MemoryLimitError, Plan, parse_bytes, plan_fit
+
+rng = np.random.default_rng(0)
+X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+X[7, 5] = 700  # more than a byte
+X[:, 8] = X[11] = 0
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+
+
+@pytest.fixture
+def store(tmp_path, small_blocks):
+    pack(as_counts(X), tmp_path / "counts.nmf", n_threads=2)
+    return tmp_path / "counts.nmf"
+
+
+def dense(counts):
+    """All rows as `chunks` gives them."""
+    out = np.zeros(counts.shape, counts.dtype)
+    for first, indptr, indices, data in counts.chunks():
+        n_rows = len(indptr) - 1
+        piece = sp.csr_array((data, indices, indptr), shape=(n_rows, counts.shape[1]))
+        assert piece.has_canonical_format
+        out[first : first + n_rows] = piece.toarray()
+    return out
+
+
+# What is in it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        X,
+        X.astype(np.float32) / 8,
+        X.astype(np.uint16) * 90,
+        np.where(X > 0, 2**24 + 1, 0),
+        X[:1],
+        X[:, :1],
+        np.zeros((3, 4), int),
+    ],
+    ids=["integer", "fractions", "large", "very-large", "row", "column", "empty"],
+)
+def test_a_store_holds_the_counts(tmp_path, small_blocks, matrix):
+    counts = as_counts(matrix, integer="allow")
+    pack(counts, tmp_path / "counts.nmf")
+    stored = StoredCounts(tmp_path / "counts.nmf")
+    assert (stored.shape, stored.nnz, stored.dtype) == (counts.shape, counts.nnz, counts.dtype)
+    assert_array_equal(dense(stored), matrix)
+    for name in ("row_nnz", "column_nnz", "row_totals", "column_totals"):
+        assert_array_equal(getattr(stored, name), getattr(counts, name))
+    assert stored.report() == counts.report()
+    some = np.arange(0, len(matrix), 2)
+    for rows in (None, some):
+        assert_array_equal(stored.take_rows(rows).toarray(), counts.take_rows(rows).toarray())
+    for above in (0, 255, 65535):
+        if counts.is_integer and counts.largest < 2**24:
+            found = stored.large_counts(max(above, 255))
+            for one, other in zip(found, counts.large_counts(max(above, 255)), strict=True):
+                assert_array_equal(one, other)
+    stored.verify()
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**16))
+def test_any_counts(tmp_path_factory, n, m, density, seed):
+    random = np.random.default_rng(seed)
+    matrix = random.integers(1, 400, (n, m)) * random.binomial(1, density, (n, m))
+    path = tmp_path_factory.mktemp("any") / "counts.nmf"
+    pack(as_counts(matrix), path)
+    assert_array_equal(dense(StoredCounts(path)), matrix)
+
+
+def test_names_come_back(tmp_path):
+    counts = nmfscale.Counts(
+        *(getattr(sp.csr_array(X), part) for part in ("indptr", "indices", "data")),
+        X.shape,
+        sample_names=[f"cell {i}" for i in range(90)],
+        feature_names=[f"gène {j}" for j in range(60)],
+        groups=["a", "b"] * 45,
+        notes=["something was left out"],
+    )
+    pack(counts, tmp_path / "counts.nmf", source={"path": "cells.h5ad"})
+    stored = StoredCounts(tmp_path / "counts.nmf")
+    assert_array_equal(stored.feature_names, counts.feature_names)
+    assert_array_equal(stored.sample_names, counts.sample_names)
+    assert_array_equal(stored.groups, counts.groups)
+    assert stored.notes == counts.notes
+    assert stored.source == {"path": "cells.h5ad"}
+
+
+def test_six_bytes_a_nonzero_count(tmp_path):
+    counts = as_counts(rng.poisson(1.0, (3000, 400)))
+    pack(counts, tmp_path / "counts.nmf")
+    assert os.path.getsize(tmp_path / "counts.nmf") < 6.6 * counts.nnz
+
+
+def test_the_store_does_not_depend_on_threads(tmp_path, small_blocks):
+    for n in (1, 3):
+        pack(as_counts(X), tmp_path / f"{n}.nmf", n_threads=n)
+    with h5py.File(tmp_path / "1.nmf") as one, h5py.File(tmp_path / "3.nmf") as other:
+        found = []
+        one.visititems(lambda name, item: found.append(name) if hasattr(item, "size") else None)
+        for name in found:
+            assert_array_equal(one[name][()], other[name][()])
+
+
+def test_progress_counts_every_nonzero(tmp_path, small_blocks):
+    seen = []
+    pack(as_counts(X), tmp_path / "counts.nmf", progress=seen.append)
+    assert len(seen) > 2
+    assert sum(seen) == np.count_nonzero(X)
+
+
+# What is refused ------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_when_packing_fails(tmp_path, small_blocks):
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    before = (tmp_path / "counts.nmf").read_bytes()
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    for target in ("counts.nmf", "other.nmf"):
+        with pytest.raises(KeyboardInterrupt):
+            pack(as_counts(X), tmp_path / target, progress=stop)
+    assert os.listdir(tmp_path) == ["counts.nmf"]
+    assert (tmp_path / "counts.nmf").read_bytes() == before
+
+
+KILLED = """
+import os, sys, numpy as np
+from nmfscale.data import layout
+from nmfscale.data.counts import as_counts
+from nmfscale.data.store import pack
+layout.BLOCK_NONZEROS = 300
+X = np.random.default_rng(0).poisson(1.0, (90, 60))
+left = [int(sys.argv[2])]
+def die(_):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+pack(as_counts(X), sys.argv[1], progress=die)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_a_killed_pack_leaves_no_store(tmp_path, after):
+    words = [sys.executable, "-P", "-c", KILLED, str(tmp_path / "counts.nmf"), str(after)]
+    assert subprocess.run(words, check=False).returncode == -9
+    assert not (tmp_path / "counts.nmf").exists()
+    assert all(name.endswith(".part") for name in os.listdir(tmp_path))
+
+
+def test_other_files_are_not_replaced(tmp_path):
+    (tmp_path / "mine.nmf").write_text("precious")
+    with pytest.raises(FileExistsError, match="mine.nmf is there and is no packed store"):
+        pack(as_counts(X), tmp_path / "mine.nmf")
+    assert (tmp_path / "mine.nmf").read_text() == "precious"
+    with pytest.raises(FileNotFoundError, match="absent does not exist"):
+        pack(as_counts(X), tmp_path / "absent" / "counts.nmf")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 0.3, 0.9, 0.999])
+def test_a_cut_store_is_refused(store, kept):
+    whole = store.read_bytes()
+    store.write_bytes(whole[: int(kept if kept >= 1 or not kept else kept * len(whole))])
+    with pytest.raises(DamagedStoreError, match="counts.nmf"):
+        StoredCounts(store)
+
+
+def test_an_unfinished_store_is_refused(store):
+    with h5py.File(store, "r+") as file:
+        del file.attrs["complete"]
+    with pytest.raises(DamagedStoreError, match="not finished"):
+        StoredCounts(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("format_version", 2, "has format 2"), ("shape", (90, 61), "shape"), ("shape", (9, 60), "has shape")],
+)
+def test_attributes_that_do_not_fit(store, name, value, message):
+    with h5py.File(store, "r+") as file:
+        file.attrs[name] = value
+    with pytest.raises(DamagedStoreError, match=message):
+        StoredCounts(store)
+
+
+def test_external_storage_is_refused(store, tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret" * 1000)
+    with h5py.File(store, "r+") as file:
+        group = file["blocks/000000"]
+        old = group["rows_count"]
+        shape, crc = old.shape, old.attrs["crc32"]
+        del group["rows_count"]
+        new = group.create_dataset(
+            "rows_count", shape, "u1", external=[(str(tmp_path / "secret"), 0, shape[0])]
+        )
+        new.attrs["crc32"] = crc
+    with pytest.raises(DamagedStoreError, match="rows_count"):
+        StoredCounts(store)
+
+
+@pytest.mark.parametrize("part", ["rows_index", "rows_count", "columns_index", "columns_count"])
+def test_a_flipped_bit_is_found(store, part):
+    stored = StoredCounts(store)
+    place = stored.layout().blocks[1].places[part]
+    with open(store, "rb+") as file:
+        file.seek(place.offset + place.size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 4]))
+    stored = StoredCounts(store)
+    with pytest.raises(DamagedStoreError, match=f"blocks/000001/{part} is damaged"):
+        stored.verify()
+    with pytest.raises(DamagedStoreError, match="is damaged"):
+        nmfscale.PoissonNMF(2, max_iter=3).fit(store)
+
+
+def test_a_store_that_changes_is_noticed(store):
+    stored = StoredCounts(store)
+    with h5py.File(store, "r+") as file:
+        file.attrs["largest"] = 701
+    with pytest.raises(DamagedStoreError, match="was changed while it was in use"):
+        stored.take_rows()
+
+
+def test_packing_again_gives_a_new_file(store):
+    stored = StoredCounts(store)
+    pack(as_counts(X), store)
+    with pytest.raises(DamagedStoreError, match="was changed"):
+        stored.verify()
+    assert_array_equal(dense(StoredCounts(store)), X)
+
+
+# Fits -----------------------------------------------------------------------------------------
+
+
+def fit(source, model=nmfscale.PoissonNMF, **options):
+    options = {"max_iter": 12, "tol": 0, "random_state": 0} | options
+    return model(3, **options).fit(source)
+
+
+def numbers(model, source):
+    """All numbers of a model, but for the seconds and the bytes read."""
+    names = set(model.history_.dtype.names) - {"seconds", "bytes_read"}
+    arrays = [model.components_, model.loadings_, model.transform(source), model.score(source)]
+    arrays += [model.history_[name] for name in sorted(names)]
+    return [np.asarray(array).tobytes() for array in arrays]
+
+
+PLANS = {
+    "kept": Plan(0, True, None),
+    "read": Plan(0, False, None),
+    "loadings on disk": Plan(0, False, "here"),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": "float32"},
+        {"init": "random", "n_threads": 1},
+        {"model": nmfscale.TopicModel, "n_threads": 3},
+        {"solver": "joint-em"},
+        {"prior_loadings": 1.1},
+    ],
+    ids=str,
+)
+def test_a_fit_from_a_store_has_the_same_bits(store, tmp_path, monkeypatch, plan, options):
+    folder = PLANS[plan].folder and str(tmp_path)
+    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS[plan]._replace(folder=folder))
+    before = store.read_bytes()
+    one, other = fit(X, **options), fit(store, **options)
+    assert numbers(one, X) == numbers(other, store)
+    assert store.read_bytes() == before
+    assert os.listdir(tmp_path) == ["counts.nmf"]
+
+
+def test_each_order_is_read_once_an_iteration(store, monkeypatch):
+    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS["read"])
+    counts = StoredCounts(store)
+    history = fit(counts, init="random").history_
+    assert_array_equal(np.diff(history["bytes_read"][:-1]), counts.layout().nbytes)
+    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS["kept"])
+    counts = StoredCounts(store)
+    assert fit(counts).history_["bytes_read"][-1] == counts.layout().nbytes
+    assert not fit(X).history_["bytes_read"].any()
+
+
+def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="needs whole columns: use solver='auto'"):
+        fit(store, solver="scd")
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 1 << 23)
+    pack(as_counts(X), tmp_path / "one.nmf")
+    one, other = fit(X, solver="scd"), fit(tmp_path / "one.nmf", solver="scd")
+    assert one.components_.tobytes() == other.components_.tobytes()
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "n_bytes"),
+    [("2GB", 2e9), ("500 MB", 5e8), ("1.5GiB", 1.5 * 2**30), ("64k", 64e3), (1e9, 1e9), (1, 1)],
+)
+def test_sizes(size, n_bytes):
+    assert parse_bytes(size) == n_bytes
+
+
+@pytest.mark.parametrize("size", ["", "much", "-1GB", "0", 0, "1..2MB", "2PB"])
+def test_sizes_that_are_none(size):
+    with pytest.raises(ValueError, match="memory_limit"):
+        parse_bytes(size)
+
+
+def test_plans_step_down_as_memory_gets_scarce(store):
+    counts = StoredCounts(store)
+    least = plan_fit(counts, 3, np.float64, 1 << 40)
+    assert least.keep and least.folder is None
+    seen = []
+    for limit in range(least.peak, least.peak - 60_000, -500):
+        try:
+            seen.append(plan_fit(counts, 3, np.float64, limit)[1:])
+        except MemoryLimitError as error:
+            assert "raise memory_limit" in str(error)
+            break
+    kinds = [(keep, folder is not None) for keep, folder in seen]
+    assert sorted(set(kinds), key=kinds.index)[:2] == [(True, False), (False, False)]
+
+
+def test_a_fit_that_cannot_fit_is_refused_before_it_begins(store):
+    for source in (X, store):
+        with pytest.raises(MemoryLimitError, match=r"needs .* of memory \([\d,]+ bytes\)"):
+            fit(source, memory_limit="1MB")
+
+
+def test_the_prediction_is_shown(store, capsys):
+    fit(store, verbose=1, memory_limit="100GB")
+    assert "predicted peak memory" in capsys.readouterr().err
+
+
+def test_stores_of_another_kind(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        StoredCounts(tmp_path / "absent.nmf")
+    (tmp_path / "text.nmf").write_text("hello")
+    with pytest.raises(DamagedStoreError, match="not a packed store"):
+        StoredCounts(tmp_path / "text.nmf")
+    assert not stores.is_store(tmp_path / "text.nmf")
