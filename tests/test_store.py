@@ -202,7 +202,11 @@ def test_an_unfinished_store_is_refused(store):
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("format_version", 2, "has format 2"), ("shape", (90, 61), "shape"), ("shape", (9, 60), "has shape")],
+    [
+        ("format_version", 2, "has format 2"),
+        ("shape", (90, 61), "shape"),
+        ("shape", (9, 60), "has shape"),
+    ],
 )
 def test_attributes_that_do_not_fit(store, name, value, message):
     with h5py.File(store, "r+") as file:

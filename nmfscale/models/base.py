@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -18,12 +20,14 @@ from sklearn.utils.validation import _check_n_features, check_is_fitted, validat
 
 from ..data.counts import as_counts
 from ..data.table import CountTable
+from ..solve.checkpoint import Checkpoint, describe
 from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.memory import plan_fit
 from ..solve.monitor import Monitor
 from ..solve.threads import resolve_threads
+from .arguments import checked_mask, checked_vector, gamma_prior
 
 Array = NDArray[Any]
 
@@ -104,6 +108,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         fixed_topics: ArrayLike | None = None,
         fixed_features: ArrayLike | None = None,
         fixed_samples: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -127,6 +134,14 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             Features whose rows of `F` stay as given.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
             Samples whose rows of `L` stay as given.
+        checkpoint : str or path-like, default=None
+            Folder in which the state of the fit is saved while it runs (``solver="auto"``). With
+            `n_init` > 1 each restart has a folder in it.
+        checkpoint_every : float, default=60.0
+            Seconds between checkpoints; 0 saves every iteration.
+        resume : bool, default=False
+            Go on from the newest checkpoint in the folder, if there is one. The fit ends with the
+            same bits as one that was never stopped, wherever the counts are now.
 
         Returns
         -------
@@ -138,6 +153,10 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ValueError
             If the counts or a parameter are not valid, or something is to be held that was not
             given.
+        MemoryLimitError
+            If the fit needs more than `memory_limit`.
+        CheckpointError
+            If the checkpoints in the folder are of another fit, or damaged.
 
         Warns
         -----
@@ -149,16 +168,23 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         dtype = self._dtype(counts)
         folder = self._plan(counts, dtype)
         L, F = self._given_factors(counts, L, F, dtype)
-        sizes = _checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         held = self._held(
             counts, sizes, row_weights, fixed_topics, fixed_features, fixed_samples, L, F
         )
         if sizes is not None and L is not None:
             L = L * sizes[:, None].astype(dtype)
+        about = {"solver": self.solver, "extrapolate": self.extrapolate}
+        checkpoints = self._checkpoints(
+            checkpoint,
+            lambda: describe(counts, self.n_components, dtype, held, **about),
+            every=checkpoint_every,
+            resume=resume,
+        )
         best: FitResult | None = None
         rng = check_random_state(self.random_state)
-        for _ in range(self.n_init):
-            result = self._fit_once(counts, L, F, rng, dtype, held, folder)
+        for saved in checkpoints:
+            result = self._fit_once(counts, L, F, rng, dtype, held, folder, saved)
             if best is None or result.loglik > best.loglik:
                 best = result
             if result.interrupted:
@@ -370,6 +396,23 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             print(plan, file=sys.stderr)
         return plan.folder
 
+    def _checkpoints(
+        self, folder: Any, about: Callable[[], dict[str, Any]], *, every: float, resume: bool
+    ) -> list[Checkpoint | None]:
+        """One for each restart."""
+        if folder is None:
+            if resume:
+                raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
+            return [None] * self.n_init
+        if self.solver != "auto":
+            raise ValueError(f"checkpoint= goes with solver='auto', not {self.solver!r}.")
+        if not every >= 0:
+            raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+        folders = [Path(folder)]
+        if self.n_init > 1:
+            folders = [folders[0] / f"restart-{i}" for i in range(self.n_init)]
+        return [Checkpoint(each, about(), every=every, resume=resume) for each in folders]
+
     def _given_factors(
         self, counts: CountTable, L: Any, F: Any, dtype: Any
     ) -> tuple[Array | None, Array | None]:
@@ -378,9 +421,9 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _held(self, counts, sizes, row_weights, topics, features, samples, L, F) -> Held:
         n, m = counts.shape
         masks = {
-            "fixed_topics": (_checked_mask(topics, self.n_components, "fixed_topics"), F, "F"),
-            "fixed_features": (_checked_mask(features, m, "fixed_features"), F, "F"),
-            "fixed_samples": (_checked_mask(samples, n, "fixed_samples"), L, "L"),
+            "fixed_topics": (checked_mask(topics, self.n_components, "fixed_topics"), F, "F"),
+            "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
+            "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "L"),
         }
         for name, (mask, given, factor) in masks.items():
             if mask is not None and given is None:
@@ -396,21 +439,21 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
                     "step; use 'em' or 'auto'."
                 )
-        prior_L = _prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
+        prior_L = gamma_prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
         if prior_L is not None and sizes is not None:
             prior_L = prior_L[0], prior_L[1] / sizes[:, None]
         return Held(
             topics=masks["fixed_topics"][0],
             features=masks["fixed_features"][0],
             samples=masks["fixed_samples"][0],
-            weights=_checked_vector(row_weights, n, "row_weights"),
-            prior_factors=_prior(self.prior_factors, (m, self.n_components), "prior_factors"),
+            weights=checked_vector(row_weights, n, "row_weights"),
+            prior_factors=gamma_prior(self.prior_factors, (m, self.n_components), "prior_factors"),
             prior_loadings=prior_L,
         )
 
     def _fit_once(
         self, counts: CountTable, L: Any, F: Any, rng: Any, dtype: Any, held: Held,
-        folder: str | None,
+        folder: str | None, checkpoint: Checkpoint | None,
     ) -> FitResult:  # fmt: skip
         monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
         n_threads = resolve_threads(self.n_threads)
@@ -420,7 +463,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return fit_factors(
             counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, dtype=dtype, n_threads=n_threads, held=held,
-            folder=folder,
+            folder=folder, checkpoint=checkpoint,
         )  # fmt: skip
 
     def _start(
@@ -455,48 +498,3 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-def _checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
-    if values is None:
-        return None
-    vector = np.asarray(values, dtype=np.float64)
-    if vector.shape != (size,):
-        raise ValueError(
-            f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
-        )
-    bad = ~np.isfinite(vector) | (vector <= 0 if positive else vector < 0)
-    if bad.any():
-        where = int(np.flatnonzero(bad)[0])
-        kind = "positive" if positive else "non-negative"
-        raise ValueError(f"{name}[{where}] is {vector[where]}; {kind} finite numbers are needed.")
-    if not vector.any():
-        raise ValueError(f"{name}: all are 0; at least one sample must count.")
-    return vector
-
-
-def _checked_mask(values: Any, size: int, name: str) -> Array | None:
-    if values is None:
-        return None
-    mask = np.asarray(values)
-    if mask.dtype != bool or mask.shape != (size,):
-        raise ValueError(
-            f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed."
-        )
-    return mask
-
-
-def _prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, Array] | None:
-    """Pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate)."""
-    if given is None:
-        return None
-    alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
-    arrays = []
-    for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
-        array = np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
-        if not np.isfinite(array).all() or (array < least).any():
-            raise ValueError(
-                f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
-            )
-        arrays.append(array)
-    return arrays[0] - 1, arrays[1]

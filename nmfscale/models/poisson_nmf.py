@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ..data.table import CountTable
 from ..solve.fit import FitResult, project_rows
 from ..solve.threads import resolve_threads
-from .base import CountFactorization, _prior
+from .arguments import gamma_prior
+from .base import CountFactorization
 
 
 class PoissonNMF(CountFactorization):
@@ -132,5 +133,5 @@ class PoissonNMF(CountFactorization):
             self.components_.T,
             dtype=self.components_.dtype,
             n_threads=resolve_threads(self.n_threads),
-            prior=_prior(self.prior_loadings, shape, "prior_loadings"),
+            prior=gamma_prior(self.prior_loadings, shape, "prior_loadings"),
         )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels import rows as kernels
+from .checkpoint import Checkpoint
 from .factor import MINVAL, Array, Held, Report, aligned_copy
 from .monitor import Monitor
 from .objective import Objective
@@ -43,6 +44,7 @@ EM_ABOVE = 1e-4
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
 SEEN = ("loglik_start", "kkt_start")
+_NUMBERS = ("logliks", "count", "delay", "careful", "patience", "kept_for")
 
 
 class _Path:
@@ -133,6 +135,20 @@ class _Path:
     def beta(self) -> float:
         return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Numbers and arrays from which `restore` makes the same path."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        arrays = {f"before_{side}": array for side, array in self.before.items()}
+        return numbers, arrays | {f"best_{side}": array for side, array in self.best.items()}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        for name in _NUMBERS:
+            setattr(self, name, numbers[name])
+        for side in "LF":
+            np.copyto(self.before[side], arrays[f"before_{side}"])
+            np.copyto(self.best[side], arrays[f"best_{side}"])
+
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
         for arrays in (self.before, self.next, self.best):
@@ -152,23 +168,30 @@ def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
 
 
 def fit_accelerated(
-    halves: Halves, monitor: Monitor, *, exact_type: Any, momentum: bool = True
+    halves: Halves,
+    monitor: Monitor,
+    *,
+    exact_type: Any,
+    momentum: bool = True,
+    checkpoint: Checkpoint | None = None,
 ) -> Halves:
     """Run until the monitor says stop, and hand back in `exact_type`."""
     exact_type = np.dtype(exact_type)
     objective = Objective(halves)
-    path = _Path(halves, momentum)
-    pending: dict[str, float] = {}
-    iteration = 0
+    halves, path, pending, iteration = _begin(halves, monitor, momentum, checkpoint)
     while iteration < monitor.max_iter:
+        if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
+            _save(checkpoint, halves, monitor, path, pending, iteration)
         rows, columns = path.steps(iteration)
         report = halves.move_rows("visit", path.next["L"], report=SEEN, **rows)
         state = objective.at(halves, report)
         if iteration:
             # kkt_factors was seen in the columns' visit one half-step earlier
             monitor.record(**pending | state | {"kkt_loadings": report.kkt / objective.scale_L})
+        # one that was interrupted is saved first, at the beginning of the next iteration
+        unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         iteration += 1
-        ending = monitor.finished or iteration == monitor.max_iter
+        ending = (monitor.finished and not unsaved) or iteration == monitor.max_iter
         ran_away = path.weigh(halves, state["loglik"])
         if ran_away or ending:
             if ran_away or not path.count:
@@ -192,10 +215,40 @@ def fit_accelerated(
         if halves.dtype != exact_type and settled:
             halves = halves.as_type(exact_type)
             path.cast(halves)
+    del path  # its arrays are not needed for the rest
     if halves.dtype != exact_type:
         halves = halves.as_type(exact_type)
     record_end(halves, objective, monitor, pending)
     return halves
+
+
+def _begin(
+    halves: Halves, monitor: Monitor, momentum: bool, checkpoint: Checkpoint | None
+) -> tuple[Halves, _Path, dict[str, float], int]:
+    """Stand at the start, or where the last checkpoint was taken."""
+    found = None if checkpoint is None else checkpoint.load()
+    if found is None:
+        return halves, _Path(halves, momentum), {}, 0
+    numbers, arrays = found
+    if halves.dtype != np.dtype(numbers["dtype"]):
+        halves = halves.as_type(np.dtype(numbers["dtype"]))
+    halves.restore(arrays)
+    path = _Path(halves, momentum)
+    path.restore(numbers["path"], arrays)
+    monitor.restore(numbers["monitor"])
+    return halves, path, numbers["pending"], numbers["iteration"]
+
+
+def _save(
+    checkpoint: Checkpoint, halves: Halves, monitor: Monitor, path: _Path,
+    pending: dict[str, float], iteration: int,
+) -> None:  # fmt: skip
+    numbers, arrays = path.state()
+    everything = {
+        "iteration": iteration, "dtype": str(halves.dtype), "pending": pending, "path": numbers,
+        "monitor": monitor.state(),
+    }  # fmt: skip
+    checkpoint.save(iteration, everything, arrays | halves.state())
 
 
 def record_end(
@@ -203,7 +256,7 @@ def record_end(
 ) -> None:
     """Restore exact zeros and complete the last record at the point that is handed back."""
     restore_zeros(halves)
-    report = halves.move_rows("visit", aligned_copy(halves.L.values), em_steps=1, report=SEEN)
+    report = halves.move_rows("visit", halves.L.room(), em_steps=1, report=SEEN)
     kkt_factors = halves.move_columns(halves.F.room(), em_steps=1).kkt
     state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted

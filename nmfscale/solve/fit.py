@@ -12,6 +12,7 @@ from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import first_type, fit_accelerated
 from .alternate import METHODS, fit_alternating
+from .checkpoint import Checkpoint
 from .factor import MINVAL, Held, aligned_copy, in_order, lane_order
 from .joint import fit_joint
 from .monitor import Monitor
@@ -52,6 +53,7 @@ def fit_factors(
     n_threads: int = 1,
     held: Held | None = None,
     folder: str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> FitResult:
     """Fit from (L, F) until the monitor says stop; loadings in memory or in files in `folder`."""
     held = held or Held()
@@ -63,6 +65,7 @@ def fit_factors(
                 monitor,
                 exact_type=dtype,
                 momentum=extrapolate,
+                checkpoint=checkpoint,
             )
             return _result(halves, monitor)
         halves = Halves(counts, L, F, dtype, n_threads, held, folder)

@@ -101,6 +101,18 @@ class Monitor:
             self.stopped = True
         self._show(record)
 
+    def state(self) -> dict[str, Any]:
+        """Numbers from which `restore` makes the same monitor."""
+        return {"records": self.records, "seconds": time.perf_counter() - self.started}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken; the clock does not count the time between."""
+        self.records = list(state["records"])
+        self._best = list(np.maximum.accumulate([r["loglik"] for r in self.records]))
+        self.started = time.perf_counter() - state["seconds"]
+        if self._bar is not None:
+            self._bar.update(len(self.records))
+
     def forget_last(self) -> None:
         """Drop the last record: the end of the fit completes it, without showing it again."""
         self.records.pop()

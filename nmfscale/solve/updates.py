@@ -384,6 +384,28 @@ class Halves:
         report.change = float(totals.change.max()) / scale if scale > 0 else 0.0
         report.zeros = float(totals.zeros.sum()) / (factor.n_rows * self.n_components)
 
+    def state(self) -> dict[str, Array]:
+        """Arrays from which `restore` makes the same halves."""
+        arrays = {
+            "L": self.L.values, "F": self.F.values, "total_L": self.total_L,
+            "total_F": self.total_F,
+        }  # fmt: skip
+        for side, parts in self._kept.items():
+            arrays |= {f"kept_{side}_{i:06d}": part for i, part in enumerate(parts)}
+        return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        np.copyto(self.L.values, arrays["L"])
+        np.copyto(self.F.values, arrays["F"])
+        self.total_L, self.total_F = arrays["total_L"], arrays["total_F"]
+        for side in "LF":
+            found = [arrays[name] for name in sorted(arrays) if name.startswith(f"kept_{side}_")]
+            if found:
+                self._kept[side] = found
+            if f"shared_{side}" in arrays:
+                self._shared[side] = arrays[f"shared_{side}"]
+
     def replace(self, L: Array, F: Array) -> None:
         """Go to another point, given in lane order."""
         self.L.values, self.F.values = L, F

@@ -1,0 +1,192 @@
+"""Checkpoints of a fit: all that it stands on, so that it goes on as if it had never stopped.
+
+A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes ``format``,
+``format_version``, ``about`` (JSON: what the fit is of), ``numbers`` (JSON) and, written last,
+``complete``; one dataset for each array, with its ``crc32``.  It is written under another name,
+brought to disk and moved into place; the one before is kept until then, and one more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.table import CountTable
+from ..kernels import rows as kernels
+
+Array = NDArray[Any]
+FORMAT, FORMAT_VERSION = "nmfscale-checkpoint", 1
+_KEPT = 2
+_MOST_FAILURES = 3
+# Numbers that a checksum is taken of at a time.
+_PIECE = 1 << 22
+
+
+class CheckpointError(ValueError):
+    """A folder of checkpoints has none that can be used, or they are of another fit."""
+
+
+class Checkpoint:
+    """Where a fit saves its state, and how often.
+
+    Parameters
+    ----------
+    folder : str or path-like
+        Made if it is not there.
+    about : dict
+        What the fit is of; one that is resumed must agree in everything.
+    every : float, default=60
+        Seconds between checkpoints; 0 saves every iteration.
+    resume : bool, default=False
+        Whether to go on from the newest checkpoint in the folder. If there is none, the fit begins
+        from the start.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds checkpoints and `resume` is false, or if it cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        about: dict[str, Any],
+        *,
+        every: float = 60.0,
+        resume: bool = False,
+    ):
+        self.folder, self.about, self.every, self.resume = Path(folder), about, every, resume
+        self._saved_at, self._failures = time.monotonic(), 0
+        self.saved: int | None = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint={str(folder)!r}: no such folder ({error})."
+            ) from None
+        for part in self.folder.glob(".checkpoint-*.part"):  # of a process that was killed
+            part.unlink(missing_ok=True)
+        if self._files() and not resume:
+            raise CheckpointError(
+                f"{folder} holds checkpoints of a fit already: resume it, or give another folder."
+            )
+
+    def due(self) -> bool:
+        """Whether it is time for the next one."""
+        return time.monotonic() - self._saved_at >= self.every
+
+    def save(self, iteration: int, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Write a checkpoint; a full disk is a warning, and an error when it stays full."""
+        import h5py
+
+        target = self.folder / f"checkpoint-{iteration:08d}.h5"
+        part = self.folder / f".{target.name}.part"
+        try:
+            with h5py.File(part, "w") as file:
+                file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
+                file.attrs["about"] = json.dumps(self.about)
+                # an attribute holds 64 kB, and a history may be longer
+                file["numbers"] = json.dumps(numbers)
+                for name, array in arrays.items():
+                    file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
+                file.flush()
+                file.attrs["complete"] = 1
+            with open(part, "rb+") as written:
+                os.fsync(written.fileno())
+            os.replace(part, target)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                raise
+            warnings.warn(f"no checkpoint could be written to {target}: {error}", stacklevel=2)
+            return
+        self.saved, self._failures, self._saved_at = iteration, 0, time.monotonic()
+        for old in self._files()[:-_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Array]] | None:
+        """Return numbers and arrays of the newest sound checkpoint; None where there is none.
+
+        Raises
+        ------
+        CheckpointError
+            If they are of another fit, or if all are damaged.
+        """
+        reasons = []
+        for path in reversed(self._files()) if self.resume else ():
+            try:
+                return self._read(path)
+            except (OSError, KeyError, RuntimeError, json.JSONDecodeError) as error:
+                reasons.append(f"{path.name}: {error}")
+        if reasons:
+            raise CheckpointError(
+                f"{self.folder}: no checkpoint can be read ({'; '.join(reasons)}). Remove them to "
+                "begin from the start."
+            )
+        return None
+
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("format") != FORMAT or file.attrs.get("complete") != 1:
+                raise KeyError("not a complete checkpoint")
+            about = json.loads(file.attrs["about"])
+            for name in sorted(set(about) | set(self.about)):
+                if about.get(name) != self.about.get(name):
+                    raise CheckpointError(
+                        f"{path} is of another fit: {name} was {about.get(name)!r} and is "
+                        f"{self.about.get(name)!r} now."
+                    )
+            numbers = json.loads(file["numbers"][()])
+            arrays = {}
+            for name, dataset in file.items():
+                if name == "numbers":
+                    continue
+                if dataset.external or dataset.is_virtual:
+                    raise KeyError(f"{name} is not in the file itself")
+                arrays[name] = dataset[()]
+                if _crc32(arrays[name]) != dataset.attrs["crc32"]:
+                    raise KeyError(f"{name} is damaged: its checksum differs")
+        return numbers, arrays
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("checkpoint-????????.h5"))
+
+
+def describe(
+    counts: CountTable, n_components: int, dtype: Any, held: Any, **options: Any
+) -> dict[str, Any]:
+    """Say what a fit is of: wherever the counts are, and however many threads there are."""
+    digest = hashlib.sha256(repr(counts.shape).encode())
+    for name in ("row_nnz", "column_nnz", "row_totals", "column_totals"):
+        digest.update(np.ascontiguousarray(getattr(counts, name)).data)
+    known = hashlib.sha256()
+    for name in held.__dataclass_fields__:
+        value = getattr(held, name)
+        known.update(name.encode())
+        for array in value if isinstance(value, tuple) else (value,):
+            known.update(b"" if array is None else np.ascontiguousarray(array).data)
+    # AVX2 and AVX-512 give the same bits
+    level = "baseline" if kernels.level() == "baseline" else "avx2 or avx512"
+    return {
+        "counts": digest.hexdigest(), "held": known.hexdigest(), "n_components": n_components,
+        "dtype": str(np.dtype(dtype)), "instruction set": level, **options,
+    }  # fmt: skip
+
+
+def _crc32(array: Array) -> int:
+    flat, crc = np.ascontiguousarray(array).reshape(-1), 0
+    for first in range(0, flat.size, _PIECE):
+        crc = zlib.crc32(flat[first : first + _PIECE].data, crc)
+    return crc

@@ -1,0 +1,254 @@
+"""A fit that was stopped anywhere and resumed ends with the bits of one that never was."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+import nmfscale
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.store import pack
+from nmfscale.solve import accelerated
+from nmfscale.solve.checkpoint import Checkpoint, CheckpointError
+
+rng = np.random.default_rng(0)
+X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+
+
+class StopError(Exception):
+    """Raised in the middle of a fit."""
+
+
+def model(n_components=3, **options):
+    options = {"max_iter": 24, "tol": 0, "random_state": 0} | options
+    return nmfscale.PoissonNMF(n_components, **options)
+
+
+def bits(fitted):
+    names = sorted(set(fitted.history_.dtype.names) - {"seconds", "bytes_read"})
+    arrays = [fitted.components_, fitted.loadings_, *(fitted.history_[name] for name in names)]
+    return [array.tobytes() for array in arrays]
+
+
+def stop_at(iteration):
+    def callback(record):
+        if record["iteration"] == iteration:
+            raise StopError
+
+    return callback
+
+
+def fit_and_stop(folder, iteration, source=X, **options):
+    with pytest.raises(StopError):
+        model(callback=stop_at(iteration), **options).fit(
+            source, checkpoint=folder, checkpoint_every=0
+        )
+
+
+@pytest.mark.parametrize("iteration", [1, 2, 7, 13, 18, 22])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": "float32"},
+        {"n_components": 19},
+        {"extrapolate": False},
+        {"prior_factors": 1.1, "init": "random"},
+    ],
+    ids=str,
+)
+def test_resumed_anywhere(tmp_path, options, iteration):
+    fit_and_stop(tmp_path, iteration, **options)
+    resumed = model(**options).fit(X, checkpoint=tmp_path, resume=True)
+    assert bits(resumed) == bits(model(**options).fit(X))
+    assert len(resumed.history_) == 24
+
+
+def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
+    # any fall of the log-likelihood goes back and is careful for a while
+    monkeypatch.setattr(accelerated, "GAIN_OVER", 1)
+    expected = bits(model().fit(X))
+    for iteration in range(1, 23):
+        folder = tmp_path / str(iteration)
+        fit_and_stop(folder, iteration)
+        assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
+
+
+def test_resumed_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    expected = bits(model().fit(X))
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    places = [(X, 1), (tmp_path / "counts.nmf", 2), (X, 3), (tmp_path / "counts.nmf", 1)]
+    for iteration, (source, n_threads) in zip((4, 9, 16), places[:-1], strict=True):
+        with pytest.raises(StopError):
+            model(callback=stop_at(iteration), n_threads=n_threads).fit(
+                source, checkpoint=tmp_path / "state", checkpoint_every=0, resume=True
+            )
+    source, n_threads = places[-1]
+    resumed = model(n_threads=n_threads).fit(source, checkpoint=tmp_path / "state", resume=True)
+    assert bits(resumed) == expected
+
+
+def test_every_restart_is_resumed(tmp_path):
+    options = {"n_init": 2, "init": "random", "max_iter": 10}
+    expected = bits(model(**options).fit(X))
+    seen = []
+
+    def callback(record):
+        seen.append(record)
+        if len(seen) == 14:
+            raise StopError
+
+    with pytest.raises(StopError):
+        model(callback=callback, **options).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    assert sorted(os.listdir(tmp_path)) == ["restart-0", "restart-1"]
+    assert bits(model(**options).fit(X, checkpoint=tmp_path, resume=True)) == expected
+
+
+def test_more_iterations_than_before(tmp_path):
+    model(max_iter=10).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    longer = model(max_iter=20).fit(X, checkpoint=tmp_path, resume=True)
+    assert len(longer.history_) == 20
+
+
+PROGRAM = """
+import sys, numpy as np, nmfscale
+rng = np.random.default_rng(0)
+X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+model = nmfscale.PoissonNMF(3, max_iter=400, tol=0, random_state=0, n_threads=2)
+model.fit(X, checkpoint=sys.argv[1], checkpoint_every=0, resume=True)
+np.savez(sys.argv[2], L=model.loadings_, F=model.components_)
+"""
+
+
+def test_killed_at_any_moment(tmp_path):
+    whole = nmfscale.PoissonNMF(3, max_iter=400, tol=0, random_state=0).fit(X)
+    out, random = tmp_path / "end.npz", np.random.default_rng(3)
+    words = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "state"), str(out)]
+    kills = 0
+    for _ in range(60):
+        process = subprocess.Popen(words)
+        begun, first = time.monotonic(), len(list((tmp_path / "state").glob("*.h5")))
+        while process.poll() is None and time.monotonic() - begun < 60:
+            if kills < 6 and len(list((tmp_path / "state").glob("checkpoint*"))) >= min(first, 1):
+                time.sleep(random.uniform(0.0, 0.4))
+                if any((tmp_path / "state").glob("checkpoint*")):
+                    process.kill()
+                    kills += 1
+                    break
+            time.sleep(0.01)
+        if process.wait() == 0:
+            break
+    assert kills and process.returncode == 0
+    with np.load(out) as end:
+        assert end["L"].tobytes() == whole.loadings_.tobytes()
+        assert end["F"].tobytes() == whole.components_.tobytes()
+
+
+def test_an_interrupted_fit_is_saved(tmp_path):
+    def interrupt(record):
+        if record["iteration"] == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    usable = model(callback=interrupt).fit(X, checkpoint=tmp_path, checkpoint_every=1e6)
+    assert usable.interrupted_
+    assert np.isfinite(usable.components_).all()
+    resumed = model().fit(X, checkpoint=tmp_path, resume=True)
+    assert bits(resumed) == bits(model().fit(X))
+
+
+# What is kept, what is refused ----------------------------------------------------------------
+
+
+def test_two_are_kept(tmp_path):
+    fit_and_stop(tmp_path, 8)
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-00000007.h5", "checkpoint-00000008.h5"]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    with h5py.File(path) as file:
+        at = file["L"].id.get_offset() + 8
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "unfinished"])
+def test_the_one_before_stands_in(tmp_path, damage):
+    fit_and_stop(tmp_path, 8)
+    newest = tmp_path / "checkpoint-00000008.h5"
+    if damage == "cut":
+        newest.write_bytes(newest.read_bytes()[:3000])
+    elif damage == "flip":
+        flip(newest)
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    else:
+        with h5py.File(newest, "r+") as file:
+            del file.attrs["complete"]
+    resumed = model().fit(X, checkpoint=tmp_path, resume=True)
+    assert bits(resumed) == bits(model().fit(X))
+
+
+def test_all_damaged(tmp_path):
+    fit_and_stop(tmp_path, 8)
+    for path in tmp_path.iterdir():
+        flip(path)
+    with pytest.raises(CheckpointError, match="no checkpoint can be read.*L is damaged"):
+        model().fit(X, checkpoint=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "named"),
+    [
+        ({"n_components": 4}, X, "n_components was 3 and is 4"),
+        ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
+        ({"extrapolate": False}, X, "extrapolate was True and is False"),
+        ({"prior_factors": 1.5}, X, "held was"),
+        ({}, X + 1, "counts was"),
+    ],
+)
+def test_checkpoints_of_another_fit(tmp_path, options, source, named):
+    fit_and_stop(tmp_path, 3)
+    with pytest.raises(CheckpointError, match=named):
+        model(**options).fit(source, checkpoint=tmp_path, resume=True)
+
+
+def test_folders_that_do_not_serve(tmp_path):
+    fit_and_stop(tmp_path / "state", 3)
+    with pytest.raises(CheckpointError, match="resume it, or give another folder"):
+        model().fit(X, checkpoint=tmp_path / "state")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="no such folder"):
+        model().fit(X, checkpoint=tmp_path / "file" / "state")
+    with pytest.raises(ValueError, match="resume=True needs checkpoint="):
+        model().fit(X, resume=True)
+    with pytest.raises(ValueError, match="goes with solver='auto'"):
+        model(solver="scd").fit(X, checkpoint=tmp_path / "other")
+    with pytest.raises(ValueError, match="checkpoint_every=-1"):
+        model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=-1)
+
+
+def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path, {}, every=0)
+    checkpoint.save(1, {}, {"L": np.ones(3)})
+    before = (tmp_path / "checkpoint-00000001.h5").read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for iteration in (2, 3):
+        with pytest.warns(UserWarning, match="no checkpoint could be written.*No space left"):
+            checkpoint.save(iteration, {}, {"L": np.ones(3)})
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(4, {}, {"L": np.ones(3)})
+    assert os.listdir(tmp_path) == ["checkpoint-00000001.h5"]
+    assert (tmp_path / "checkpoint-00000001.h5").read_bytes() == before
