@@ -13,6 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .structure import check_range, check_shape, check_structure, index_type
+
 Array = NDArray[Any]
 
 # Whole numbers beyond this are not exact in float64.
@@ -27,14 +29,16 @@ class EntryTypeError(TypeError, ValueError):
 
 
 class Place(NamedTuple):
-    """Who asks and what rows and columns are called, for messages."""
+    """Who asks, what rows and columns are called, and which row a piece begins with."""
 
     whom: str
     sample_names: Any = None
     feature_names: Any = None
+    first_row: int = 0
 
     def entry(self, row: int, column: int, value: Any) -> str:
         """Name one entry by its numbers, its names where known, and its value."""
+        row += self.first_row
         of_row, of_column = (
             "" if names is None or at >= len(names) else f" ({str(names[at])!r})"
             for names, at in ((self.sample_names, row), (self.feature_names, column))
@@ -65,9 +69,22 @@ class Findings(NamedTuple):
 def compressed_rows(matrix: Any, place: Place) -> CompressedRows:
     """Convert a dense or sparse matrix, check every entry, and bring it into canonical form."""
     if sp.issparse(matrix):
-        indptr, indices, data, shape = _rows_of_sparse(matrix, place)
+        indptr, indices, data, shape = rows_of_sparse(matrix, place)
     else:
         indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, place), place)
+    return canonical_rows(indptr, indices, data, shape, place)
+
+
+def canonical_rows(
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    shape: tuple[int, int],
+    place: Place,
+    *,
+    sort: bool = False,
+) -> CompressedRows:
+    """Check every value of sound compressed rows; add up duplicates, drop zeros, maybe sort."""
     notes = []
     findings = _examine(indptr, indices, data, place)
     if not findings.rising and _has_duplicates(indptr, indices, shape):
@@ -78,18 +95,20 @@ def compressed_rows(matrix: Any, place: Place) -> CompressedRows:
     if findings.n_zeros:
         indptr, indices, data = _drop_zeros(indptr, indices, data, shape)
         notes.append(f"{findings.n_zeros:,} explicit zeros were left out")
+    rising = findings.rising
+    if sort and not rising:
+        indptr, indices, data = _sort_columns(indptr, indices, data, shape)
+        rising = True
     data = _canonical_type(data)
-    return CompressedRows(
-        indptr, indices, data, shape, findings.rising, findings.first_fraction, notes
-    )
+    return CompressedRows(indptr, indices, data, shape, rising, findings.first_fraction, notes)
 
 
-def _rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
+def rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
     """Row pointers, column numbers, values and shape of a sparse matrix of any format."""
     if matrix.ndim != 2:
         _refuse_dimensions(matrix.ndim, matrix, place)
-    _check_shape(matrix.shape)
-    _check_kind(matrix.dtype, place, None)
+    check_shape(matrix.shape)
+    check_kind(matrix.dtype, place, None)
     _check_parts(matrix, place.whom)
     rows = _rows_of_triplets(matrix) if matrix.format == "coo" else matrix.tocsr()
     n_stored = int(rows.indptr[-1])
@@ -97,7 +116,7 @@ def _rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tup
     data = np.ascontiguousarray(rows.data[:n_stored])
     if data.dtype.kind == "O":
         data = _numbers(data, place)
-    return indptr, indices, _working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
+    return indptr, indices, working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
 
 
 def _rows_of_triplets(matrix: Any) -> Any:
@@ -110,14 +129,17 @@ def _rows_of_triplets(matrix: Any) -> Any:
     return rows
 
 
-def rows_of_blocks(matrix: Any, n_entries: int = CHUNK) -> tuple[Array, Array, Array]:
-    """Compress a dense matrix that can be sliced by rows, an array or an HDF5 dataset."""
-    n_rows, n_columns = matrix.shape
+def rows_of_blocks(
+    matrix: Any, n_entries: int = CHUNK, start: int = 0, stop: int | None = None
+) -> tuple[Array, Array, Array]:
+    """Compress rows of a dense matrix that can be sliced, an array or an HDF5 dataset."""
+    n_columns = matrix.shape[1]
+    stop = matrix.shape[0] if stop is None else stop
     step = max(1, n_entries // n_columns)
     narrow = index_type(n_columns)
     lengths, columns, values = [], [], []
-    for start in range(0, n_rows, step):
-        block = np.asarray(matrix[start : start + step])
+    for first in range(start, stop, step):
+        block = np.asarray(matrix[first : min(first + step, stop)])
         stored = block != 0
         lengths.append(np.count_nonzero(stored, axis=1))
         columns.append(np.nonzero(stored)[1].astype(narrow))
@@ -128,14 +150,9 @@ def rows_of_blocks(matrix: Any, n_entries: int = CHUNK) -> tuple[Array, Array, A
     return indptr.astype(index_type(indices.size)), indices, np.concatenate(values)
 
 
-def index_type(largest: int) -> type[np.signedinteger[Any]]:
-    """Type of numbers up to `largest`."""
-    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-
-
 def _rows_of_dense(array: Array, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
     indptr, indices, data = rows_of_blocks(array)
-    return indptr, indices, _working_type(data), (array.shape[0], array.shape[1])
+    return indptr, indices, working_type(data), (array.shape[0], array.shape[1])
 
 
 # ---------------------------------------------------------------------------
@@ -151,14 +168,14 @@ def _as_dense(matrix: Any, place: Place) -> Array:
     if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
         raise ValueError(f"{place.whom} has masked entries; fill them (.filled) before the fit.")
     array = np.asarray(matrix)
-    _check_kind(array.dtype, place, array)
+    check_kind(array.dtype, place, array)
     if array.ndim != 2:
         _refuse_dimensions(array.ndim, array, place)
-    _check_shape(array.shape)
+    check_shape(array.shape)
     return _numbers(array, place) if array.dtype.kind == "O" else array
 
 
-def _check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
+def check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
     if dtype.kind in "biufO":
         return
     first = ""
@@ -189,15 +206,6 @@ def _refuse_dimensions(ndim: int, array: Any, place: Place) -> NoReturn:
     )
 
 
-def _check_shape(shape: tuple[int, ...]) -> None:
-    for size, what in zip(shape, ("sample", "feature"), strict=True):
-        if size == 0:
-            raise ValueError(
-                f"Found array with 0 {what}(s) (shape={tuple(shape)}) "
-                "while a minimum of 1 is required."
-            )
-
-
 def _numbers(array: Array, place: Place) -> Array:
     """float64 of an object array, or an error that names the entry that is no number."""
     try:
@@ -221,47 +229,13 @@ def _check_parts(matrix: Any, whom: str) -> None:
     if matrix.format == "coo":
         if not len(matrix.row) == len(matrix.col) == len(matrix.data):
             raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
-        _check_range(matrix.row, n_rows, "row", whom)
-        _check_range(matrix.col, n_columns, "col", whom)
+        check_range(matrix.row, n_rows, "row", whom)
+        check_range(matrix.col, n_columns, "col", whom)
     elif matrix.format in ("csr", "csc", "bsr"):
         height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
         sizes = (n_rows // height, n_columns // width)
         sizes = sizes[::-1] if matrix.format == "csc" else sizes
-        _check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
-
-
-def _check_structure(
-    indptr: Array, indices: Array, n_data: int, n_major: int, n_minor: int, whom: str
-) -> None:
-    """Check compressed rows (or columns): pointers that rise to the end, numbers in range."""
-    for numbers, name in ((indptr, "indptr"), (indices, "indices")):
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise ValueError(f"Corrupt sparse matrix {whom}: {name} is no 1-d array of integers.")
-    if len(indptr) != n_major + 1:
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: indptr has {len(indptr)} entries, not {n_major + 1}."
-        )
-    if indptr[0] != 0:
-        raise ValueError(f"Corrupt sparse matrix {whom}: indptr starts at {indptr[0]}, not at 0.")
-    falls = np.flatnonzero(indptr[1:] < indptr[:-1])
-    if falls.size:
-        raise ValueError(f"Corrupt sparse matrix {whom}: indptr falls after entry {falls[0]}.")
-    if indptr[-1] > min(len(indices), n_data):
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: indptr ends at {indptr[-1]}, but there are "
-            f"{len(indices)} indices and {n_data} values."
-        )
-    _check_range(indices[: int(indptr[-1])], n_minor, "indices", whom)
-
-
-def _check_range(numbers: Array, size: int, what: str, whom: str) -> None:
-    """Check that all numbers lie between 0 and size - 1."""
-    if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
-        first = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: entry {first} of {what} is {numbers[first]}, "
-            f"outside 0 to {size - 1}."
-        )
+        check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
 
 
 # ---------------------------------------------------------------------------
@@ -374,6 +348,14 @@ def _drop_zeros(
     return kept.indptr, kept.indices, kept.data
 
 
+def _sort_columns(
+    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
+) -> tuple[Array, Array, Array]:
+    rows = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
+    rows.sort_indices()
+    return rows.indptr, rows.indices, rows.data
+
+
 def _index_array(numbers: Array) -> Array:
     """int32 or int64, contiguous and in native byte order."""
     if numbers.dtype in (np.int32, np.int64):
@@ -381,7 +363,7 @@ def _index_array(numbers: Array) -> Array:
     return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
-def _working_type(data: Array) -> Array:
+def working_type(data: Array) -> Array:
     """Give the counts a type to work with: native byte order, no bool, no odd float."""
     if data.dtype.kind == "b":
         return data.view(np.uint8)

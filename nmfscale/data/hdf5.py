@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .compressed import index_type
+from .structure import index_type
 
 
 @contextmanager
