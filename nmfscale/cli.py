@@ -528,7 +528,8 @@ def _add_input(command: argparse.ArgumentParser, **options: Any) -> None:
     command.add_argument(
         "input",
         metavar="INPUT",
-        help="counts, samples x features: .npz, .mtx(.gz), .h5ad, 10x .h5 or a 10x folder",
+        help="counts, samples x features: .npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
+        "or a 10x folder",
         **options,
     )
     command.add_argument(

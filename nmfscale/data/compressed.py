@@ -176,6 +176,7 @@ def _as_dense(matrix: Any, place: Place) -> Array:
 
 
 def check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
+    """Refuse a type that is no real number, naming the first entry where it is known."""
     if dtype.kind in "biufO":
         return
     first = ""

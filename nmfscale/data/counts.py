@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .compressed import CHUNK, Place, compressed_rows, row_chunks
+from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .table import CountTable, RowRange
 
 Whole = Literal["warn", "allow", "require"]
@@ -231,8 +231,10 @@ def checked_counts(
     groups: Any = None,
     notes: Sequence[str] = (),
 ) -> Counts:
-    """Check a plain matrix, dense or sparse, and attach its names."""
-    rows = compressed_rows(matrix, Place(whom, sample_names, feature_names))
+    """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
+    rows = matrix
+    if not isinstance(rows, CompressedRows):
+        rows = compressed_rows(matrix, Place(whom, sample_names, feature_names))
     _mind_fraction(rows.first_fraction, integer, whom)
     return Counts(
         rows.indptr,

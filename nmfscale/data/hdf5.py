@@ -1,42 +1,153 @@
-"""Opening HDF5 files and reading their strings and sparse arrays; errors name the file."""
+"""Opening HDF5 files, finding and checking what is in them; errors name the file.
+
+Nothing outside the file is ever read: external links, external storage and virtual datasets are
+refused, and so is a dataset that claims far more than the file stores for it.
+"""
 
 from __future__ import annotations
 
+import errno
+import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .structure import index_type
+# Seconds to wait for a program that holds the file open for writing.
+LOCK_PATIENCE = 30.0
+
+# A dataset may claim this much without any storage (unwritten parts read as zeros).
+_FREE_CLAIM = 2**24
+# Bytes that one stored byte may stand for: deflate reaches 1032, other filters more.
+_RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
+_OTHER_RATIO = 2**17
+_MOST_LINKS = 16
 
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Any]:
     """Open a file for reading; what goes wrong inside the block is said of this file."""
+    with opened_hdf5(path) as file, file:
+        yield file
+
+
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file for reading that stays open after the block, unless the block fails."""
+    with hdf5_errors(path):
+        file = open_file(path)
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+
+
+def open_file(path: Path) -> Any:
+    """Open a file for reading only, after a while if a writer holds it."""
     import h5py
 
     with suppress(ImportError):
         # Importing it registers further compression filters (blosc, zstd, ...).
         import hdf5plugin  # type: ignore[import-not-found]  # noqa: F401
     with path.open("rb"):
+        # Python's own error where there is no such file or no permission.
         pass
-    if not h5py.is_hdf5(path):
-        raise ValueError(f"{path} is not an HDF5 file; expected an AnnData or 10x file.")
+    deadline = time.monotonic() + LOCK_PATIENCE
+    pause = 0.05
+    while True:
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ESTALE):
+                if not h5py.is_hdf5(path):
+                    raise ValueError(
+                        f"{path} is not an HDF5 file; expected an AnnData or 10x file."
+                    ) from error
+                raise
+            if time.monotonic() + pause > deadline:
+                raise BlockingIOError(
+                    errno.EAGAIN,
+                    f"{path} is locked, probably by a program that writes to it; gave up after "
+                    f"{LOCK_PATIENCE:g} s ({error})",
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+@contextmanager
+def hdf5_errors(path: Path) -> Iterator[None]:
+    """Say of this file what goes wrong inside the block."""
     try:
-        with h5py.File(path, "r") as file:
-            yield file
+        yield
     except KeyError as error:
         raise ValueError(f"{path} lacks a part that its format has: {error.args[0]}.") from error
+    except BlockingIOError:
+        raise
     except (OSError, RuntimeError) as error:
         if "filter" in str(error) or "plugin" in str(error):
             remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"
         else:
             remedy = "it is damaged or was cut off"
         raise OSError(f"{path} cannot be read; {remedy} ({error}).") from error
+
+
+# ---------------------------------------------------------------------------
+# Finding things
+
+
+def find(group: Any, path: str, n_links: int = 0) -> Any:
+    """Return the group or dataset at a path below `group`, or None; stay inside the file."""
+    import h5py
+
+    node = group
+    for name in filter(None, path.split("/")):
+        link = node.get(name, getlink=True) if isinstance(node, h5py.Group) else None
+        if link is None:
+            return None
+        if isinstance(link, h5py.ExternalLink):
+            raise ValueError(
+                f"{group.file.filename}: {node.name.rstrip('/')}/{name} is a link to another file "
+                f"({link.filename}), which is not followed; copy the data into one file."
+            )
+        if isinstance(link, h5py.SoftLink):
+            if n_links == _MOST_LINKS:
+                raise ValueError(f"{group.file.filename}: the links at {path!r} lead in a circle.")
+            origin = group.file if link.path.startswith("/") else node
+            node = find(origin, link.path, n_links + 1)
+        else:
+            node = node[name]
+    return node
+
+
+def need(group: Any, path: str) -> Any:
+    """Return what `find` finds; a KeyError if there is nothing."""
+    node = find(group, path)
+    if node is None:
+        raise KeyError(f"no {path!r} in {group.name}")
+    return node
+
+
+def is_group(node: Any) -> bool:
+    """Whether a node holds other nodes."""
+    return hasattr(node, "keys")
+
+
+def values_of(dataset: Any) -> Any:
+    """Read all values of a dataset that has been looked over first."""
+    return checked_dataset(dataset)[()]
+
+
+def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
+    """Return two sizes, from an attribute or a dataset, as Python's integers."""
+    shape = np.asarray(sizes)
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise ValueError(f"{group.file.filename}: {group.name} has the shape {sizes}, not 2-d.")
+    return int(shape[0]), int(shape[1])
 
 
 def strings(values: Iterable[Any]) -> NDArray[np.object_]:
@@ -48,18 +159,44 @@ def strings(values: Iterable[Any]) -> NDArray[np.object_]:
     return np.array(decoded, dtype=object)
 
 
-def compressed_matrix(group: Any, kind: type, shape: tuple[int, int]) -> Any:
-    """Read `data`, `indices` and `indptr` into a CSR or CSC array of scipy."""
-    data = group["data"][()]
-    narrow = index_type(max(*shape, data.size))
-    indices, indptr = (group[name].astype(narrow)[()] for name in ("indices", "indptr"))
-    try:
-        return kind((data, indices, indptr), shape=shape)
-    except ValueError as error:
-        where = f"{group.file.filename}: {group.name}"
-        raise ValueError(f"{where} is no valid {kind.__name__}: {error}.") from error
+# ---------------------------------------------------------------------------
+# Datasets that can be trusted
 
 
-def csr_of(group: Any, shape: Any) -> sp.csr_array:
-    """Read compressed rows."""
-    return compressed_matrix(group, sp.csr_array, (int(shape[0]), int(shape[1])))
+def checked_dataset(dataset: Any) -> Any:
+    """Return the dataset if its values lie in this file, in about the size that it claims."""
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset):
+        raise KeyError(f"{dataset.name} is no dataset")
+    where = f"{dataset.file.filename}: {dataset.name}"
+    if dataset.shape is None:
+        raise ValueError(f"{where} is empty.")
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"{where} keeps its values in other files, which are not read.")
+    settings = dataset.id.get_create_plist()
+    filters = [settings.get_filter(at) for at in range(settings.get_nfilters())]
+    for code, _, _, name in filters:
+        if not h5py.h5z.filter_avail(code):
+            raise OSError(f"{where} needs the filter {name.decode() or code}, number {code}")
+    item = dataset.id.get_type().get_size()
+    claimed = max(dataset.size, math.prod(dataset.chunks or (0,))) * item
+    codes = {code for code, *_ in filters} - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+    kind = "none" if not codes else (dataset.compression or "other") if len(codes) == 1 else "other"
+    stored = dataset.id.get_storage_size()
+    if claimed > _FREE_CLAIM + stored * _RATIOS.get(kind, _OTHER_RATIO):
+        raise ValueError(
+            f"{where} claims {dataset.shape} values, {claimed:,} bytes, but only {stored:,} bytes "
+            "are stored; the file is damaged or was cut off."
+        )
+    return dataset
+
+
+def sequential(dataset: Any, cache_bytes: int) -> Any:
+    """Open a dataset anew, with a cache that keeps the chunk two slices share."""
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    # Chunks that were read to their end go first; the number of slots should be a prime.
+    access.set_chunk_cache(12421, max(2**20, cache_bytes), 1.0)
+    return h5py.Dataset(h5py.h5d.open(dataset.file.id, dataset.name.encode(), access))

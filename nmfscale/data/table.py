@@ -63,9 +63,9 @@ class CountTable(ABC):
         first_fraction: str | None = None,
     ) -> None:
         self.shape = shape
-        self.sample_names = _labels(sample_names, shape[0], "sample_names", "row")
-        self.feature_names = _labels(feature_names, shape[1], "feature_names", "column")
-        self.groups = _labels(groups, shape[0], "groups", "row")
+        self.sample_names = labels_of(sample_names, shape[0], "sample_names", "row")
+        self.feature_names = labels_of(feature_names, shape[1], "feature_names", "column")
+        self.groups = labels_of(groups, shape[0], "groups", "row")
         self.notes = tuple(notes)
         self.first_fraction = first_fraction
 
@@ -211,7 +211,8 @@ class CountTable(ABC):
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
 
 
-def _labels(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
+def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
+    """Return labels as an array, one for each row or column; None stays None."""
     if labels is None:
         return None
     labels = np.asarray(labels)

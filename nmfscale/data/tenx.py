@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .hdf5 import csr_of, open_hdf5, strings
+from .hdf5 import find, is_group, need, opened_hdf5, shape_of, strings, values_of
+from .row_sources import CompressedGroup, Table, Workspace
 
 GENES = "Gene Expression"
 
@@ -30,32 +31,41 @@ class Features(NamedTuple):
 def genome_groups(file: Any) -> list[str]:
     """Names of the groups that Cell Ranger 2 writes, one per genome."""
     parts = {"data", "indices", "indptr", "shape", "barcodes", "genes"}
-    return [name for name in file if hasattr(file[name], "keys") and parts <= set(file[name])]
+    found = {name: find(file, name) for name in file}
+    return [name for name, node in found.items() if is_group(node) and parts <= set(node)]
 
 
-def read_tenx_h5(
-    path: Path, *, genome: str | None = None, feature_type: str | None = None
-) -> dict[str, Any]:
-    """Read a matrix of Cell Ranger 2 or 3."""
-    with open_hdf5(path) as file:
-        if "matrix" in file:
-            group = file["matrix"]
-            columns = group["features"]
+def open_tenx_h5(
+    path: Path,
+    _workspace: Workspace,
+    *,
+    genome: str | None = None,
+    feature_type: str | None = None,
+) -> Table:
+    """Open a matrix of Cell Ranger 2 or 3."""
+    with opened_hdf5(path) as file:
+        group = find(file, "matrix")
+        if group is not None:
+            columns = need(group, "features")
             types, genomes = (
-                strings(columns[name][()]) if name in columns else None
+                strings(values_of(need(columns, name))) if name in columns else None
                 for name in ("feature_type", "genome")
             )
-            ids, symbols = (strings(columns[name][()]) for name in ("id", "name"))
+            ids, symbols = (strings(values_of(need(columns, name))) for name in ("id", "name"))
             features = Features(ids, symbols, types, genomes)
         else:
-            group = file[_one_genome(path, genome_groups(file), genome)]
-            features = Features(*(strings(group[name][()]) for name in ("genes", "gene_names")))
+            group = need(file, _one_genome(path, genome_groups(file), genome))
+            features = Features(
+                *(strings(values_of(need(group, name))) for name in ("genes", "gene_names"))
+            )
             genome = None
-        matrix = csr_of(group, group["shape"][()][::-1])
-        barcodes = strings(group["barcodes"][()])
-    return {"sample_names": barcodes} | select_features(
-        path, matrix, features, feature_type=feature_type, genome=genome
-    )
+        n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
+        rows = CompressedGroup(group, (n_cells, n_features), path)
+        selection = select_features(
+            path, n_features, features, feature_type=feature_type, genome=genome
+        )
+        barcodes = strings(values_of(need(group, "barcodes")))
+    return Table(path, rows, str(path), sample_names=barcodes, **selection)
 
 
 def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
@@ -69,7 +79,7 @@ def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
 
 def select_features(
     path: Path,
-    matrix: Any,
+    n_columns: int,
     features: Features,
     *,
     feature_type: str | None = None,
@@ -77,8 +87,8 @@ def select_features(
 ) -> dict[str, Any]:
     """Keep the columns asked for; by default gene expression where other types are mixed in."""
     keep = np.ones(len(features.ids), dtype=bool)
-    if keep.size != matrix.shape[1]:
-        raise ValueError(f"{path} names {keep.size} features, but has {matrix.shape[1]}.")
+    if keep.size != n_columns:
+        raise ValueError(f"{path} names {keep.size} features, but has {n_columns}.")
     notes = []
     if feature_type is None and features.types is not None and GENES in features.types:
         keep = features.types == GENES
@@ -92,7 +102,7 @@ def select_features(
         keep = keep & _where(path, features.genomes, genome, "genome")
     names = _distinct_names(features.symbols[keep], features.ids[keep])
     return {
-        "matrix": matrix if keep.all() else matrix[:, np.flatnonzero(keep)],
+        "columns": None if keep.all() else np.flatnonzero(keep),
         "feature_names": names,
         "notes": notes,
     }

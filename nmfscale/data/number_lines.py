@@ -1,0 +1,164 @@
+"""Lines of numbers in text files, plain or gzip, parsed in bounded pieces."""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# A piece takes about 12 times its own size while it is parsed.
+_PIECE = 2**21
+_SMALLEST_PIECE = 2**14
+_LONGEST_HEADER_LINE = 2**20
+
+
+class Piece(NamedTuple):
+    """Numbers, (n_lines, n_fields), and where in the file they stand."""
+
+    numbers: Array
+    first_line: int
+    filled: Array
+
+    def line_of(self, at: int) -> int:
+        """Return the number of the line, from 1 on, that holds row `at` of the numbers."""
+        return self.first_line + int(np.flatnonzero(self.filled)[at])
+
+
+class NumberLines:
+    """A text file that is read once from its beginning; used as a context manager.
+
+    `kind` names the format in messages, and `line` is the number of lines read so far.
+    """
+
+    def __init__(self, path: Path, kind: str, memory_limit: int) -> None:
+        self.path, self.kind, self.line = path, kind, 0
+        self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
+        opened = gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
+        self._file = cast(IO[bytes], opened)
+
+    def __enter__(self) -> NumberLines:
+        """Return the open file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def fault(self, what: str, line: int | None = None) -> ValueError:
+        """Return the error that names file and line."""
+        at = self.line if line is None else line
+        return ValueError(f"{self.path} is not a readable {self.kind} file (line {at}: {what}).")
+
+    def header_line(self) -> str:
+        """Return the next line; at the end of the file an error."""
+        self.line += 1
+        text = self._read(_LONGEST_HEADER_LINE, line=True)
+        if not text:
+            raise self.fault("the file ends here")
+        if len(text) == _LONGEST_HEADER_LINE:
+            raise self.fault("too long a line")
+        return text.decode("utf-8", "replace").strip()
+
+    def pieces(self, n_fields: int, dtype: type[np.generic]) -> Iterator[Piece]:
+        """Parse the rest of the file: lines of `n_fields` numbers each, or blank."""
+        rest = b""
+        while True:
+            block = self._read(self._piece_bytes)
+            text = rest + block
+            cut = text.rfind(b"\n") + 1 if block else len(text)
+            if block and not cut and len(text) > self._piece_bytes:
+                raise self.fault("too long a line", self.line + 1)
+            text, rest = text[:cut], text[cut:]
+            if text:
+                yield self._parsed(text, n_fields, dtype)
+                self.line += text.count(b"\n")
+            if not block:
+                return
+
+    def _read(self, n_bytes: int, line: bool = False) -> bytes:
+        try:
+            return self._file.readline(n_bytes) if line else self._file.read(n_bytes)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise self.fault(f"the gzip stream is damaged or was cut off: {error}") from error
+
+    def _parsed(self, text: bytes, n_fields: int, dtype: type[np.generic]) -> Piece:
+        raw = np.frombuffer(text, dtype=np.uint8)
+        starts = raw > 32
+        blank = ~starts
+        starts[1:] &= blank[:-1]
+        words = np.flatnonzero(starts)
+        ends = np.flatnonzero(raw == 10)
+        if raw[-1] != 10:
+            ends = np.append(ends, raw.size)
+        lengths = np.diff(np.searchsorted(words, ends), prepend=0)
+        filled = lengths > 0
+        wrong = np.flatnonzero(filled & (lengths != n_fields))
+        numbers = self._converted(text, dtype) if words.size and not wrong.size else None
+        if words.size and (numbers is None or numbers.size != words.size):
+            at = int(wrong[0]) if wrong.size else self._first_wrong(text, dtype)
+            found = text.split(b"\n", at + 1)[at][:60].decode("utf-8", "replace").strip()
+            raise self.fault(f"expected {n_fields} numbers, found {found!r}", self.line + at + 1)
+        if numbers is None:
+            numbers = np.empty(0, dtype=dtype)
+        return Piece(numbers.reshape(-1, n_fields), self.line + 1, filled)
+
+    @staticmethod
+    def _converted(text: bytes, dtype: type[np.generic]) -> Array | None:
+        """Return the numbers of a text; None if it holds anything else."""
+        with warnings.catch_warnings():
+            # Up to NumPy 2.2 a warning takes the place of the error.
+            warnings.simplefilter("error", DeprecationWarning)
+            try:
+                return np.fromstring(text, dtype=dtype, sep=" ")
+            except (ValueError, DeprecationWarning):
+                return None
+
+    def _first_wrong(self, text: bytes, dtype: type[np.generic]) -> int:
+        """Find the line that is no numbers, once it is known that there is one."""
+        lines = text.split(b"\n")
+        for at, line in enumerate(lines):
+            if line.strip() and self._converted(line, dtype) is None:
+                return at
+        return len(lines) - 1
+
+
+def check_declared_size(lines: NumberLines, sizes: tuple[int, ...]) -> None:
+    """Refuse numbers of rows or columns that no file of this length can be about."""
+    stored = lines.path.stat().st_size * (1100 if lines.path.name.endswith(".gz") else 1)
+    for size in sizes:
+        if size < 0 or size > 2**24 + 64 * stored:
+            raise lines.fault(f"the size {size:,} cannot be that of a file of this length")
+
+
+def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple[Array, Array]:
+    """Row and column numbers from 0 on, of the first two fields; those must be in range."""
+    found = []
+    for field, size in enumerate(shape):
+        numbers = piece.numbers[:, field]
+        with np.errstate(invalid="ignore"):
+            sound = (numbers >= 1) & (numbers <= size)
+            if numbers.dtype.kind == "f":
+                sound &= numbers == np.rint(numbers)
+        if not sound.all():
+            at = int(np.argmin(sound))
+            raise lines.fault(
+                f"{('row', 'column')[field]} number {numbers[at]:.17g} is outside 1 to {size}",
+                piece.line_of(at),
+            )
+        narrow = np.int32 if size <= np.iinfo(np.int32).max else np.int64
+        found.append((numbers - 1).astype(narrow))
+    return found[0], found[1]
+
+
+def check_number_of_entries(lines: NumberLines, found: int, declared: int, end: bool) -> None:
+    """Refuse a file with more entries than its header says, and at its end one with fewer."""
+    if found > declared or (end and found < declared):
+        raise lines.fault(f"{found:,} entries, but the header says {declared:,}; was it cut off?")
