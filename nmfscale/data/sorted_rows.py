@@ -135,9 +135,9 @@ class SortedRows:
         waiting.clear()
         order = _order(rows)
         rows, columns, values = rows[order], columns[order], values[order]
-        if rows.size:
-            counts = np.bincount(rows - rows[0])
-            self._row_counts[rows[0] : rows[0] + counts.size] += counts
+        # Not bincount: the rows of few entries may lie far apart.
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        self._row_counts[rows[starts]] += np.diff(starts, append=rows.size)
         if self._dtype is None and values.size and index_type(_magnitude(values)) is np.int32:
             values = values.astype(np.int32)
         return _Run(rows, columns, values)

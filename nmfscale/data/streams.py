@@ -159,7 +159,8 @@ class CountStream:
     def _rows_that_fit(self, start: int, max_bytes: int) -> int:
         """Return how many rows from `start` on make a piece."""
         self._check_usable()
-        per_entry = np.dtype(index_type(self.shape[1])).itemsize + self.dtype.itemsize
+        kinds = (np.empty(0, index_type(self.shape[1])), working_type(np.empty(0, self.dtype)))
+        per_entry = sum(kind.itemsize for kind in kinds)
         n_rows = 1024
         while True:
             stop = min(start + n_rows, self.shape[0])

@@ -1,0 +1,98 @@
+"""Writes tables of counts in every format that is read, as the formats are specified."""
+
+import gzip
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+
+
+def write_sparse(
+    group, matrix, data=None, indices=None, indptr=None, settings=None, **attributes
+):
+    """Write `data`, `indices` and `indptr`, in types of choice."""
+    for name, dtype in (("data", data), ("indices", indices), ("indptr", indptr)):
+        values = np.asarray(getattr(matrix, name))
+        group.create_dataset(name, data=values.astype(dtype or values.dtype), **(settings or {}))
+    group.attrs.update(attributes)
+
+
+def write_h5ad(path, matrix, at="X", **options):
+    """Write the layout of AnnData since 0.8; `matrix` is csr, csc or dense."""
+    with h5py.File(path, "w") as file:
+        for name, size in (("obs", matrix.shape[0]), ("var", matrix.shape[1])):
+            file[f"{name}/_index"] = [f"{name}-{number}" for number in range(size)]
+            file[name].attrs["_index"] = "_index"
+        if at == "raw/X":
+            file.copy(file["var"], file.create_group("raw"), "var")
+        if not sp.issparse(matrix):
+            file.create_dataset(at, data=matrix, **(options.get("settings") or {}))
+            return path
+        encoding = {"encoding-type": f"{matrix.format}_matrix", "shape": np.array(matrix.shape)}
+        write_sparse(file.create_group(at), matrix, **options, **encoding)
+    return path
+
+
+def write_old_h5ad(path, matrix):
+    """Write the layout of AnnData 0.6: compound tables, other names of the attributes."""
+    with h5py.File(path, "w") as file:
+        kind = {"h5sparse_format": matrix.format, "h5sparse_shape": np.array(matrix.shape)}
+        write_sparse(file.create_group("X"), matrix, **kind)
+        for name, size in (("obs", matrix.shape[0]), ("var", matrix.shape[1])):
+            names = [(f"{name}-{number}".encode(),) for number in range(size)]
+            file[name] = np.array(names, dtype=[("index", "S12")])
+    return path
+
+
+def write_tenx(path, matrix, version, **options):
+    """Write what Cell Ranger does: cells x genes by rows, the shape the other way round."""
+    n_cells, n_genes = matrix.shape
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix" if version == 3 else "hg19")
+        write_sparse(group, matrix, **options)
+        group["shape"] = np.array([n_genes, n_cells], dtype=np.int32)
+        group["barcodes"] = np.array([f"obs-{number}" for number in range(n_cells)], "S18")
+        names = np.array([f"var-{number}" for number in range(n_genes)], "S15")
+        if version == 2:
+            group["genes"], group["gene_names"] = names, names
+            return path
+        group["features/id"], group["features/name"] = names, names
+        kinds = np.where(np.arange(n_genes) % 3 == 1, b"Antibody Capture", b"Gene Expression")
+        group["features/feature_type"] = kinds
+        group["features/genome"] = np.where(np.arange(n_genes) % 2, b"hg", b"mm")
+    return path
+
+
+def write_text(path, text):
+    """Write text, with gzip if the name says so."""
+    data = text.encode()
+    path.write_bytes(gzip.compress(data, 1) if path.name.endswith(".gz") else data)
+    return path
+
+
+def entry_lines(rows, columns, values=None):
+    """Lines of 1-based positions, and values if they are given."""
+    fields = [np.asarray(rows) + 1, np.asarray(columns) + 1]
+    lines = zip(*(f.tolist() for f in fields), *([] if values is None else [values]), strict=True)
+    return "".join(" ".join(map(str, line)) + "\n" for line in lines)
+
+
+def write_mtx(path, matrix, field="integer", order=slice(None), comment="%a comment\n"):
+    """Write coordinates, in the order given."""
+    entries = matrix.tocoo()
+    rows, columns, values = (
+        part[order] for part in (entries.row, entries.col, entries.data.astype(object))
+    )
+    head = f"%%MatrixMarket matrix coordinate {field} general\n{comment}"
+    sizes = f"{matrix.shape[0]} {matrix.shape[1]} {rows.size}\n"
+    return write_text(
+        path, head + sizes + entry_lines(rows, columns, None if field == "pattern" else values)
+    )
+
+
+def write_docword(path, matrix, order=slice(None)):
+    """Write a bag of words of the UCI repository."""
+    entries = matrix.tocoo()
+    rows, columns, values = (part[order] for part in (entries.row, entries.col, entries.data))
+    head = f"{matrix.shape[0]}\n{matrix.shape[1]}\n{rows.size}\n"
+    return write_text(path, head + entry_lines(rows, columns, values.tolist()))
