@@ -7,14 +7,22 @@ import numpy as np
 import scipy.sparse as sp
 
 
-def write_sparse(
-    group, matrix, data=None, indices=None, indptr=None, settings=None, **attributes
-):
+def write_sparse(group, matrix, data=None, indices=None, indptr=None, settings=None, **attributes):
     """Write `data`, `indices` and `indptr`, in types of choice."""
     for name, dtype in (("data", data), ("indices", indices), ("indptr", indptr)):
         values = np.asarray(getattr(matrix, name))
         group.create_dataset(name, data=values.astype(dtype or values.dtype), **(settings or {}))
     group.attrs.update(attributes)
+
+
+def write_with_unknown_filter(group, name, shape):
+    """Write a dataset that says it was compressed by a filter that nobody has."""
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk(shape)
+    settings.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, ())
+    space = h5py.h5s.create_simple(shape)
+    data = h5py.h5d.create(group.id, name.encode(), h5py.h5t.NATIVE_INT32, space, settings)
+    data.write_direct_chunk((0,) * len(shape), b"compressed", filter_mask=0)
 
 
 def write_h5ad(path, matrix, at="X", **options):
@@ -44,22 +52,27 @@ def write_old_h5ad(path, matrix):
     return path
 
 
-def write_tenx(path, matrix, version, **options):
+def write_tenx_group(group, matrix, cells, columns, **options):
     """Write what Cell Ranger does: cells x genes by rows, the shape the other way round."""
-    n_cells, n_genes = matrix.shape
+    write_sparse(group, matrix, **options)
+    group["shape"] = np.array(matrix.shape[::-1], dtype=np.int32)
+    group["barcodes"] = np.array(cells, "S18")
+    for name, values in columns.items():
+        group[name] = np.array(values, "S20")
+
+
+def write_tenx(path, matrix, version, **options):
+    """Write a file of Cell Ranger 2 or 3 with two types of features and two genomes."""
+    cells, genes = ([f"{n}-{at}" for at in range(matrix.shape[n == "var"])] for n in ("obs", "var"))
+    numbers = np.arange(len(genes))
+    columns = {"genes": genes, "gene_names": genes}
+    if version == 3:
+        kinds = np.where(numbers % 3 == 1, "Antibody Capture", "Gene Expression")
+        columns = {"features/id": genes, "features/name": genes, "features/feature_type": kinds}
+        columns["features/genome"] = np.where(numbers % 2, "hg", "mm")
     with h5py.File(path, "w") as file:
         group = file.create_group("matrix" if version == 3 else "hg19")
-        write_sparse(group, matrix, **options)
-        group["shape"] = np.array([n_genes, n_cells], dtype=np.int32)
-        group["barcodes"] = np.array([f"obs-{number}" for number in range(n_cells)], "S18")
-        names = np.array([f"var-{number}" for number in range(n_genes)], "S15")
-        if version == 2:
-            group["genes"], group["gene_names"] = names, names
-            return path
-        group["features/id"], group["features/name"] = names, names
-        kinds = np.where(np.arange(n_genes) % 3 == 1, b"Antibody Capture", b"Gene Expression")
-        group["features/feature_type"] = kinds
-        group["features/genome"] = np.where(np.arange(n_genes) % 2, b"hg", b"mm")
+        write_tenx_group(group, matrix, cells, columns, **options)
     return path
 
 

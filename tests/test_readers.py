@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from count_files import write_sparse, write_tenx_group, write_with_unknown_filter
 
 from nmfscale.data.counts import as_counts
 from nmfscale.data.stored import read_counts
@@ -20,12 +21,6 @@ TYPES = ["Gene Expression", "Gene Expression", "Antibody Capture", "Gene Express
 
 def dense(counts):
     return sp.csr_array((counts.data, counts.indices, counts.indptr), counts.shape).toarray()
-
-
-def write_sparse(group, matrix, **attributes):
-    for name in ("data", "indices", "indptr"):
-        group[name] = getattr(matrix, name)
-    group.attrs.update(attributes)
 
 
 # ---------------------------------------------------------------------------
@@ -241,22 +236,14 @@ def test_categories_by_reference_as_in_anndata_0_7(tmp_path):
 
 
 def write_tenx(file, name, matrix, version, dtype=np.int64):
+    columns = {"genes": IDS, "gene_names": GENES}
+    if version == 3:
+        columns = {"features/id": IDS, "features/name": GENES, "features/feature_type": TYPES}
+        columns["features/genome"] = ["hg", "mm", "", "hg"]
     group = file.create_group(name)
-    by_cells = sp.csr_matrix(matrix)
-    group["data"] = by_cells.data
-    group["indices"], group["indptr"] = (
-        by_cells.indices.astype(dtype),
-        by_cells.indptr.astype(dtype),
-    )
-    group["shape"] = np.array(matrix.shape[::-1], dtype=np.int32)
-    group["barcodes"] = np.array(CELLS, dtype="S18")
+    write_tenx_group(group, sp.csr_matrix(matrix), CELLS, columns, indices=dtype, indptr=dtype)
     if version == 2:
-        group["genes"], group["gene_names"] = np.array(IDS, "S15"), np.array(GENES, "S15")
         group.attrs["TITLE"] = h5py.Empty("S1")
-        return
-    for column, values in (("id", IDS), ("name", GENES), ("feature_type", TYPES)):
-        group[f"features/{column}"] = np.array(values, dtype="S20")
-    group["features/genome"] = np.array([b"hg", b"mm", b"", b"hg"])
 
 
 def test_tenx_version_3(tmp_path):
@@ -407,12 +394,7 @@ def test_unknown_encoding_and_shape(old_h5ad):
 def test_compression_filter_that_is_not_installed(old_h5ad):
     with h5py.File(old_h5ad, "a") as file:
         del file["X"]
-        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        settings.set_chunk(TABLE.shape)
-        settings.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, ())
-        space = h5py.h5s.create_simple(TABLE.shape)
-        dataset = h5py.h5d.create(file.id, b"X", h5py.h5t.NATIVE_INT32, space, settings)
-        dataset.write_direct_chunk((0, 0), b"compressed", filter_mask=0)
+        write_with_unknown_filter(file, "X", TABLE.shape)
     with pytest.raises(OSError, match="old.h5ad cannot be read; .* pip install hdf5plugin"):
         read_counts(old_h5ad)
 

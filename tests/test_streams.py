@@ -231,7 +231,9 @@ def test_symmetric_and_array_matrix_market(tmp_path):
     head = "%%MATRIXMARKET Matrix ARRAY real {}\n20 20\n"
     by_columns = "".join(f"{value}.0\r\n" for value in square.T.ravel())
     check_stream(write_text(path, head.format("general") + by_columns), square)
-    packed = "\n".join(str(square[row, column]) for column in range(20) for row in range(column, 20))
+    packed = "\n".join(
+        str(square[row, column]) for column in range(20) for row in range(column, 20)
+    )
     check_stream(write_text(path, head.format("symmetric") + packed), square)
     upright = "".join(f"{value}\n" for value in TABLE.T.ravel())
     write_text(path, "%%MatrixMarket matrix array integer general\n57 23\n" + upright)

@@ -26,7 +26,7 @@ def is_docword(path: Path) -> bool:
 
 def docword_rows(path: Path, workspace: Workspace) -> SortedRows:
     """Return the documents of a file; only its header is read at once."""
-    with NumberLines(path, "docword", workspace.memory_limit) as lines:
+    with NumberLines(path, "docword") as lines:
         n_documents, n_words, _ = _sizes(lines)
     shape = (n_documents, n_words)
     check_shape(shape)

@@ -180,7 +180,8 @@ def checked_dataset(dataset: Any) -> Any:
         if not h5py.h5z.filter_avail(code):
             raise OSError(f"{where} needs the filter {name.decode() or code}, number {code}")
     item = dataset.id.get_type().get_size()
-    claimed = max(dataset.size, math.prod(dataset.chunks or (0,))) * item
+    # Nothing is read of an empty dataset, whatever its chunks are.
+    claimed = max(dataset.size, math.prod(dataset.chunks or (0,))) * item if dataset.size else 0
     codes = {code for code, *_ in filters} - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
     kind = "none" if not codes else (dataset.compression or "other") if len(codes) == 1 else "other"
     stored = dataset.id.get_storage_size()

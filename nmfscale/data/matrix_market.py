@@ -43,13 +43,13 @@ class Header(NamedTuple):
 
 def matrix_market_shape(path: Path) -> tuple[int, int]:
     """Return the number of rows and columns that the header of a file gives."""
-    with NumberLines(path, "Matrix Market", 0) as lines:
+    with NumberLines(path, "Matrix Market") as lines:
         return _header(lines).shape
 
 
 def matrix_market_rows(path: Path, workspace: Workspace, transposed: bool) -> SortedRows:
     """Return the rows of a file, or its columns; only the header is read at once."""
-    with NumberLines(path, "Matrix Market", 0) as lines:
+    with NumberLines(path, "Matrix Market") as lines:
         header = _header(lines)
     shape = header.shape[::-1] if transposed else header.shape
     check_shape(shape)

@@ -38,7 +38,7 @@ class NumberLines:
     `kind` names the format in messages, and `line` is the number of lines read so far.
     """
 
-    def __init__(self, path: Path, kind: str, memory_limit: int) -> None:
+    def __init__(self, path: Path, kind: str, memory_limit: int = 2**30) -> None:
         self.path, self.kind, self.line = path, kind, 0
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
         opened = gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")

@@ -1,0 +1,356 @@
+"""Files that are no sound counts: each is refused with an error that says where and why."""
+
+import gzip
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from count_files import (
+    write_docword,
+    write_h5ad,
+    write_mtx,
+    write_tenx,
+    write_text,
+    write_with_unknown_filter,
+)
+
+from nmfscale.data.stored import read_counts
+from nmfscale.data.streams import open_stream
+
+TABLE = np.arange(1, 41, dtype=np.int64).reshape(10, 4) % 7
+COUNTS = sp.csr_array(TABLE)
+HEAD = "%%MatrixMarket matrix coordinate integer general\n"
+
+
+def read_all(path, **choices):
+    with open_stream(path, **choices) as stream:
+        for _ in stream.chunks(60):
+            pass
+
+
+def refused(path, message, kind=ValueError, **choices):
+    """Both ways of reading refuse the file, without much memory; nothing is written anywhere."""
+    before = path.read_bytes()
+    tracemalloc.start()
+    try:
+        for read in (read_all, read_counts):
+            with pytest.raises(kind, match=message) as caught:
+                read(path, **choices)
+            assert path.name in str(caught.value)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+    assert path.read_bytes() == before
+
+
+@pytest.fixture(params=["csr", "csc", "dense"])
+def form(request):
+    return request.param
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A sound .h5ad file of compressed rows."""
+    return write_h5ad(tmp_path / "a.h5ad", COUNTS)
+
+
+def replace(path, name, values, **options):
+    with h5py.File(path, "a") as file:
+        del file[name]
+        file.create_dataset(name, data=values, **options)
+
+
+# ---------------------------------------------------------------------------
+# Values
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "message"),
+    [
+        (-3, "i2", "Negative"),
+        (-0.5, "f4", "Negative"),
+        (np.nan, "f8", "NaN"),
+        (np.inf, "f4", "infinity"),
+        (2**53 + 1, "i8", r"above 2\*\*53"),
+        (2**64 - 1, "u8", r"above 2\*\*53"),
+    ],
+)
+def test_value_in_the_last_row(tmp_path, form, value, dtype, message):
+    table = TABLE.astype(dtype)
+    table[9, 2] = value
+    path = tmp_path / "a.h5ad"
+    if form == "dense":
+        write_h5ad(path, table)
+    else:
+        matrix = sp.csr_array(np.where(TABLE == 0, 0, 1)).asformat(form)
+        write_h5ad(path, matrix)
+        entries = matrix.tocoo()
+        replace(path, "X/data", table[entries.row, entries.col])
+    refused(path, f"{message}.*row 9 .'obs-9'., column 2 .'var-2'. holds {value}")
+
+
+def test_types_that_are_no_numbers(tmp_path, sound):
+    for values, message in (
+        (COUNTS.data.astype(complex), "Complex data not supported"),
+        (COUNTS.data.astype("S3"), "dtype"),
+        (COUNTS.data.astype("S3").astype(object), "not numbers"),
+    ):
+        replace(sound, "X/data", values)
+        refused(sound, message)
+    write_h5ad(tmp_path / "b.h5ad", TABLE.astype(complex))
+    refused(tmp_path / "b.h5ad", "Complex data not supported")
+
+
+@pytest.mark.parametrize(("value", "word"), [("-2", "Negative"), ("9007199254740993", "2..53")])
+def test_values_in_text(tmp_path, value, word):
+    path = write_text(tmp_path / "a.mtx", f"{HEAD}3 2 2\n1 1 5\n3 2 {value}\n")
+    refused(path, f"{word}.*row 2, column 1 holds {value}")
+    path = write_text(tmp_path / "docword.a.txt", f"3\n2\n2\n1 1 5\n3 2 {value}\n")
+    refused(path, f"{word}.*row 2, column 1 holds {value}")
+    for word, value in (("NaN", "nan"), ("infinity", "1e999")):
+        write_text(
+            tmp_path / "a.mtx", f"{HEAD.replace('integer', 'real')}3 2 2\n1 1 5\n3 2 {value}\n"
+        )
+        refused(tmp_path / "a.mtx", f"{word}.*row 2, column 1 holds")
+
+
+# ---------------------------------------------------------------------------
+# Structure of HDF5 files
+
+
+@pytest.mark.parametrize("compressed", ["csr", "csc"])
+@pytest.mark.parametrize(
+    ("part", "at", "value", "message"),
+    [
+        ("indices", 7, -1, "entry 7 of indices is -1, outside 0 to"),
+        ("indices", -1, 2**32 + 1, "of indices is 4294967297, outside"),
+        ("indptr", 0, 1, "starts at 1, not at 0"),
+        ("indptr", -1, 99, "ends at 99, but there are"),
+        ("indptr", -1, -4, "ends at -4"),
+        ("indptr", 2, 3, "indptr falls after entry 1"),
+        ("indptr", 2, 2**40, "indptr falls after entry 2|leaves the range"),
+    ],
+)
+def test_corrupt_structure(tmp_path, compressed, part, at, value, message):
+    path = write_h5ad(tmp_path / "a.h5ad", COUNTS.asformat(compressed), indices="i8", indptr="i8")
+    with h5py.File(path, "a") as file:
+        file[f"X/{part}"][at] = value
+    refused(path, f"Corrupt sparse matrix.*({message})")
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((11, 4), "indptr has 11 entries, not 12"),
+        ((10, 3), "of indices is 3, outside 0 to 2|feature_names has shape"),
+        ((10, 5), "feature_names has shape .4,., but there are 5"),
+        ((10**13, 4), "indptr has 11 entries"),
+        ((0, 4), "0 sample"),
+        ((-1, 4), "has the shape"),
+        ((10, 4, 2), "has the shape"),
+        ((10.0, 4.0), "has the shape"),
+    ],
+)
+def test_wrong_shape(sound, shape, message):
+    with h5py.File(sound, "a") as file:
+        file["X"].attrs["shape"] = np.array(shape)
+    for read in (read_all, read_counts):
+        with pytest.raises(ValueError, match=message):
+            read(sound)
+
+
+def test_arrays_of_the_wrong_kind(sound):
+    for name, values, message in (
+        ("X/indices", COUNTS.indices.astype(float), "no 1-d array of integers"),
+        ("X/indptr", COUNTS.indptr[None], "no 1-d array of integers"),
+        ("X/data", COUNTS.data[None], "data is no 1-d array"),
+    ):
+        replace(sound, name, values)
+        refused(sound, message)
+        write_h5ad(sound, COUNTS)
+    with h5py.File(sound, "a") as file:
+        del file["X/indices"]
+        file.create_group("X/indices")
+    refused(sound, "lacks a part that its format has: /X/indices is no dataset")
+
+
+def test_names_of_another_number(tmp_path):
+    path = write_tenx(tmp_path / "b.h5", COUNTS, 3)
+    replace(path, "matrix/barcodes", np.array([b"one"]))
+    for read in (read_all, read_counts):
+        with pytest.raises(ValueError, match="sample_names has shape .1,., but there are 10 rows"):
+            read(path)
+    replace(path, "matrix/features/id", np.array([b"one"]))
+    refused(path, "names 1 features, but has 4")
+
+
+def test_codes_without_categories(sound):
+    with h5py.File(sound, "a") as file:
+        file["obs/kind/codes"] = np.arange(10, dtype=np.int8)
+        file["obs/kind/categories"] = ["a", "b"]
+    with pytest.raises(ValueError, match="codes 0 to 9, but 2 categories"):
+        open_stream(sound, groups="kind")
+
+
+# ---------------------------------------------------------------------------
+# What reaches outside the file, or claims what is not there
+
+
+@pytest.mark.parametrize("name", ["X", "X/data", "X/indptr", "obs", "obs/_index", "var"])
+def test_links_to_other_files(tmp_path, sound, name):
+    other = write_h5ad(tmp_path / "other.h5ad", COUNTS)
+    with h5py.File(sound, "a") as file:
+        del file[name]
+        file[name] = h5py.ExternalLink(other, f"/{name}")
+    refused(sound, "is a link to another file .*other.h5ad")
+
+
+@pytest.mark.parametrize("name", ["X", "X/data", "obs/_index"])
+def test_soft_links(sound, name):
+    with h5py.File(sound, "a") as file:
+        file.move(name, "elsewhere")
+        file[name] = h5py.SoftLink("/first")
+        file["first"] = h5py.SoftLink("elsewhere")
+    read_all(sound)
+    with h5py.File(sound, "a") as file:
+        del file["first"]
+        file["first"] = h5py.SoftLink(f"/{name}")
+    refused(sound, "lead in a circle")
+    with h5py.File(sound, "a") as file:
+        del file["first"]
+    refused(sound, "lacks a part|has no X")
+
+
+@pytest.mark.parametrize("name", ["X/data", "obs/_index"])
+def test_values_in_other_files(tmp_path, sound, name):
+    (tmp_path / "secret").write_bytes(bytes(1000))
+    with h5py.File(sound, "a") as file:
+        del file[name]
+        file.create_dataset(name, (10,), "S8", external=[(str(tmp_path / "secret"), 0, 80)])
+    refused(sound, "keeps its values in other files")
+    with h5py.File(sound, "a") as file:
+        del file[name]
+        layout = h5py.VirtualLayout((10,), "i8")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "none.h5"), "data", (10,))
+        file.create_virtual_dataset(name, layout)
+    refused(sound, "keeps its values in other files")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"chunks": (2**20,)}, {"chunks": (2**29,), "compression": "gzip"}]
+)
+def test_forged_size(sound, options):
+    for name in ("X/data", "X/indptr", "var/_index"):
+        write_h5ad(sound, COUNTS)
+        with h5py.File(sound, "a") as file:
+            del file[name]
+            file.create_dataset(name, (10**13,), "i8", **options)
+        refused(sound, "claims .10000000000000,. values, 80,000,000,000,000 bytes, but only")
+    write_h5ad(sound, COUNTS)
+    with h5py.File(sound, "a") as file:
+        del file["X"]
+        file.create_dataset("X", (10, 10**12), "f4", **({"chunks": True} if options else {}))
+    refused(sound, "claims .10, 1000000000000. values")
+
+
+def test_forged_npz(tmp_path):
+    path = tmp_path / "a.npz"
+    sp.save_npz(path, COUNTS, compressed=False)
+    content = path.read_bytes()
+    at = content.index(b"data.npy")
+    start = content.index(b"'shape': (", at)
+    end = content.index(b"\n", start)
+    forged = b"'shape': (9999999999999,), }".ljust(end - start)
+    path.write_bytes(content[:start] + forged + content[end:])
+    refused(path, "holds no sparse matrix")
+
+
+def test_missing_filter_is_named(sound):
+    with h5py.File(sound, "a") as file:
+        del file["X/data"]
+        write_with_unknown_filter(file["X"], "data", (COUNTS.nnz,))
+    refused(sound, "pip install hdf5plugin .*number 32999", kind=OSError)
+
+
+# ---------------------------------------------------------------------------
+# Text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: the file ends here"),
+        ("1 2 3\n", "line 1: expected '%%MatrixMarket"),
+        ("%%MatrixMarket vector coordinate integer general\n", "line 1: expected"),
+        ("%%MatrixMarket matrix coordinate complex general\n", "Complex data not supported"),
+        ("%%MatrixMarket matrix triangle integer general\n", "'triangle' of 'integer'"),
+        ("%%MatrixMarket matrix coordinate integer skew-symmetric\n", "cannot be 'skew-symm"),
+        ("%%MatrixMarket matrix array pattern general\n1 1\n1\n", "cannot be a 'pattern'"),
+        (HEAD + "%\n%\n", "line 4: the file ends here"),
+        (HEAD + "%\n2 2\n", "line 3: expected 3 sizes, found '2 2'"),
+        (HEAD + "2 -2 1\n1 1 1\n", "line 2: expected 3 sizes"),
+        (HEAD + "1000000000000 2 1\n1 1 1\n", "line 2: the size 1,000,000,000,000 cannot be"),
+        (HEAD + "2 2 2\n1 1 1\n", "line 3: 1 entries, but the header says 2"),
+        (HEAD + "2 2 1\n1 1 1\n2 2 1\n", "2 entries, but the header says 1"),
+        (HEAD + "2 2 2\n1 1 1\n2 2\n", "line 4: expected 3 numbers, found '2 2'"),
+        (HEAD + "2 2 2\n1 1 1 1\n2 2 1\n", "line 3: expected 3 numbers, found '1 1 1 1'"),
+        (HEAD + "2 2 2\n\n1 1 1\n\n2 x 1\n", "line 6: expected 3 numbers, found '2 x 1'"),
+        (HEAD + "2 2 2\n1 1 1\n2 2 1.5\n", "line 4: expected 3 numbers, found '2 2 1.5'"),
+        (HEAD + "2 2 2\n1 1 1\n2 \0 1\n", "line 4: expected 3 numbers"),
+        (HEAD + "2 2 2\n1 1 1\n\n3 1 1\n", "line 5: row number 3 is outside 1 to 2"),
+        (HEAD + "2 2 2\n1 0 1\n2 1 1\n", "line 3: column number 0 is outside 1 to 2"),
+        (HEAD.replace("integer", "real") + "2 2 1\n1.5 1 1\n", "row number 1.5 is outside"),
+        (HEAD.replace("integer", "real") + "2 2 1\nnan 1 1\n", "row number nan is outside"),
+        (HEAD.replace("general", "symmetric") + "2 3 1\n1 1 1\n", "must be square"),
+        (HEAD.replace("general", "symmetric") + "2 2 1\n1 2 1\n", "line 3: .* above its diag"),
+        (HEAD.replace("coordinate", "array") + "2 2\n1\n2\n3\n", "3 entries, .* says 4"),
+        (HEAD + "1 1 1\n" + "1 " * 40000, "too long a line|expected 3 numbers"),
+    ],
+)
+def test_faults_of_matrix_market(tmp_path, text, message):
+    for suffix in ("", ".gz"):
+        path = write_text(tmp_path / f"a.mtx{suffix}", text)
+        refused(path, f"is not a readable Matrix Market file .*({message})")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: the file ends here"),
+        ("2\nx\n", "line 2: expected the number of words, found 'x'"),
+        ("2\n2\n-1\n", "line 3: expected the number of entries"),
+        ("2\n99999999999\n1\n1 1 1\n", "the size 99,999,999,999 cannot be"),
+        ("2\n2\n2\n1 1 1\n", "line 4: 1 entries, but the header says 2"),
+        ("2\n2\n1\n1 1 1\n1 2 1\n", "2 entries, but the header says 1"),
+        ("2\n2\n1\n1 1\n", "line 4: expected 3 numbers, found '1 1'"),
+        ("2\n2\n1\n3 1 1\n", "line 4: row number 3 is outside 1 to 2"),
+    ],
+)
+def test_faults_of_docword(tmp_path, text, message):
+    refused(write_text(tmp_path / "docword.a.txt", text), f"readable docword file .*{message}")
+
+
+def test_vocabulary_of_another_length(tmp_path):
+    path = write_docword(tmp_path / "docword.a.txt.gz", COUNTS)
+    (tmp_path / "vocab.a.txt").write_text("one\ntwo\n")
+    refused(path, "vocab.a.txt has 2 words, but .*docword.a.txt.gz is about 4")
+    with pytest.raises(ValueError, match="layer='x' does not apply to .*; choices: none"):
+        open_stream(path, layer="x")
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])
+def test_gzip_that_is_cut_off(tmp_path, kept):
+    table = sp.csr_array(np.arange(20000).reshape(2000, 10) % 97)
+    for path in (
+        write_mtx(tmp_path / "a.mtx.gz", table),
+        write_docword(tmp_path / "docword.a.txt.gz", table),
+    ):
+        content = path.read_bytes()
+        path.write_bytes(content[: int(kept * len(content))])
+        refused(path, "line .*gzip stream is damaged or was cut off")
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + b"damaged" * 5 + content[middle + 35 :])
+        refused(path, "is not a readable")
+    assert gzip.decompress(content)
