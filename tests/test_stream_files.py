@@ -1,5 +1,6 @@
 """What a stream does to the files around it: temporary ones, locked ones, changed ones."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypat
         monkeypatch.undo()
         assert stream.rows(0, 10).data.sum() == 30
     assert os.listdir(tmp_path) == [shuffled.name]
+
+
+def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
+    def full(run, file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sorted_rows._Run, "spill", full)
+    with open_stream(shuffled, scratch=tmp_path, memory_limit=2**20) as stream:
+        with pytest.raises(OSError, match=f"temporary file in {tmp_path} .No space left") as caught:
+            stream.rows(0, 10)
+    assert caught.value.errno == errno.ENOSPC and temporary_files[0].closed
 
 
 HOLD = """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .hdf5 import strings
-from .number_lines import NumberLines, check_declared_size, check_number_of_entries, positions
+from .number_lines import NumberLines, positions
 from .row_sources import Workspace
 from .sorted_rows import SortedRows, Triplets
 from .structure import check_shape
@@ -37,9 +37,9 @@ def docword_rows(path: Path, workspace: Workspace) -> SortedRows:
             n_found = 0
             for piece in lines.pieces(3, np.int64):
                 n_found += len(piece.numbers)
-                check_number_of_entries(lines, n_found, n_entries, end=False)
+                lines.check_number_of_entries(n_found, n_entries, end=False)
                 yield *positions(lines, piece, shape), piece.numbers[:, 2].copy()
-            check_number_of_entries(lines, n_found, n_entries, end=True)
+            lines.check_number_of_entries(n_found, n_entries, end=True)
 
     return SortedRows(shape, triplets, workspace)
 
@@ -65,5 +65,5 @@ def _sizes(lines: NumberLines) -> list[int]:
         if not (text.isascii() and text.isdigit()):
             raise lines.fault(f"expected the number of {what}, found {text[:60]!r}")
         sizes.append(int(text))
-    check_declared_size(lines, tuple(sizes[:2]))
+    lines.check_declared_size(tuple(sizes[:2]))
     return sizes

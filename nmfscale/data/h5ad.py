@@ -76,7 +76,7 @@ def _rows(node: Any, path: Path, workspace: Workspace) -> RowSource:
     columns = CompressedGroup(node, shape[::-1], path)
     return SortedRows(
         shape,
-        lambda: columns.turned(max(2**12, workspace.memory_limit // 160)),
+        lambda: columns.transposed(max(2**12, workspace.memory_limit // 160)),
         workspace,
         columns.dtype,
         columns.close,

@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .number_lines import (
-    NumberLines,
-    Piece,
-    check_declared_size,
-    check_number_of_entries,
-    positions,
-)
+from .number_lines import NumberLines, Piece, positions
 from .row_sources import Workspace
 from .sorted_rows import SortedRows, Triplets
 from .structure import check_shape, index_type
@@ -84,7 +78,7 @@ def _header(lines: NumberLines) -> Header:
     if len(sizes) != n_sizes or not all(size.isascii() and size.isdigit() for size in sizes):
         raise lines.fault(f"expected {n_sizes} sizes, found {text[:60]!r}")
     n_rows, n_columns, *n_entries = map(int, sizes)
-    check_declared_size(lines, (n_rows, n_columns))
+    lines.check_declared_size((n_rows, n_columns))
     symmetric = symmetry == "symmetric"
     if symmetric and n_rows != n_columns:
         raise lines.fault("a symmetric table must be square")
@@ -97,7 +91,7 @@ def _coordinates(lines: NumberLines, header: Header) -> Iterator[Triplets]:
     n_fields = 2 if header.field == "pattern" else 3
     for piece in lines.pieces(n_fields, header.dtype):
         n_found += len(piece.numbers)
-        check_number_of_entries(lines, n_found, header.n_entries, end=False)
+        lines.check_number_of_entries(n_found, header.n_entries, end=False)
         rows, columns = positions(lines, piece, header.shape)
         if n_fields == 2:
             values = np.ones(rows.size, dtype=np.int64)
@@ -106,7 +100,7 @@ def _coordinates(lines: NumberLines, header: Header) -> Iterator[Triplets]:
         yield rows, columns, values
         if header.symmetric:
             yield from _mirrored(lines, piece, rows, columns, values)
-    check_number_of_entries(lines, n_found, header.n_entries, end=True)
+    lines.check_number_of_entries(n_found, header.n_entries, end=True)
 
 
 def _mirrored(
@@ -131,7 +125,7 @@ def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
         stored = np.flatnonzero(values)
         numbers = n_found + stored
         n_found += values.size
-        check_number_of_entries(lines, n_found, header.n_entries, end=False)
+        lines.check_number_of_entries(n_found, header.n_entries, end=False)
         if header.symmetric:
             lengths = np.arange(n_rows, 0, -1)
             firsts = np.concatenate(([0], np.cumsum(lengths)))
@@ -144,4 +138,4 @@ def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
         yield rows, columns, values
         if header.symmetric:
             yield from _mirrored(lines, piece, rows, columns, values)
-    check_number_of_entries(lines, n_found, header.n_entries, end=True)
+    lines.check_number_of_entries(n_found, header.n_entries, end=True)

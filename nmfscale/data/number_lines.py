@@ -12,12 +12,15 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .structure import index_type
+
 Array = NDArray[Any]
 
 # A piece takes about 12 times its own size while it is parsed.
 _PIECE = 2**21
 _SMALLEST_PIECE = 2**14
 _LONGEST_HEADER_LINE = 2**20
+_DEFLATE_RATIO = 1032
 
 
 class Piece(NamedTuple):
@@ -41,8 +44,8 @@ class NumberLines:
     def __init__(self, path: Path, kind: str, memory_limit: int = 2**30) -> None:
         self.path, self.kind, self.line = path, kind, 0
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
-        opened = gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
-        self._file = cast(IO[bytes], opened)
+        self._packed = path.suffix.lower() == ".gz"
+        self._file = cast(IO[bytes], gzip.open(path, "rb") if self._packed else path.open("rb"))
 
     def __enter__(self) -> NumberLines:
         """Return the open file."""
@@ -82,6 +85,20 @@ class NumberLines:
                 self.line += text.count(b"\n")
             if not block:
                 return
+
+    def check_declared_size(self, sizes: tuple[int, ...]) -> None:
+        """Refuse numbers of rows or columns that no file of this length can be about."""
+        n_bytes = self.path.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
+        for size in sizes:
+            if size > 2**24 + 64 * n_bytes:
+                raise self.fault(f"the size {size:,} cannot be that of a file of this length")
+
+    def check_number_of_entries(self, found: int, declared: int, end: bool) -> None:
+        """Refuse more entries than the header says, and at the end of the file fewer."""
+        if found > declared or (end and found < declared):
+            raise self.fault(
+                f"{found:,} entries, but the header says {declared:,}; was it cut off?"
+            )
 
     def _read(self, n_bytes: int, line: bool = False) -> bytes:
         try:
@@ -130,14 +147,6 @@ class NumberLines:
         return len(lines) - 1
 
 
-def check_declared_size(lines: NumberLines, sizes: tuple[int, ...]) -> None:
-    """Refuse numbers of rows or columns that no file of this length can be about."""
-    stored = lines.path.stat().st_size * (1100 if lines.path.name.endswith(".gz") else 1)
-    for size in sizes:
-        if size < 0 or size > 2**24 + 64 * stored:
-            raise lines.fault(f"the size {size:,} cannot be that of a file of this length")
-
-
 def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple[Array, Array]:
     """Row and column numbers from 0 on, of the first two fields; those must be in range."""
     found = []
@@ -153,12 +162,5 @@ def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple
                 f"{('row', 'column')[field]} number {numbers[at]:.17g} is outside 1 to {size}",
                 piece.line_of(at),
             )
-        narrow = np.int32 if size <= np.iinfo(np.int32).max else np.int64
-        found.append((numbers - 1).astype(narrow))
+        found.append((numbers - 1).astype(index_type(size)))
     return found[0], found[1]
-
-
-def check_number_of_entries(lines: NumberLines, found: int, declared: int, end: bool) -> None:
-    """Refuse a file with more entries than its header says, and at its end one with fewer."""
-    if found > declared or (end and found < declared):
-        raise lines.fault(f"{found:,} entries, but the header says {declared:,}; was it cut off?")

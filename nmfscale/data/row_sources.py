@@ -122,7 +122,7 @@ class CompressedGroup:
             numbers = self._indptr[start : stop + 1]
         check_rising(numbers, self.whom, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
-            # Rising from 0 to the end is checked piece by piece, hence also against the end.
+            # Pointers outside this range may be wrong: here only those asked for are known.
             raise ValueError(
                 f"Corrupt sparse matrix {self.whom}: indptr leaves the range 0 to {self.n_stored} "
                 f"between rows {start} and {stop}."
@@ -154,7 +154,7 @@ class CompressedGroup:
                 data[start - first : stop - first] = self._data[start:stop]
         return indices, data
 
-    def turned(self, n_entries: int) -> Iterator[Arrays]:
+    def transposed(self, n_entries: int) -> Iterator[Arrays]:
         """Yield all entries as (column, row, value), about `n_entries` at a time."""
         pointers = self.pointers(0, self.shape[0])
         narrow = index_type(self.shape[0])

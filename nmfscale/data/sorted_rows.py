@@ -143,12 +143,18 @@ class SortedRows:
         return _Run(rows, columns, values)
 
     def _spill(self, runs: list[_Run]) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(
-                prefix="nmfscale-", dir=self._workspace.scratch, buffering=0
-            )
-        for run in runs:
-            run.spill(self._file)
+        folder = self._workspace.scratch or tempfile.gettempdir()
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="nmfscale-", dir=folder, buffering=0)
+            for run in runs:
+                run.spill(self._file)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"cannot write a temporary file in {folder} ({error.strerror}); "
+                "choose another folder with scratch=, or a larger memory_limit=",
+            ) from error
 
 
 class _Run:
