@@ -18,7 +18,7 @@ from .hdf5 import (
     strings,
     values_of,
 )
-from .row_sources import CompressedGroup, DenseDataset, RowSource, Table, Workspace
+from .row_sources import SLICE, CompressedGroup, DenseDataset, RowSource, Table, Workspace
 from .sorted_rows import SortedRows
 
 
@@ -76,7 +76,7 @@ def _rows(node: Any, path: Path, workspace: Workspace) -> RowSource:
     columns = CompressedGroup(node, shape[::-1], path)
     return SortedRows(
         shape,
-        lambda: columns.transposed(max(2**12, workspace.memory_limit // 160)),
+        lambda: columns.transposed(min(SLICE // 4, workspace.memory_limit // 256)),
         workspace,
         columns.dtype,
         columns.close,

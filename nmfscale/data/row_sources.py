@@ -26,8 +26,9 @@ Arrays = tuple[Array, Array, Array]
 
 # Entries read from a dataset at a time, about: whole chunks, if they are smaller.
 SLICE = 2**20
-# Bytes of a dense dataset that are worked on at a time, and kept in HDF5's cache.
-_DENSE_BYTES = 2**27
+# Bytes in use for a block of a dense dataset, and kept of it in HDF5's cache.
+_DENSE_BYTES = 2**25
+_BAND_BYTES = 2**27
 
 
 class Workspace(NamedTuple):
@@ -183,12 +184,11 @@ class DenseDataset:
         self.path, self._file = path, dataset.file
         self.shape, self.dtype = (int(dataset.shape[0]), int(dataset.shape[1])), dataset.dtype
         height, width = dataset.chunks or (1, 1)
-        n_bytes = min(memory_limit // 4, _DENSE_BYTES)
         # Two reads in a row may share one band of chunks, across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
-        self._dataset = sequential(dataset, min(band, n_bytes))
+        self._dataset = sequential(dataset, min(band, memory_limit // 4, _BAND_BYTES))
         # A block is taken apart in temporaries of up to 24 bytes for each entry.
-        self._n_entries = n_bytes // (24 + self.dtype.itemsize)
+        self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """All columns: what is zero shows when it is read."""

@@ -55,7 +55,7 @@ class SortedRows:
         self.shape = shape
         self._release = release
         self._triplets, self._workspace, self._dtype = triplets, workspace, dtype
-        self._n_entries = min(2**21, max(2**10, workspace.memory_limit // _BYTES_PER_ENTRY))
+        self._most_entries = max(2**10, workspace.memory_limit // _BYTES_PER_ENTRY)
         self._runs: list[_Run] | None = None
         self._row_counts = np.zeros(0, dtype=np.int64)
         self._file: IO[bytes] | None = None
@@ -80,7 +80,7 @@ class SortedRows:
         n_entries = int(indptr[-1])
         indices = np.empty(n_entries, dtype=index_type(self.shape[1]))
         data = np.empty(n_entries, dtype=self.dtype)
-        for first, last in row_chunks(indptr, self._n_entries):
+        for first, last in row_chunks(indptr, self._entries_at_once(n_entries)):
             if indptr[first] == indptr[last]:
                 continue
             parts = [run.rows(start + first, start + last) for run in runs]
@@ -111,17 +111,22 @@ class SortedRows:
                 raise
         return self._runs
 
+    def _entries_at_once(self, n_entries: int) -> int:
+        """Return a small share of all entries, so that neither runs nor temporaries are many."""
+        return min(self._most_entries, max(2**18, n_entries // 32))
+
     def _sort(self) -> list[_Run]:
         self._row_counts = np.zeros(self.shape[0], dtype=np.int64)
         runs: list[_Run] = []
         waiting: list[Triplets] = []
-        n_waiting = n_bytes = 0
+        n_sorted = n_waiting = n_bytes = 0
         for triplets in self._triplets():
             waiting.append(triplets)
             n_waiting += triplets[0].size
-            if n_waiting >= self._n_entries:
+            if n_waiting >= self._entries_at_once(n_sorted):
                 runs.append(self._run(waiting))
-                n_waiting, n_bytes = 0, n_bytes + runs[-1].n_bytes
+                n_sorted, n_bytes = n_sorted + n_waiting, n_bytes + runs[-1].n_bytes
+                n_waiting = 0
             if n_bytes > self._workspace.memory_limit // 4:
                 self._spill(runs)
                 n_bytes = 0

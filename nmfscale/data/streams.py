@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .compressed import CompressedRows, Place, canonical_rows, working_type
+from .compressed import CHUNK, CompressedRows, Place, canonical_rows, row_chunks, working_type
 from .fingerprint import Fingerprint, fingerprint
 from .formats import given_choices, open_table
 from .row_sources import Arrays, Table, Workspace
@@ -70,8 +70,9 @@ class CountStream:
         Parameters
         ----------
         max_bytes : int
-            Size of the arrays of a piece at most; a single row may exceed it. About four times
-            as much is in use while a piece is made.
+            Size of the arrays of a piece at most; a single row may exceed it, and so may a piece
+            whose duplicates add up to more than its type holds. About five times as much is in
+            use while a piece is made.
 
         Yields
         ------
@@ -185,12 +186,19 @@ class CountStream:
         )
 
     def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
-        """Leave the columns out that were not asked for."""
-        columns = self._positions[indices]
-        keep = columns >= 0
-        kept = np.zeros(keep.size + 1, dtype=index_type(keep.size))
-        np.cumsum(keep, out=kept[1:])
-        return kept[indptr], columns[keep], data[keep]
+        """Leave the columns out that were not asked for, in the arrays themselves."""
+        n_kept = 0
+        pointers = np.zeros_like(indptr)
+        for first, last in row_chunks(indptr, CHUNK):
+            part = slice(indptr[first], indptr[last])
+            columns = self._positions[indices[part]]
+            keep = columns >= 0
+            before = np.concatenate(([0], np.cumsum(keep)))
+            pointers[first : last + 1] = n_kept + before[indptr[first : last + 1] - part.start]
+            stop = n_kept + int(before[-1])
+            indices[n_kept:stop], data[n_kept:stop] = columns[keep], data[part][keep]
+            n_kept = stop
+        return pointers, indices[:n_kept], data[:n_kept]
 
     def _check_usable(self) -> None:
         if self._closed:
