@@ -1,16 +1,26 @@
 """Poisson NMF and topic models for count matrices of any size."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from . import plots as pl
-from .data import corpora
-from .data.counts import Counts, as_counts
-from .data.simulate import simulate_from_factors, simulate_poisson_nmf, simulate_topic_counts
-from .data.stored import read_counts
-from .models import PoissonNMF, TopicModel
-from .models.file import load_model as load
-from .solve.conversion import multinomial_to_poisson, poisson_to_multinomial
-from .solve.likelihood import deviance_poisson, kkt_residuals, loglik_multinomial, loglik_poisson
+if TYPE_CHECKING:
+    from . import plots as pl
+    from .data import corpora
+    from .data.counts import Counts, as_counts
+    from .data.simulate import simulate_from_factors, simulate_poisson_nmf, simulate_topic_counts
+    from .data.store import StoredCounts, pack
+    from .data.stored import read_counts
+    from .models.file import load_model as load
+    from .models.poisson_nmf import PoissonNMF
+    from .models.topic_model import TopicModel
+    from .solve.conversion import multinomial_to_poisson, poisson_to_multinomial
+    from .solve.likelihood import (
+        deviance_poisson,
+        kkt_residuals,
+        loglik_multinomial,
+        loglik_poisson,
+    )
 
 try:
     __version__ = version("nmfscale")
@@ -20,6 +30,7 @@ except PackageNotFoundError:
 __all__ = [
     "Counts",
     "PoissonNMF",
+    "StoredCounts",
     "TopicModel",
     "as_counts",
     "corpora",
@@ -29,6 +40,7 @@ __all__ = [
     "loglik_multinomial",
     "loglik_poisson",
     "multinomial_to_poisson",
+    "pack",
     "pl",
     "poisson_to_multinomial",
     "read_counts",
@@ -36,3 +48,34 @@ __all__ = [
     "simulate_poisson_nmf",
     "simulate_topic_counts",
 ]
+
+# Where the names are: they are imported when first asked for, so that the shell answers at once.
+_PLACES = {
+    "data.counts": "Counts as_counts",
+    "data.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
+    "data.store": "StoredCounts pack",
+    "data.stored": "read_counts",
+    "models.file": "load",
+    "models.poisson_nmf": "PoissonNMF",
+    "models.topic_model": "TopicModel",
+    "solve.conversion": "multinomial_to_poisson poisson_to_multinomial",
+    "solve.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
+}
+_MODULES = {"pl": "plots", "corpora": "data.corpora"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(f".{_MODULES[name]}", __name__)
+    else:
+        place = next((place for place, names in _PLACES.items() if name in names.split()), None)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f".{place}", __name__)
+        value = getattr(module, "load_model" if name == "load" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -128,6 +128,7 @@ np.savez(sys.argv[2], L=model.loadings_, F=model.components_)
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path):
     whole = nmfscale.PoissonNMF(3, max_iter=400, tol=0, random_state=0).fit(X)
     out, random = tmp_path / "end.npz", np.random.default_rng(3)

@@ -719,7 +719,7 @@ def test_the_default_is_the_highest_level():
 
 
 def test_an_unknown_level_is_an_import_error():
-    done = _run_with("sse9", "import nmfscale")
+    done = _run_with("sse9", "from nmfscale import PoissonNMF")
     assert done.returncode != 0
     assert "ImportError" in done.stderr and "'sse9'" in done.stderr and "baseline" in done.stderr
 
@@ -728,7 +728,7 @@ def test_an_unknown_level_is_an_import_error():
 def test_a_level_that_the_processor_lacks_is_an_import_error(name):
     if name == "none":
         pytest.skip("this processor has every level")
-    done = _run_with(name, "import nmfscale")
+    done = _run_with(name, "from nmfscale import PoissonNMF")
     assert done.returncode != 0
     assert "ImportError" in done.stderr and f"'{name}'" in done.stderr
 

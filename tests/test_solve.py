@@ -20,7 +20,7 @@ FEW = settings(max_examples=8, deadline=None, derandomize=True)
 FIELDS = (
     "iteration", "seconds", "loglik", "loglik_multinomial", "deviance",
     "kkt_loadings", "kkt_factors", "change_loadings", "change_factors",
-    "zeros_loadings", "zeros_factors", "momentum",
+    "zeros_loadings", "zeros_factors", "momentum", "bytes_read",
 )  # fmt: skip
 
 

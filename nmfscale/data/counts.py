@@ -151,7 +151,12 @@ class Counts(CountTable):
 
 
 def as_counts(
-    X: Any, *, layer: str | None = None, integer: Whole = "warn", whom: str = "X"
+    X: Any,
+    *,
+    layer: str | None = None,
+    integer: Whole = "warn",
+    whom: str = "X",
+    in_memory: bool = True,
 ) -> CountTable:
     """Check a matrix of counts and bring it into compressed sparse rows.
 
@@ -167,6 +172,9 @@ def as_counts(
         What to do about counts that are not whole numbers: warn once, say nothing, or refuse.
     whom : str, default="X"
         Name of the asking estimator or file, for messages.
+    in_memory : bool, default=True
+        Whether a file is read into memory. If not, or for a packed store, it is read a block of
+        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``.
 
     Returns
     -------
@@ -193,14 +201,11 @@ def as_counts(
     if integer not in ("warn", "allow", "require"):
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
     if isinstance(X, (str, os.PathLike)):
-        from .store import StoredCounts, is_store
-        from .stored import read_counts
-
-        if Path(X).is_file() and layer is None and is_store(X):
-            return as_counts(StoredCounts(X), integer=integer, whom=str(X))
-        return read_counts(X, layer=layer, integer=integer)
+        return _file_counts(Path(X), layer, integer, in_memory)
     anndata = sys.modules.get("anndata")
     if anndata is not None and isinstance(X, anndata.AnnData):
+        if not in_memory and X.isbacked and not X.is_view:
+            return _file_counts(Path(X.filename), layer, integer, in_memory)
         return annotated_counts(X, layer=layer, integer=integer, whom=whom)
     if layer is not None:
         raise ValueError(
@@ -219,6 +224,23 @@ def as_counts(
             feature_names=_frame_labels(X.columns),
         )
     return checked_counts(X, integer=integer, whom=whom)
+
+
+def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool) -> CountTable:
+    from .store import StoredCounts, is_store
+    from .stored import read_counts
+    from .streamed import StreamedCounts
+    from .streams import open_stream
+
+    counts: CountTable
+    if path.is_file() and layer is None and is_store(path):
+        counts = StoredCounts(path)
+    elif in_memory:
+        return read_counts(path, layer=layer, integer=integer)
+    else:
+        counts = StreamedCounts(open_stream(path, layer=layer))
+    _mind_fraction(counts.first_fraction, integer, str(path))
+    return counts
 
 
 def checked_counts(

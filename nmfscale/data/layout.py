@@ -232,18 +232,10 @@ class Layout:
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
         """Return the values of the counts and how often each occurs; None unless most are small."""
-        if self.count_dtype.itemsize > 2:
-            return None
-        found = np.zeros((4, 1 << 8 * self.count_dtype.itemsize), np.int64)
-        for _, rows in self.visit("rows"):
-            placing.count_values(rows.count, found)
-        times = found.sum(axis=0)
-        large, often = self.large
-        whole, rest = _pieces(large, self.count_dtype)
-        times[-1] -= whole @ often
-        np.subtract.at(times, rest, often)
-        values = np.flatnonzero(times[1:]) + 1  # 0 fills the padding
-        return np.concatenate([values, large]), np.concatenate([times[values], often])
+        found = ValueCounts(self)
+        for _, rows in self.visit("rows") if found.possible else ():
+            found.add(rows)
+        return found.result()
 
     @property
     def nbytes(self) -> int:
@@ -251,6 +243,32 @@ class Layout:
         if not self._kept:
             return _SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
+
+
+class ValueCounts:
+    """Counts how often each count occurs, slice by slice."""
+
+    def __init__(self, layout: Layout):
+        self.dtype, self.large = layout.count_dtype, layout.large
+        self.possible = self.dtype.itemsize <= 2
+        self._found = np.zeros((4, 1 << 8 * self.dtype.itemsize if self.possible else 0), np.int64)
+
+    def add(self, rows: Slices) -> None:
+        """Take the rows of one more block."""
+        if self.possible:
+            placing.count_values(rows.count, self._found)
+
+    def result(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
+        if not self.possible:
+            return None
+        times = self._found.sum(axis=0)
+        large, often = self.large
+        whole, rest = _pieces(large, self.dtype)
+        times[-1] -= whole @ often
+        np.subtract.at(times, rest, often)
+        values = np.flatnonzero(times[1:]) + 1  # 0 fills the padding
+        return np.concatenate([values, large]), np.concatenate([times[values], often])
 
 
 def made_ahead(items: Iterator[Any]) -> Iterator[Any]:

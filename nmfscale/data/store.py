@@ -39,7 +39,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .compressed import CHUNK, row_chunks
-from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead
+from .layout import LANES, Slices, ValueCounts, block_orders, lane_order_of, made_ahead
 from .table import CountTable, RowRange
 
 Array = NDArray[Any]
@@ -59,6 +59,7 @@ def pack(
     n_threads: int = 1,
     source: dict[str, Any] | None = None,
     progress: Callable[[int], Any] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write counts to a packed store, block by block.
 
@@ -77,6 +78,8 @@ def pack(
         What is packed, for the record.
     progress : callable, default=None
         Called with the number of nonzero counts written since the last call.
+    overwrite : bool, default=False
+        Whether a file that is no packed store may be replaced.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def pack(
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    if target.exists() and not is_store(target):
+    if target.exists() and not overwrite and not is_store(target):
         raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
     part = target.with_name(f".{target.name}-{secrets.token_hex(6)}.part")
     try:
@@ -134,7 +137,7 @@ def _write(
     file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any
 ) -> None:
     layout = counts.layout(n_threads)
-    values = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    found = ValueCounts(layout)
     for i, block in enumerate(layout.blocks):
         group = file.create_group(f"blocks/{i:06d}")
         group.attrs["start"], group.attrs["stop"] = block.start, block.stop
@@ -142,13 +145,15 @@ def _write(
             slices = getattr(block, order)
             for part in PARTS:
                 _put(group, f"{order}_{part}", getattr(slices, part))
+            if order == "rows":
+                found.add(slices)
         if progress is not None:
             progress(int(counts.row_nnz[block.start : block.stop].sum()))
     for which in ORDERS:
         side = which[:-1]
         _put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
         _put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
-    values = layout.count_values()
+    values = found.result()
     if values is not None:
         _put(file, "values/value", values[0])
         _put(file, "values/times", values[1])

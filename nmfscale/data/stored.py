@@ -114,4 +114,7 @@ def _object_counts(given_object: Any, given: dict[str, Any], integer: Whole) -> 
         check_choices(given, ANNOTATED, whom)
         return annotated_counts(given_object, **given, integer=integer, whom=whom)
     check_choices(given, (), whom)
-    return as_counts(given_object, integer=integer, whom=whom)
+    counts = as_counts(given_object, integer=integer, whom=whom)
+    if not isinstance(counts, Counts):
+        raise ValueError(f"{whom} is no object in memory; nmfscale.as_counts takes it as it is.")
+    return counts

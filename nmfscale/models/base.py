@@ -350,7 +350,12 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         )
 
     def _counts(self, X: Any, *, reset: bool) -> CountTable:
-        counts = as_counts(X, integer=cast(Any, self.integer), whom=type(self).__name__)
+        counts = as_counts(
+            X,
+            integer=cast(Any, self.integer),
+            whom=type(self).__name__,
+            in_memory=self.memory_limit is None,
+        )
         names = counts.feature_names
         if hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)

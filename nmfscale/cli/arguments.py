@@ -1,0 +1,197 @@
+"""The words that the commands understand."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from . import commands
+
+_EXAMPLES = {
+    "": """examples:
+  nmfscale demo                                a first fit, to real text on this machine
+  nmfscale fit cells.h5ad -k 10 -o cells.h5    fit a topic model
+  nmfscale plot cells.h5 -o structure.png      look at it
+  nmfscale COMMAND --help                      more about a command""",
+    "demo": """examples:
+  nmfscale demo
+  nmfscale demo -o first-look --force""",
+    "fit": """examples:
+  nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
+  nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
+  nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
+  nmfscale fit cells.nmf -k 20 --checkpoint state --resume""",
+    "store": """examples:
+  nmfscale store cells.h5ad cells.nmf
+  nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
+  nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
+    "transform": """examples:
+  nmfscale transform model.h5 new.npz -o loadings.npz
+  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz""",
+    "info": """examples:
+  nmfscale info cells.h5ad
+  nmfscale info model.h5
+  nmfscale info --build""",
+    "plot": """examples:
+  nmfscale plot model.h5 -o structure.png --groups cell-types.txt
+  nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
+  nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
+}
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"nmfscale {version('nmfscale')}")
+        parser.exit()
+
+
+def _at_least(kind: Callable[[str], Any], least: float) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        return value
+
+    number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
+    return number
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the program, its commands and their words."""
+    parser = argparse.ArgumentParser(
+        prog="nmfscale",
+        description="Poisson NMF and topic models for count matrices of any size.",
+        epilog=_EXAMPLES[""],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    demo = _command(
+        subparsers, "demo", commands.demo, "fit the docstrings of the installed packages"
+    )
+    demo.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        default="nmfscale-demo",
+        help="folder (default: %(default)s)",
+    )
+    _add_run_options(demo)
+
+    fit = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
+    _add_input(fit)
+    fit.add_argument("-k", type=_at_least(int, 1), required=True, help="number of topics")
+    fit.add_argument(
+        "-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s"
+    )
+    fit.add_argument(
+        "--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s"
+    )
+    fit.add_argument("--solver", help="default: auto")
+    fit.add_argument("--init", help="default: auto")
+    fit.add_argument("--seed", type=_at_least(int, 0), metavar="N", help="makes the fit repeatable")
+    fit.add_argument("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
+    fit.add_argument("--tol", type=_at_least(float, 0), metavar="T", help="0 runs all iterations")
+    fit.add_argument("--dtype", choices=("float32", "float64"), help="of the factors")
+    fit.add_argument(
+        "--checkpoint", metavar="DIR", help="folder for the state of the fit, once a minute"
+    )
+    fit.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    _add_memory_limit(fit)
+    _add_run_options(fit)
+
+    store = _command(subparsers, "store", commands.store, "pack counts for fits larger than memory")
+    _add_input(store)
+    store.add_argument("output", metavar="OUT.nmf", help="the packed store to write")
+    _add_memory_limit(store)
+    _add_run_options(store)
+
+    transform = _command(subparsers, "transform", commands.transform, "loadings of new samples")
+    transform.add_argument("model", metavar="MODEL", help="file written by fit")
+    _add_input(transform)
+    transform.add_argument(
+        "-o", "--output", required=True, metavar="OUT", help=".npz, .csv or .tsv, also with .gz"
+    )
+    _add_run_options(transform)
+
+    info = _command(
+        subparsers, "info", commands.info, "describe counts, a model file or this installation"
+    )
+    _add_input(info, nargs="?")
+    info.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
+    info.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    info.set_defaults(usage=info.error)
+
+    plot = _command(subparsers, "plot", commands.plot, "draw a model")
+    plot.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="files written by fit; several for --kind progress",
+    )
+    plot.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
+    plot.add_argument("--kind", choices=("structure", "progress", "top"), default="structure")
+    plot.add_argument(
+        "--groups",
+        metavar="FILE",
+        help="for structure: on each line a label, or name TAB label (comma in a .csv)",
+    )
+    plot.add_argument("--n-top", type=_at_least(int, 1), default=10, metavar="N", help="for top")
+    plot.add_argument(
+        "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
+    )
+    _add_last_options(plot)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=_EXAMPLES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_input(command: argparse.ArgumentParser, **options: Any) -> None:
+    command.add_argument(
+        "input",
+        metavar="INPUT",
+        help="counts, samples x features: .npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
+        "or a 10x folder",
+        **options,
+    )
+    command.add_argument(
+        "--feature-names", metavar="FILE", help="names of the features, one on each line"
+    )
+    command.add_argument("--layer", help=".h5ad: layer to read in place of X")
+    command.add_argument("--genome", help="10x: genome to read")
+    command.add_argument(
+        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples"
+    )
+
+
+def _add_memory_limit(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--memory-limit", metavar="SIZE", help="such as 2GB: read from the file what does not fit"
+    )
+
+
+def _add_run_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", type=_at_least(int, 1), metavar="N", help="default: all CPUs")
+    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    _add_last_options(command)
+
+
+def _add_last_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--force", action="store_true", help="replace existing files")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")

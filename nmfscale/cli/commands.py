@@ -1,0 +1,247 @@
+"""The commands; numpy, the estimators and matplotlib are imported in them: --help is quick."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .files import (
+    TABLES,
+    check_features,
+    output,
+    read_groups,
+    read_input,
+    replacing,
+    stream_input,
+    write_table,
+)  # fmt: skip
+from .messages import log, say
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Fit the built-in corpus and draw the model."""
+    folder = Path(arguments.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["model.h5", "structure.png", "progress.png", "top_words.png"]
+    targets = [output(folder / name, arguments.force) for name in names]
+
+    from ..data.corpora import docstrings
+    from ..models import TopicModel
+    from ..plots import top_features
+
+    counts = docstrings()
+    say(f"Docstrings of the packages installed here, one document each\n{counts.report()}\n")
+    model = TopicModel(
+        n_components=10, random_state=1, n_threads=arguments.threads, verbose=not arguments.quiet
+    )
+    code = _fit_and_save(model, counts, targets[0])
+    say("\nMost distinctive words")
+    for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
+        say(f"topic {topic + 1:<3} {', '.join(words)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        log("no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
+        names = names[:1]
+    else:
+        for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=True):
+            _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
+    say(f"\nwritten to {folder}: {', '.join(names)}")
+    return code
+
+
+def fit(arguments: argparse.Namespace) -> int:
+    """Fit a model and write it to a file."""
+    target = output(arguments.output, arguments.force)
+    counts = read_input(arguments)
+    from ..models import PoissonNMF, TopicModel
+
+    given = ("solver", "init", "max_iter", "tol", "dtype", "memory_limit")
+    options = {name: getattr(arguments, name) for name in given}
+    model = {"topic": TopicModel, "poisson": PoissonNMF}[arguments.model](
+        n_components=arguments.k,
+        random_state=arguments.seed,
+        n_threads=arguments.threads,
+        verbose=not arguments.quiet,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    if not arguments.quiet:
+        log(f"{arguments.input}\n{counts.report()}")
+    saving = {"checkpoint": arguments.checkpoint, "resume": arguments.resume}
+    code = _fit_and_save(model, counts, target, **saving)
+    say(f"model           {arguments.output}")
+    return code
+
+
+def store(arguments: argparse.Namespace) -> int:
+    """Pack counts, in bounded memory."""
+    target = output(arguments.output, arguments.force)
+    from tqdm.auto import tqdm
+
+    from ..data.store import is_store, pack
+    from ..solve.memory import readable
+    from ..solve.threads import resolve_threads
+
+    if Path(arguments.input).is_file() and is_store(arguments.input):
+        raise ValueError(f"{arguments.input} is a packed store already.")
+    counts = stream_input(arguments)
+    with tqdm(
+        total=counts.nnz, unit="", unit_scale=True, desc="packing", disable=arguments.quiet
+    ) as bar:
+        pack(
+            counts, target, n_threads=resolve_threads(arguments.threads), source=counts.source,
+            progress=bar.update, overwrite=arguments.force,
+        )  # fmt: skip
+    size = target.stat().st_size
+    say(f"packed          {counts.shape[0]:,} x {counts.shape[1]:,}, {counts.nnz:,} nonzero counts")
+    say(f"store           {target}: {readable(size)}, {size / max(counts.nnz, 1):.2f} bytes each")
+    return 0
+
+
+def _fit_and_save(model: Any, counts: Any, target: Path, **saving: Any) -> int:
+    """Fit, write the model, say how it went; 130 if the fit was interrupted."""
+    model.fit(counts, **saving)
+    model.save(target)
+    _describe_fit(model)
+    if model.interrupted_:
+        log(f"interrupted: {target} holds the best model so far")
+        return 130
+    return 0
+
+
+def _describe_fit(model: Any) -> None:
+    last = model.history_[-1]
+    state = "converged" if model.converged_ else "not converged"
+    say(f"log-likelihood  {last['loglik']:,.2f} (multinomial {last['loglik_multinomial']:,.2f})")
+    say(f"KKT residual    {max(last['kkt_loadings'], last['kkt_factors']):.1e}")
+    say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
+
+
+def transform(arguments: argparse.Namespace) -> int:
+    """Write the loadings of new samples."""
+    target = output(arguments.output, arguments.force, TABLES)
+    from ..models.file import load_model
+
+    model = load_model(arguments.model)
+    if arguments.threads is not None:
+        model.set_params(n_threads=arguments.threads)
+    counts = read_input(arguments)
+    check_features(model, counts, arguments)
+    with warnings.catch_warnings():
+        # The names have just been compared, or were found missing.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        loadings = model.transform(counts)
+    with replacing(target) as part:
+        write_table(part, loadings, counts.sample_names)
+    n_samples, n_topics = loadings.shape
+    say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
+    return 0
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Describe a file of counts, a packed store, a model or this installation."""
+    if arguments.build == (arguments.input is not None):
+        arguments.usage("give either INPUT or --build")
+    if arguments.build:
+        _describe_build()
+        return 0
+    from ..data.store import StoredCounts
+    from ..models.file import is_model_file
+
+    if is_model_file(arguments.input):
+        _describe_model(arguments.input)
+        return 0
+    counts = read_input(arguments)
+    if isinstance(counts, StoredCounts):
+        counts.verify()
+    say(counts.report())
+    if isinstance(counts, StoredCounts):
+        say(f"packed from         {counts.source.get('path', 'an object in memory')}")
+        say(f"blocks              {len(counts.layout().blocks)}, all checksums agree")
+    return 0
+
+
+def _describe_build() -> None:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from ..solve import build_info
+
+    say(f"{'python':<18}{platform.python_version()} on {platform.system()} {platform.machine()}")
+    packages = "nmfscale", "numpy", "scipy", "scikit-learn", "h5py", "matplotlib", "anndata", "dask"
+    for package in packages:
+        try:
+            say(f"{package:<18}{version(package)}")
+        except PackageNotFoundError:
+            say(f"{package:<18}not installed")
+    for name, value in build_info().items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        say(f"{name:<18}{shown}")
+
+
+def _describe_model(path: str) -> None:
+    from ..models.file import load_model, read_header
+    from ..plots import top_features
+
+    header, model = read_header(path), load_model(path)
+    n_topics, n_features = model.components_.shape
+    say(f"model           {' '.join(repr(model).split())}")
+    say(f"written         {header['created']} by nmfscale {header['nmfscale_version']}")
+    say(f"factors         {n_topics} topics x {n_features:,} features")
+    if getattr(model, "loadings_", None) is not None:
+        say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
+    _describe_fit(model)
+    for name, kind in header["left_out"].items():
+        say(f"not stored      {name} ({kind})")
+    names = getattr(model, "feature_names_in_", None)
+    for topic, features in enumerate(top_features(model.components_, names)):
+        say(f"topic {topic + 1:<9} {', '.join(features)}")
+
+
+def plot(arguments: argparse.Namespace) -> int:
+    """Draw models."""
+    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"))
+    if len(arguments.models) > 1 and arguments.kind != "progress":
+        raise ValueError(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}.")
+    from ..models.file import load_model
+
+    models = {Path(path).stem: load_model(path) for path in arguments.models}
+    if len(models) < len(arguments.models):
+        raise ValueError("models of the same name cannot be told apart in one plot.")
+    groups = None
+    if arguments.groups is not None:
+        model = next(iter(models.values()))
+        groups = read_groups(
+            arguments.groups, len(model.loadings_), getattr(model, "sample_names_", None)
+        )
+    axes = _draw(arguments.kind, models, groups=groups, n_top=arguments.n_top, x=arguments.x)
+    _save_figure(axes, target)
+    say(f"plot            {arguments.output}")
+    return 0
+
+
+def _draw(
+    kind: str, models: dict[str, Any], *, groups: Any = None, n_top: int = 10, x: str = "seconds"
+) -> Any:
+    """Draw on a figure of its own, without pyplot: no display is needed."""
+    from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
+
+    if kind == "progress":
+        histories = {name: model.history_ for name, model in models.items()}
+        left, right = detached_axes(10.0, 3.8, 2)
+        progress_plot(histories, y="kkt", x=x, ax=right)
+        return progress_plot(histories, x=x, ax=left)
+    model = next(iter(models.values()))
+    if kind == "structure":
+        return structure_plot(model.loadings_, groups, ax=detached_axes(9.0, 3.6)[0])
+    n_topics = len(model.components_)
+    columns, rows = min(n_topics, 5), -(-n_topics // 5)
+    axes = detached_axes(2.4 * columns, 0.4 + 0.165 * rows * (n_top + 2.2))[0]
+    names = getattr(model, "feature_names_in_", None)
+    return top_features_plot(model.components_, names, n_top=n_top, ax=axes)
+
+
+def _save_figure(axes: Any, target: Path) -> None:
+    with replacing(target) as part:
+        axes.figure.savefig(part, dpi=200)

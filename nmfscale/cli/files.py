@@ -1,0 +1,160 @@
+"""Reading and writing what the commands are given."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .messages import log
+
+TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+
+def read_input(arguments: argparse.Namespace) -> Any:
+    """Open the counts that a command was given.
+
+    A packed store, and with a memory limit every file, is read piece by piece when it is needed.
+    """
+    from ..data.store import StoredCounts, is_store
+    from ..data.stored import read_counts
+
+    choices = _choices(arguments)
+    counts: Any
+    if Path(arguments.input).is_file() and is_store(arguments.input):
+        if choices:
+            raise ValueError(f"--{next(iter(choices))} does not apply to a packed store.")
+        counts = StoredCounts(arguments.input)
+    elif getattr(arguments, "memory_limit", None) is None:
+        counts = read_counts(arguments.input, **choices)
+    else:
+        return stream_input(arguments)
+    return _with_names(counts, arguments)
+
+
+def stream_input(arguments: argparse.Namespace) -> Any:
+    """Open a file of counts to be read piece by piece, within a quarter of the memory limit."""
+    from ..data.streamed import StreamedCounts
+    from ..data.streams import MEMORY_LIMIT, open_stream
+    from ..solve.memory import parse_bytes
+
+    limit = arguments.memory_limit
+    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, parse_bytes(limit) // 4)
+    stream = open_stream(arguments.input, memory_limit=pieces, **_choices(arguments))
+    return _with_names(StreamedCounts(stream), arguments)
+
+
+def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("layer", "genome", "transpose")
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+
+
+def _with_names(counts: Any, arguments: argparse.Namespace) -> Any:
+    """Give features the names of the file that was given for them."""
+    if arguments.feature_names is not None:
+        counts.feature_names = _read_names(arguments.feature_names, counts.shape[1])
+    return counts
+
+
+def _read_names(path: str, n_features: int) -> Any:
+    """Read one name per line, in the order of the features."""
+    import numpy as np
+
+    names = np.array(Path(path).read_text(encoding="utf-8").splitlines(), dtype=object)
+    if len(names) != n_features:
+        raise ValueError(f"{path} has {len(names):,} names for {n_features:,} features.")
+    return names
+
+
+def check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> None:
+    """Refuse counts whose columns are not those of the model."""
+    if counts.shape[1] != model.n_features_in_:
+        raise ValueError(
+            f"{arguments.input} has {counts.shape[1]:,} features, {arguments.model} was fitted "
+            f"to {model.n_features_in_:,}: give the same features in the same order."
+        )
+    known, found = getattr(model, "feature_names_in_", None), counts.feature_names
+    if known is None:
+        return
+    if found is None:
+        log(f"warning: {arguments.input} does not name its features: taken in the model's order")
+        return
+    for place, (ours, theirs) in enumerate(zip(known, found, strict=True)):
+        if str(ours) != str(theirs):
+            raise ValueError(
+                f"feature {place} of {arguments.input} is {str(theirs)!r}, of {arguments.model} "
+                f"{str(ours)!r}: give the same features in the same order."
+            )
+
+
+def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str]:
+    """Read one label per line, in the order of the samples, or names and labels."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file, delimiter="," if path.endswith(".csv") else "\t")]
+    if {len(row) for row in rows} == {1}:
+        if len(rows) != n_samples:
+            raise ValueError(f"{path} has {len(rows):,} labels for {n_samples:,} samples.")
+        return [row[0] for row in rows]
+    if {len(row) for row in rows} != {2}:
+        raise ValueError(f"{path} must hold a label, or a sample name and a label, on each line.")
+    if sample_names is None:
+        raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
+    label_of = {name: label for name, label in rows}
+    missing = [str(name) for name in sample_names if str(name) not in label_of]
+    if missing:
+        raise ValueError(
+            f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
+        )
+    return [label_of[str(name)] for name in sample_names]
+
+
+def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
+    """Write loadings as .npz, or as text with every digit that counts."""
+    import numpy as np
+
+    if path.suffix.lower() == ".npz":
+        arrays: dict[str, Any] = {"loadings": loadings}
+        if sample_names is not None:
+            arrays["sample_names"] = np.asarray(sample_names, dtype=str)
+        np.savez_compressed(path, **arrays)
+        return
+    names = range(len(loadings)) if sample_names is None else sample_names
+    opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    with opener(path, "wt", newline="", encoding="utf-8") as file:
+        delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
+        table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        table.writerow(["sample", *(f"topic_{k + 1}" for k in range(loadings.shape[1]))])
+        table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
+
+
+def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
+    """Check, before any work, that a file can be written to this path."""
+    target = Path(path)
+    if suffixes and not target.name.lower().endswith(tuple(suffixes)):
+        raise ValueError(f"{path} must end with one of {', '.join(suffixes)}.")
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
+    if target.exists() and not force:
+        raise FileExistsError(f"{path} exists; choose another name, or replace it with --force.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {target.parent}.")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
+    return target
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path to write to, of the same suffixes, and move it to `target` at the end."""
+    part = target.with_name(f".nmfscale-{secrets.token_hex(6)}{''.join(target.suffixes)}")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""Counts that stay in their own file (.h5ad, 10x .h5, .mtx, ...) and are read a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from .layout import Layout
+from .streams import CountStream
+from .table import CountTable, RowRange
+
+Array = NDArray[Any]
+# Bytes of the compressed rows that are looked at together.
+_PIECE_BYTES = 1 << 25
+# Counts above this are told apart in memory: the widest narrow type has two bytes, in pieces of
+# one byte.
+_SMALL = 255
+
+
+class StreamRows:
+    """Reads ranges of rows from a stream, and counts the bytes.
+
+    The last range is kept: where its rows were wanted, its columns often are as well.
+    """
+
+    def __init__(self, stream: CountStream):
+        self.stream, self.bytes_read = stream, 0
+        self._last: tuple[Any, tuple[Array, Array, Array]] | None = None
+
+    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return rows start:stop as compressed rows, columns sorted."""
+        if self._last is None or self._last[0] != (start, stop):
+            self._last = None  # one range in memory, not two
+            rows = self.stream.rows(start, stop)
+            self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
+            compressed = rows.indptr.astype(np.int64), rows.indices, rows.data
+            self._last = (start, stop), compressed
+        return self._last[1]
+
+
+class StreamedCounts(CountTable):
+    """Counts in a file of any format, checked once and then read when they are needed.
+
+    Every visit reads and checks the file again, and places the counts anew: for more than a few
+    iterations a packed store is faster.
+
+    Parameters
+    ----------
+    stream : CountStream
+        Of :func:`open_stream`; it stays open as long as the counts are in use.
+
+    Attributes
+    ----------
+    source : dict
+        The file's path and fingerprint.
+    """
+
+    from_file = True
+
+    def __init__(self, stream: CountStream):
+        self._reader = StreamRows(stream)
+        n, m = stream.shape
+        self.row_nnz, self.column_nnz = np.zeros(n, np.int64), np.zeros(m, np.int64)
+        self.row_totals, self.column_totals = np.zeros(n), np.zeros(m)
+        self.largest, fraction, large = 0.0, None, (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        for start, rows in stream.chunks(_PIECE_BYTES):
+            here = slice(start, start + rows.shape[0])
+            self.row_nnz[here] = np.diff(rows.indptr)
+            filled = np.flatnonzero(self.row_nnz[here])
+            if filled.size:
+                self.row_totals[start + filled] = np.add.reduceat(
+                    rows.data, rows.indptr[filled], dtype=np.float64
+                )
+                self.largest = max(self.largest, float(rows.data.max()))
+            self.column_nnz += np.bincount(rows.indices, minlength=m)
+            self.column_totals += np.bincount(rows.indices, weights=rows.data, minlength=m)
+            fraction = fraction or rows.first_fraction
+            if fraction is None:
+                large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
+        self._large = large
+        super().__init__(
+            (n, m), sample_names=stream.sample_names, feature_names=stream.feature_names,
+            groups=stream.groups, notes=stream.notes, first_fraction=fraction,
+        )  # fmt: skip
+        self._layout: Layout | None = None
+        self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return int(self.row_nnz.sum())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts in the file."""
+        return self._reader.stream.dtype
+
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
+        if self._layout is None:
+            self._layout = Layout(self, self._reader, n_threads, keep=False)
+        return self._layout
+
+    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+        values, times = self._large
+        return values[values > above], times[values > above]
+
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+        for start, rows in self._reader.stream.chunks(_PIECE_BYTES):
+            yield RowRange(start, rows.indptr, rows.indices, rows.data)
+
+    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
+        wanted = np.arange(self.shape[0]) if rows is None else rows
+        found = []
+        for first, indptr, indices, data in self.chunks():
+            piece = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.shape[1]))
+            low, high = np.searchsorted(wanted, [first, first + piece.shape[0]])
+            found.append(piece[wanted[low:high] - first].astype(np.float32))
+        return sp.csr_array(sp.vstack(found, format="csr"))
+
+
+def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:
+    """Add values to a table of distinct values and how often each occurs."""
+    if not found.size:
+        return known
+    new, often = np.unique(found, return_counts=True)
+    values, place = np.unique(np.concatenate([known[0], new]), return_inverse=True)
+    times = np.zeros(len(values), np.int64)
+    np.add.at(times, place, np.concatenate([known[1], often]))
+    return values, times
