@@ -63,6 +63,13 @@ class MemoryRows(NamedTuple):
         return indptr, indices, data
 
 
+class _Pieces(NamedTuple):
+    """Pieces, as large as the narrow type allows, of counts that are larger."""
+
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+
+
 class Slicer:
     """Stands rows or columns of a count matrix side by side, in the order asked for.
 
@@ -83,33 +90,40 @@ class Slicer:
         self._column_position = np.empty(shape[1], np.int32)
         self._column_position[column_order[: shape[1]]] = np.arange(shape[1], dtype=np.int32)
 
-    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return rows start:stop, columns sorted, counts narrow."""
+    def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array, _Pieces]:
+        """Return rows start:stop, columns sorted, counts narrow, and pieces that go elsewhere."""
         indptr, indices, data = self._reader.read(start, stop)
-        return _split(indptr, indices, data, self.count_dtype)
+        if self.count_dtype.kind != "u":
+            none = np.zeros(0, np.int64)
+            return indptr, indices, data.astype(self.count_dtype, copy=False), _Pieces(none, none)
+        large = np.flatnonzero(data > _largest(self.count_dtype))
+        whole, rest = _pieces(data[large], self.count_dtype)
+        narrow = data.astype(self.count_dtype)
+        narrow[large] = rest
+        at = np.repeat(large, whole)
+        row = np.searchsorted(indptr, at, side="right") - 1
+        pieces = _Pieces(row, self._column_position[indices[at]].astype(np.int64))
+        return indptr, indices, narrow, pieces
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the rows of one block in slices."""
-        indptr, indices, data = self._csr(start, stop)
-        offset = _offsets(np.diff(indptr)[order[order >= 0]], len(order))
+        indptr, indices, data, pieces = self._csr(start, stop)
+        length = np.diff(indptr)
+        more = np.bincount(pieces.row, minlength=len(length))
+        offset = _offsets((length + more)[order[order >= 0]], len(order))
         rows = _empty_slices(offset, self.shape[1], self.count_dtype)
         placing.place_rows(
-            indptr,
-            indices,
-            data,
-            order,
-            self._column_position,
-            offset,
-            rows.index,
-            rows.count,
+            indptr, indices, data, order, self._column_position, offset, rows.index, rows.count,
             self._n_threads,
-        )
+        )  # fmt: skip
+        lane = _lanes(order, len(length))
+        self._place_pieces(rows, lane[pieces.row], length[pieces.row], pieces.column)
         return rows
 
     def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
         n_columns = self.shape[1]
-        indptr, indices, data = self._csr(start, stop)
+        indptr, indices, data, pieces = self._csr(start, stop)
         in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
         shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
@@ -118,13 +132,26 @@ class Slicer:
             indptr, indices, order, self._column_position, cuts, found, self._n_threads
         )
         ends = np.cumsum(found, axis=0, dtype=np.int32)
-        offset = _offsets(ends[-1], len(self.column_order))
+        more = np.bincount(pieces.column, minlength=n_columns)
+        offset = _offsets(ends[-1] + more, len(self.column_order))
         columns = _empty_slices(offset, len(order), self.count_dtype)
         placing.place_columns(
             indptr, indices, data, order, self._column_position, offset, cuts, ends - found,
             columns.index, columns.count, self._n_threads,
         )  # fmt: skip
+        lane = _lanes(order, len(indptr) - 1)[pieces.row]
+        by_column = np.lexsort((lane, pieces.column))
+        column = pieces.column[by_column]
+        self._place_pieces(columns, column, ends[-1][column], lane[by_column])
         return columns
+
+    def _place_pieces(self, slices: Slices, lane: Array, length: Array, index: Array) -> None:
+        """Let pieces, lane by lane, follow the `length` entries of their lanes."""
+        first = np.flatnonzero(np.diff(lane, prepend=-1))
+        ordinal = np.arange(len(lane)) - np.repeat(first, np.diff(first, append=len(lane)))
+        at = (slices.offset[lane // LANES] + length + ordinal) * LANES + lane % LANES
+        slices.index[at] = index
+        slices.count[at] = _largest(self.count_dtype) if len(at) else 0
 
 
 class Block:
@@ -329,29 +356,18 @@ def _pieces(large: Array, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDAr
     return whole, large.astype(np.int64) - whole * largest
 
 
-def _split(
-    indptr: Array, indices: Array, data: Array, dtype: np.dtype[Any]
-) -> tuple[Array, Array, Array]:
-    """Return compressed rows in the type, large counts in pieces that follow one another."""
-    large = np.flatnonzero(data > _largest(dtype)) if dtype.kind == "u" else np.empty(0, np.intp)
-    if not large.size:
-        return indptr, indices, data.astype(dtype, copy=False)
-    whole, rest = _pieces(data[large], dtype)
-    narrow = data.astype(dtype)
-    narrow[large] = rest
-    at = np.repeat(large, whole)
-    return (
-        indptr + np.searchsorted(at, indptr),
-        np.insert(indices, at, indices[at]),
-        np.insert(narrow, at, np.iinfo(dtype).max),
-    )
-
-
 def lane_order_of(length: Array) -> NDArray[np.int64]:
     """Longest first, ties in their own order, padded with -1 to whole slices."""
     order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
     order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
     return order
+
+
+def _lanes(order: Array, n_rows: int) -> NDArray[np.int64]:
+    """Return the lane of every row."""
+    lane = np.empty(n_rows, np.int64)
+    lane[order[order >= 0]] = np.flatnonzero(order >= 0)
+    return lane
 
 
 def _offsets(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:

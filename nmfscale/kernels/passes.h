@@ -6,6 +6,7 @@
 
 #define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when all of a row is zero */
 #define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
+#define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
 /* A tile of steps: where to gather from, counts, and what multiplies the gathered rows. */
@@ -108,27 +109,25 @@ INLINE void NAME(add_log)(VEC sum, int lane0, double *loglik)
         loglik[lane0 + j] += lanes[j];
 }
 
-/* H_kk += sum_t a_tk^2 */
-INLINE void NAME(add_squares)(int n, int stride, const VEC *A, VEC *H)
-{
-    for (int k = 0; k < stride; k++) {
-        VEC h = H[k];
-        for (int t = 0; t < n; t++)
-            h = FMA(A[t * stride + k], A[t * stride + k], h);
-        H[k] = h;
-    }
-}
-
-/* num_k += sum_t r_t a_tk */
-INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const VEC *r, const VEC *A, VEC *num)
+/* num_k += sum_t r_t a_tk, and where they are wanted the squares: h_k += sum_t a_tk^2 */
+INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const VEC *r, const VEC *A, VEC *num, VEC *h)
 {
     UNROLL for (int k = 0; k < n_components; k += GROUP) {
-        VEC n0 = num[k], n1 = num[k + 1], n2 = num[k + 2], n3 = num[k + 3];
-        for (int t = 0; t < n; t++) {
-            const VEC *a = A + t * stride + k;
-            n0 = FMA(r[t], a[0], n0), n1 = FMA(r[t], a[1], n1), n2 = FMA(r[t], a[2], n2), n3 = FMA(r[t], a[3], n3);
+        VEC sum[GROUP], square[GROUP];
+        UNROLL for (int i = 0; i < GROUP; i++)
+            sum[i] = num[k + i], square[i] = h ? h[k + i] : SET1(0);
+        for (int t = 0; t < n; t++)
+            UNROLL for (int i = 0; i < GROUP; i++) {
+                const VEC a = A[t * stride + k + i];
+                sum[i] = FMA(r[t], a, sum[i]);
+                if (h)
+                    square[i] = FMA(a, a, square[i]);
+            }
+        UNROLL for (int i = 0; i < GROUP; i++) {
+            num[k + i] = sum[i];
+            if (h)
+                h[k + i] = square[i];
         }
-        num[k] = n0, num[k + 1] = n1, num[k + 2] = n2, num[k + 3] = n3;
     }
 }
 
@@ -211,8 +210,9 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         square[k] = SET1(0);
     for (int h = 0; h < (wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? stride : 0); h++)
         H[h] = SET1(0);
-    for (int64_t q = 0; q < s->n_steps; q += TILE) {
-        const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+    const int most = small || wanted == FULL ? TILE : SHORT_TILE;
+    for (int64_t q = 0; q < s->n_steps; q += most) {
+        const int n = s->n_steps - q < most ? (int)(s->n_steps - q) : most;
         VEC log_sum = SET1(0);
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
@@ -242,9 +242,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         if (loglik)
             NAME(add_log)(log_sum, lane0, loglik);
         if (!small && wanted != FULL)
-            NAME(add_numerators)(n, K, stride, tile.r, A, num);
-        if (!small && wanted == DIAGONAL)
-            NAME(add_squares)(n, stride, A, H);
+            NAME(add_numerators)(n, K, stride, tile.r, A, num, wanted == DIAGONAL ? H : NULL);
         if (wanted == FULL)
             NAME(add_curvature)(n, K, stride, A, H);
     }

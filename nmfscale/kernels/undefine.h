@@ -25,6 +25,7 @@
 #undef SMALL_INT
 #undef MU_MIN
 #undef TILE
+#undef SHORT_TILE
 #undef PACKED
 #undef WORK_B
 #undef WORK_G

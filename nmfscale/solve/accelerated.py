@@ -38,8 +38,9 @@ CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: when three iterations gain less than
-# this share, every other one does without.
-EM_ABOVE = 1e-4
+# this share, every other one does without; sooner where a second pass over many components costs
+# as much as a step with shared correlations.
+EM_ABOVE, EM_ABOVE_SHARED = 1e-4, 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
@@ -77,7 +78,8 @@ class _Path:
             self.kept_for = 0 if fresh else self.kept_for + 1
             kept = kernels.KEEP if fresh else kernels.KEPT
             newton["curvature"] = SHARED if self.shared else kept
-        before = em if self.gain(3) > EM_ABOVE or iteration % 2 == 0 else {}
+        enough = EM_ABOVE_SHARED if self.shared else EM_ABOVE
+        before = em if self.gain(3) > enough or iteration % 2 == 0 else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
         return before | newton, short | newton
 
