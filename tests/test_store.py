@@ -319,6 +319,14 @@ def test_each_order_is_read_once_an_iteration(store, monkeypatch):
     assert not fit(X).history_["bytes_read"].any()
 
 
+def test_two_visits_at_once_do_not_disturb_each_other(store):
+    layout = StoredCounts(store).layout()
+    alone = [slices.count.copy() for _, slices in layout.visit("rows")]
+    both = zip(layout.visit("rows"), layout.visit("columns"), strict=True)
+    for expected, ((_, rows), _) in zip(alone, both, strict=True):
+        assert_array_equal(rows.count, expected)
+
+
 def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="needs whole columns: use solver='auto'"):
         fit(store, solver="scd")

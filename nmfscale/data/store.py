@@ -247,6 +247,7 @@ class StoredLayout:
         self.bytes_read = 0
         self._mark, self._checked = _file_mark(path), set[tuple[int, str]]()
         self._kept: dict[tuple[int, str], Slices] | None = None
+        self._buffers: list[Array] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -257,11 +258,12 @@ class StoredLayout:
     def buffer_bytes(self) -> int:
         """Bytes that a visit needs: see `visit`."""
         largest = max(block.nbytes(which) for block in self.blocks for which in ORDERS)
-        return largest * min(2, len(self.blocks))
+        return 2 * largest
 
     def keep(self) -> None:
         """Let blocks stay in memory once they were read."""
         self._kept = {} if self._kept is None else self._kept
+        self._buffers = None
 
     def visit(self, which: str) -> Iterator[tuple[StoredBlock, Slices]]:
         """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
@@ -272,20 +274,27 @@ class StoredLayout:
             raise DamagedStoreError(
                 f"{self.path} was changed while it was in use; pack it again and start anew."
             )
-        size = 0 if self._kept is not None else max(b.nbytes(which) for b in self.blocks)
-        buffers = [np.empty(size, np.uint8) for _ in range(min(2, len(self.blocks)))]
-        with self.path.open("rb", buffering=0) as file:
-            slices = (
-                self._read(file.fileno(), i, which, buffers[i % 2]) for i in range(len(self.blocks))
-            )
-            yield from zip(self.blocks, made_ahead(slices), strict=True)
+        # taken, so that another visit at the same time has buffers of its own
+        buffers, self._buffers = self._buffers, None
+        if buffers is None and self._kept is None:
+            buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                slices = (
+                    self._read(file.fileno(), i, which, buffers) for i in range(len(self.blocks))
+                )
+                yield from zip(self.blocks, made_ahead(slices), strict=True)
+        finally:
+            self._buffers = buffers
 
-    def _read(self, file: int, i: int, which: str, buffer: Array) -> Slices:
+    def _read(self, file: int, i: int, which: str, buffers: list[Array] | None) -> Slices:
         block = self.blocks[i]
-        if self._kept is not None:
-            if (i, which) in self._kept:
-                return self._kept[i, which]
+        if self._kept is not None and (i, which) in self._kept:
+            return self._kept[i, which]
+        if self._kept is not None or buffers is None:
             buffer = np.empty(block.nbytes(which), np.uint8)
+        else:
+            buffer = buffers[i % 2]
         arrays, first = [], 0
         for part in PARTS[::-1]:  # int64 first, so that every array is aligned
             place = block.places[f"{which}_{part}"]

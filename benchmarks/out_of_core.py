@@ -1,0 +1,220 @@
+"""Counts larger than memory: packing, and fits from the packed store beside fits in memory.
+
+Counts are drawn from the factors of a real fit of pbmc_facs, a block of rows at a time, and packed
+without ever being in memory. Every fit is a process of its own, alternating, and reports its
+seconds an iteration and the highest memory it held.
+
+    python benchmarks/out_of_core.py                         1e8 nonzeros in memory and from a file
+    python benchmarks/out_of_core.py --nonzeros 1e8 1e9      and 1e9, from the file alone
+    python benchmarks/out_of_core.py --nonzeros 1e6          a smoke run
+
+Writes results/out_of_core.csv and results/out_of_core.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import problems
+import report
+
+N_ITER = 10
+# Above this, counts are fitted from the file alone.
+MOST_IN_MEMORY = 3e8
+
+
+class DrawnRows:
+    """Rows drawn from a fit, the same ones whenever they are asked for; stands in for a file."""
+
+    def __init__(self, L, F, n_rows: int, groups: int):
+        self.L, self.F, self.n_groups = L, np.ascontiguousarray(F), groups
+        self.shape, self.dtype, self.whom = (n_rows, len(F)), np.dtype(np.int32), "drawn counts"
+        self.sample_names = self.feature_names = self.groups = None
+        self.notes, self.path = (), Path("drawn")
+        self._made: dict[int, object] = {}
+
+    def _group(self, number: int):
+        """A thousand rows; beyond the first `groups` thousands they come again in another order."""
+        from nmfscale.data.simulate import simulate_from_factors
+
+        source = number % self.n_groups
+        if source not in self._made:
+            rows = np.random.default_rng([1, source]).integers(len(self.L), size=1000)
+            self._made[source] = simulate_from_factors(self.L[rows], self.F, random_state=source)
+        order = np.random.default_rng([2, number]).permutation(1000)
+        return self._made[source][order]
+
+    def rows(self, start: int, stop: int):
+        """Compressed rows start:stop."""
+        import scipy.sparse as sp
+
+        from nmfscale.data.compressed import CompressedRows
+
+        first, last = start // 1000, -(-stop // 1000)
+        X = sp.vstack([self._group(g) for g in range(first, last)], format="csr")
+        X = X[start - first * 1000 : stop - first * 1000]
+        X.sort_indices()
+        return CompressedRows(X.indptr, X.indices, X.data, X.shape, True, None, [])
+
+    def chunks(self, max_bytes: int):
+        """All rows, some thousands at a time."""
+        for start in range(0, self.shape[0], 5000):
+            yield start, self.rows(start, min(start + 5000, self.shape[0]))
+
+    def fingerprint(self):
+        """Nothing that could change."""
+        from nmfscale.data.fingerprint import Fingerprint
+
+        return Fingerprint(0, 0, "")
+
+
+def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
+    """Draw and pack counts; the seconds of packing do not count those of drawing."""
+    from nmfscale.data.simulate import simulate_from_factors
+    from nmfscale.data.store import pack
+    from nmfscale.data.streamed import StreamedCounts
+
+    sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)
+    per_row = simulate_from_factors(L[sample], F, random_state=0).nnz / len(sample)
+    n_rows = max(1, round(nonzeros / per_row))
+    drawn = DrawnRows(L, F, n_rows, groups=max(1, min(n_rows // 1000, 20)))
+    begun = time.perf_counter()
+    counts = StreamedCounts(drawn)
+    looked = time.perf_counter()
+    pack(counts, path, n_threads=threads)
+    packed = time.perf_counter()
+    for _ in drawn.chunks(0):
+        pass
+    drawing = time.perf_counter() - packed
+    return {
+        "rows": n_rows, "nonzeros": counts.nnz, "store_bytes": path.stat().st_size,
+        "bytes_per_nonzero": path.stat().st_size / counts.nnz,
+        "seconds_looking": looked - begun - drawing, "seconds_packing": packed - looked - drawing,
+        "packing_bytes_per_second": path.stat().st_size / max(packed - looked - drawing, 1e-9),
+        "packing_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }  # fmt: skip
+
+
+FIT = """
+import json, sys, time
+import numpy as np
+from nmfscale import PoissonNMF, StoredCounts
+from nmfscale.data.counts import Counts
+path, where, limit, dtype, n_iter, threads = sys.argv[1:]
+
+
+def highest():
+    # not ru_maxrss, which a process inherits from the one that started it
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+counts = StoredCounts(path)
+shape, n, m = counts.shape, *counts.shape
+if where == "memory":
+    parts = list(counts.chunks())
+    indptr = np.concatenate([[0], np.cumsum(counts.row_nnz)])
+    counts = Counts(indptr, np.concatenate([p.indices for p in parts]),
+                    np.concatenate([p.data for p in parts]), shape, has_sorted_indices=True)
+    del parts
+rng = np.random.default_rng(0)
+F = rng.uniform(0.1, 1, (m, {K})).astype(dtype)
+L = (counts.row_totals[:, None] / F.sum() * rng.uniform(0.5, 1.5, (n, {K}))).astype(dtype)
+begun = time.perf_counter()
+model = PoissonNMF({K}, max_iter=int(n_iter), tol=0, dtype=dtype, n_threads=int(threads),
+                   memory_limit=None if where == "memory" else limit).fit(counts, L=L, F=F)
+seconds = time.perf_counter() - begun
+history = model.history_
+print(json.dumps({{
+    "seconds": seconds, "seconds_per_iteration": float(np.median(np.diff(history["seconds"]))),
+    "loglik": float(model.loglik_), "bytes_read": int(history["bytes_read"][-1]),
+    "peak_bytes": highest(),
+    "csr_bytes": int(counts.nnz * 8 + 8 * n),
+    "digest": __import__("hashlib").sha256(model.components_.tobytes()).hexdigest()[:16],
+}}))
+"""
+
+
+def fit(path: Path, where: str, limit: str, dtype: str, K: int, threads: int) -> dict:
+    """Fit in a process of its own."""
+    words = [sys.executable, "-c", FIT.format(K=K)]
+    words += [str(path), where, limit, dtype, str(N_ITER), str(threads)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    """Seconds an iteration and nonzero, and memory, by place."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    labels = [f"{row['where']}\n{row['nonzeros']:.0e}" for row in rows]
+    per_nonzero = [1e9 * row["seconds_per_iteration"] / row["nonzeros"] for row in rows]
+    left.bar(labels, per_nonzero, color="C0")
+    left.set_ylabel("nanoseconds an iteration and nonzero count")
+    right.bar(labels, [row["peak_bytes"] / 1e9 for row in rows], color="C1", label="peak memory")
+    right.plot(labels, [row["csr_bytes"] / 1e9 for row in rows], "k_", ms=30, label="counts as CSR")
+    right.set_ylabel("GB")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
+    parser.add_argument("--nonzeros", type=float, nargs="+", default=[1e8])
+    parser.add_argument("--topics", type=int, default=10)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--memory-limit", nargs="+", default=["900MB", "2GB"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    arguments = parser.parse_args()
+    from nmfscale import PoissonNMF
+
+    source = problems.load_counts(arguments.problem)
+    model = PoissonNMF(arguments.topics, max_iter=30, tol=0, random_state=1).fit(source)
+    L, F = model.loadings_, model.components_.T
+    rows = []
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        for nonzeros, limit in zip(arguments.nonzeros, arguments.memory_limit, strict=False):
+            path = Path(folder, "counts.nmf")
+            packed = pack_drawn(L, F, nonzeros, path, arguments.threads)
+            print(packed, flush=True)
+            places = ["memory", "file"] if nonzeros <= MOST_IN_MEMORY else ["file"]
+            found: dict[str, list[dict]] = {where: [] for where in places}
+            for _ in range(arguments.repeats if len(places) > 1 else 1):
+                for where in places:
+                    found[where].append(
+                        fit(path, where, limit, arguments.dtype, arguments.topics,
+                            arguments.threads)
+                    )  # fmt: skip
+                    print(where, found[where][-1], flush=True)
+            for where, turns in found.items():
+                middle = {
+                    name: float(np.median([turn[name] for turn in turns]))
+                    for name in ("seconds", "seconds_per_iteration")
+                }
+                rows.append(packed | {"where": where, "limit": limit} | turns[-1] | middle)
+    report.write_csv(arguments.results / "out_of_core.csv", rows)
+    draw(rows, arguments.results / "out_of_core.png")
+
+
+if __name__ == "__main__":
+    main()
