@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from count_files import write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
 
 import nmfscale
@@ -302,3 +303,35 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
     cut = fit(max_iter=40)
     assert cut.loglik_ == pytest.approx(whole.loglik_, rel=1e-7)
+
+
+# Places of the counts -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_components", [10, 20])
+def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
+    da = pytest.importorskip("dask.array")
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100_000)
+    counts = nmfscale.corpora.docstrings()
+    arrays = counts.data, counts.indices, counts.indptr
+    matrix = sp.csr_matrix(arrays, shape=counts.shape)
+    write_h5ad(tmp_path / "counts.h5ad", matrix)
+    write_tenx(tmp_path / "counts.h5", sp.csr_array(matrix), 2)
+    write_mtx(tmp_path / "counts.mtx.gz", matrix.tocoo())
+    nmfscale.pack(counts, tmp_path / "counts.nmf")
+    rows = da.from_array(np.arange(counts.shape[0]), chunks=1000)
+    array = rows.map_blocks(
+        lambda here: matrix[here], chunks=(rows.chunks[0], (counts.shape[1],)), new_axis=1,
+        dtype=matrix.dtype,
+    )  # fmt: skip
+    names = "counts.nmf", "counts.h5ad", "counts.h5", "counts.mtx.gz"
+    options = {"random_state": 0, "max_iter": 20, "tol": 0, "dtype": "float32"}
+    found = set()
+    for n_threads, memory_limit in ((1, None), (2, "100GB"), (4, "100GB")):
+        for source in (matrix, array, *(tmp_path / name for name in names)):
+            model = nmfscale.TopicModel(
+                n_components, n_threads=n_threads, memory_limit=memory_limit, **options
+            ).fit(source)
+            found.add(model.components_.tobytes() + model.loadings_.tobytes())
+    assert len(found) == 1

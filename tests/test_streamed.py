@@ -125,3 +125,46 @@ def test_a_file_that_changes_is_noticed(source):
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(ValueError, match="was changed since it was opened"):
         fit(counts)
+
+
+# Dask arrays ----------------------------------------------------------------------------------
+
+
+def dask_array(kind, chunks):
+    da = pytest.importorskip("dask.array")
+    form = {"csr": sp.csr_matrix, "csc": sp.csc_array, "dense": np.asarray}[kind]
+    return da.from_array(X, chunks=(chunks, -1)).map_blocks(form, dtype=X.dtype)
+
+
+@pytest.mark.parametrize("memory_limit", [None, "1TB"])
+@pytest.mark.parametrize("chunks", [90, 40, (1, 0, 50, 39)])
+@pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
+def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    array = dask_array(kind, chunks)
+    one, other = fit(X), fit(array, memory_limit=memory_limit)
+    assert numbers(one, X) == numbers(other, array)
+
+
+def test_any_range_of_a_dask_array():
+    from nmfscale.data.distributed import DaskRows
+
+    stream = DaskRows(dask_array("csr", (20, 33, 0, 37)))
+    for start, stop in [(0, 90), (19, 21), (20, 53), (52, 90), (53, 54), (89, 90), (5, 5)]:
+        rows = stream.rows(start, stop)
+        found = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+        assert_array_equal(found.toarray(), X[start:stop])
+
+
+def test_dask_arrays_that_do_not_serve():
+    da = pytest.importorskip("dask.array")
+    array = da.from_array(X, chunks=(40, 30))
+    with pytest.raises(ValueError, match=r"2 chunks of columns.*rechunk"):
+        fit(array)
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        fit(array[array.sum(axis=1) > 0])
+    bad = X.copy()
+    bad[77, 3] = -1
+    with pytest.raises(ValueError, match="row 77, column 3 holds -1"):
+        fit(da.from_array(bad, chunks=(40, -1)))

@@ -66,13 +66,13 @@ class Findings(NamedTuple):
     first_fraction: str | None
 
 
-def compressed_rows(matrix: Any, place: Place) -> CompressedRows:
+def compressed_rows(matrix: Any, place: Place, *, sort: bool = False) -> CompressedRows:
     """Convert a dense or sparse matrix, check every entry, and bring it into canonical form."""
     if sp.issparse(matrix):
         indptr, indices, data, shape = rows_of_sparse(matrix, place)
     else:
         indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, place), place)
-    return canonical_rows(indptr, indices, data, shape, place)
+    return canonical_rows(indptr, indices, data, shape, place, sort=sort)
 
 
 def canonical_rows(

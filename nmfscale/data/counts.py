@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
+from .distributed import DaskRows, is_dask_array
 from .table import CountTable, RowRange
 
 Whole = Literal["warn", "allow", "require"]
@@ -162,7 +163,7 @@ def as_counts(
 
     Parameters
     ----------
-    X : array-like, sparse matrix or array, AnnData, DataFrame, path or CountTable
+    X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountTable
         Counts, samples x features (n_samples, n_features). It is never written to, and its
         arrays are used as they are if they are compressed sparse rows without duplicates and
         explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
@@ -207,6 +208,8 @@ def as_counts(
         if not in_memory and X.isbacked and not X.is_view:
             return _file_counts(Path(X.filename), layer, integer, in_memory)
         return annotated_counts(X, layer=layer, integer=integer, whom=whom)
+    if is_dask_array(X):
+        return _dask_counts(X, integer, whom, in_memory)
     if layer is not None:
         raise ValueError(
             f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
@@ -240,6 +243,20 @@ def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool)
     else:
         counts = StreamedCounts(open_stream(path, layer=layer))
     _mind_fraction(counts.first_fraction, integer, str(path))
+    return counts
+
+
+def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTable:
+    from .streamed import StreamedCounts
+
+    stream = DaskRows(X)
+    counts: CountTable
+    if in_memory:
+        parts = [rows for _, rows in stream.chunks(CHUNK)]
+        matrices = [sp.csr_array((p.data, p.indices, p.indptr), shape=p.shape) for p in parts]
+        return checked_counts(sp.vstack(matrices, format="csr"), integer=integer, whom=whom)
+    counts = StreamedCounts(stream)
+    _mind_fraction(counts.first_fraction, integer, whom)
     return counts
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .distributed import DaskRows
 from .layout import Layout
 from .streams import CountStream
 from .table import CountTable, RowRange
@@ -27,7 +28,7 @@ class StreamRows:
     The last range is kept: where its rows were wanted, its columns often are as well.
     """
 
-    def __init__(self, stream: CountStream):
+    def __init__(self, stream: CountStream | DaskRows):
         self.stream, self.bytes_read = stream, 0
         self._last: tuple[Any, tuple[Array, Array, Array]] | None = None
 
@@ -50,18 +51,18 @@ class StreamedCounts(CountTable):
 
     Parameters
     ----------
-    stream : CountStream
-        Of :func:`open_stream`; it stays open as long as the counts are in use.
+    stream : CountStream or DaskRows
+        One of :func:`open_stream` stays open as long as the counts are in use.
 
     Attributes
     ----------
     source : dict
-        The file's path and fingerprint.
+        The file's path and fingerprint, or what object it is.
     """
 
     from_file = True
 
-    def __init__(self, stream: CountStream):
+    def __init__(self, stream: CountStream | DaskRows):
         self._reader = StreamRows(stream)
         n, m = stream.shape
         self.row_nnz, self.column_nnz = np.zeros(n, np.int64), np.zeros(m, np.int64)
@@ -87,7 +88,9 @@ class StreamedCounts(CountTable):
             groups=stream.groups, notes=stream.notes, first_fraction=fraction,
         )  # fmt: skip
         self._layout: Layout | None = None
-        self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+        self.source = {"object": stream.whom}
+        if isinstance(stream, CountStream):
+            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
 
     @property
     def nnz(self) -> int:

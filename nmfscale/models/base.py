@@ -117,7 +117,8 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
-            Array, sparse matrix or array, DataFrame, AnnData, path of a count file, or Counts.
+            Array, sparse matrix or array, DataFrame, AnnData, dask array of row chunks, path of
+            a count file or packed store, or what :func:`as_counts` and :func:`pack` made of them.
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
