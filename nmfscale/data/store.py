@@ -274,6 +274,10 @@ class StoredLayout:
             raise DamagedStoreError(
                 f"{self.path} was changed while it was in use; pack it again and start anew."
             )
+        if self._kept is not None and len(self.blocks) == sum(w == which for _, w in self._kept):
+            for i, block in enumerate(self.blocks):
+                yield block, self._kept[i, which]
+            return
         # taken, so that another visit at the same time has buffers of its own
         buffers, self._buffers = self._buffers, None
         if buffers is None and self._kept is None:
