@@ -73,8 +73,8 @@ class DrawnRows:
 
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
     """Draw and pack counts; the seconds of packing do not count those of drawing."""
+    from nmfscale.data.packing import pack
     from nmfscale.data.simulate import simulate_from_factors
-    from nmfscale.data.store import pack
     from nmfscale.data.streamed import StreamedCounts
 
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from . import plots as pl
     from .data import corpora
     from .data.counts import Counts, as_counts
+    from .data.packing import pack
     from .data.simulate import simulate_from_factors, simulate_poisson_nmf, simulate_topic_counts
-    from .data.store import StoredCounts, pack
+    from .data.store import StoredCounts
     from .data.stored import read_counts
     from .models.file import load_model as load
     from .models.poisson_nmf import PoissonNMF
@@ -53,7 +54,8 @@ __all__ = [
 _PLACES = {
     "data.counts": "Counts as_counts",
     "data.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
-    "data.store": "StoredCounts pack",
+    "data.packing": "pack",
+    "data.store": "StoredCounts",
     "data.stored": "read_counts",
     "models.file": "load",
     "models.poisson_nmf": "PoissonNMF",

@@ -14,7 +14,7 @@ import pytest
 import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
-from nmfscale.data.store import pack
+from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated
 from nmfscale.solve.checkpoint import Checkpoint, CheckpointError
 

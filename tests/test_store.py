@@ -16,7 +16,8 @@ import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data import store as stores
 from nmfscale.data.counts import as_counts
-from nmfscale.data.store import DamagedStoreError, StoredCounts, pack
+from nmfscale.data.packing import pack
+from nmfscale.data.store import DamagedStoreError, StoredCounts
 from nmfscale.models import base
 from nmfscale.solve.memory import MemoryLimitError, Plan, parse_bytes, plan_fit
 
@@ -156,7 +157,7 @@ KILLED = """
 import os, sys, numpy as np
 from nmfscale.data import layout
 from nmfscale.data.counts import as_counts
-from nmfscale.data.store import pack
+from nmfscale.data.packing import pack
 layout.BLOCK_NONZEROS = 300
 X = np.random.default_rng(0).poisson(1.0, (90, 60))
 left = [int(sys.argv[2])]
@@ -173,7 +174,7 @@ def test_a_killed_pack_leaves_no_store(tmp_path, after):
     words = [sys.executable, "-P", "-c", KILLED, str(tmp_path / "counts.nmf"), str(after)]
     assert subprocess.run(words, check=False).returncode == -9
     assert not (tmp_path / "counts.nmf").exists()
-    assert all(name.endswith(".part") for name in os.listdir(tmp_path))
+    assert all(name.startswith(".part-") for name in os.listdir(tmp_path))
 
 
 def test_other_files_are_not_replaced(tmp_path):

@@ -9,7 +9,8 @@ from numpy.testing import assert_array_equal
 import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
-from nmfscale.data.store import StoredCounts, pack
+from nmfscale.data.packing import pack
+from nmfscale.data.store import StoredCounts
 from nmfscale.data.streamed import StreamedCounts
 from nmfscale.data.streams import open_stream
 from nmfscale.models import base

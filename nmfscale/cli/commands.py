@@ -8,13 +8,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from ..data.whole_file import whole_file
 from .files import (
     TABLES,
     check_features,
     output,
     read_groups,
     read_input,
-    replacing,
     stream_input,
     write_table,
 )  # fmt: skip
@@ -79,7 +79,8 @@ def store(arguments: argparse.Namespace) -> int:
     target = output(arguments.output, arguments.force)
     from tqdm.auto import tqdm
 
-    from ..data.store import is_store, pack
+    from ..data.packing import pack
+    from ..data.store import is_store
     from ..solve.memory import readable
     from ..solve.threads import resolve_threads
 
@@ -132,7 +133,7 @@ def transform(arguments: argparse.Namespace) -> int:
         # The names have just been compared, or were found missing.
         warnings.filterwarnings("ignore", "X does not have valid feature names")
         loadings = model.transform(counts)
-    with replacing(target) as part:
+    with whole_file(target) as part:
         write_table(part, loadings, counts.sample_names)
     n_samples, n_topics = loadings.shape
     say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
@@ -243,5 +244,5 @@ def _draw(
 
 
 def _save_figure(axes: Any, target: Path) -> None:
-    with replacing(target) as part:
+    with whole_file(target) as part:
         axes.figure.savefig(part, dpi=200)

@@ -6,9 +6,7 @@ import argparse
 import csv
 import gzip
 import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +145,3 @@ def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
     return target
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yield a path to write to, of the same suffixes, and move it to `target` at the end."""
-    part = target.with_name(f".nmfscale-{secrets.token_hex(6)}{''.join(target.suffixes)}")
-    try:
-        yield part
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,6 +32,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
+
+from ..data.whole_file import whole_file
 
 __all__ = ["is_model_file", "load_model", "read_header", "save_model"]
 
@@ -81,15 +82,8 @@ def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(f"{path} is a folder; give the name of a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    part = target.with_name(f".nmfscale-{secrets.token_hex(6)}.part")
-    try:
-        with h5py.File(part, "x") as file:
-            _write(file, estimator)
-        with open(part, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(target) as part, h5py.File(part, "x") as file:
+        _write(file, estimator)
 
 
 def load_model(

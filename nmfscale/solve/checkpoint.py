@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.table import CountTable
+from ..data.whole_file import UNFINISHED, whole_file
 from ..kernels import rows as kernels
 
 Array = NDArray[Any]
@@ -73,7 +74,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"checkpoint={str(folder)!r}: no such folder ({error})."
             ) from None
-        for part in self.folder.glob(".checkpoint-*.part"):  # of a process that was killed
+        for part in self.folder.glob(f"{UNFINISHED}*-checkpoint-*"):  # of a process that was killed
             part.unlink(missing_ok=True)
         if self._files() and not resume:
             raise CheckpointError(
@@ -89,9 +90,8 @@ class Checkpoint:
         import h5py
 
         target = self.folder / f"checkpoint-{iteration:08d}.h5"
-        part = self.folder / f".{target.name}.part"
         try:
-            with h5py.File(part, "w") as file:
+            with whole_file(target) as part, h5py.File(part, "w") as file:
                 file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
                 file.attrs["about"] = json.dumps(self.about)
                 # an attribute holds 64 kB, and a history may be longer
@@ -100,11 +100,7 @@ class Checkpoint:
                     file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
                 file.flush()
                 file.attrs["complete"] = 1
-            with open(part, "rb+") as written:
-                os.fsync(written.fileno())
-            os.replace(part, target)
         except OSError as error:
-            part.unlink(missing_ok=True)
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
                 raise

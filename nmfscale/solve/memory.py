@@ -10,6 +10,7 @@ import numpy as np
 
 from ..data.table import CountTable
 from ..kernels import rows as kernels
+from .accelerated import SHARED_FROM
 from .factor import LANES
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -159,7 +160,8 @@ def _factor_bytes(counts: CountTable, n_components: int, itemsize: int) -> tuple
     n, m = counts.shape
     stride = kernels.row_stride(n_components)
     lanes = -(-m // LANES) * LANES
-    statistics = kernels.statistics_size(n_components, kernels.SUM_FULL) * 8
+    kind = kernels.SUM_FULL if n_components < SHARED_FROM else kernels.SUM_DIAGONAL
+    statistics = kernels.statistics_size(n_components, kind) * 8
     factors = lanes * (_COPIES_F * stride * itemsize + statistics)
     start = min(counts.nnz * 24, _START_BYTES)
     return factors + start + n * _PER_ROW * 8, n * stride * itemsize * _COPIES_L

@@ -1,0 +1,124 @@
+"""Writing packed stores; their format is described in `nmfscale.data.store`."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import ValueCounts
+from .store import FORMAT, FORMAT_VERSION, ORDERS, PARTS, is_store
+from .table import CountTable
+from .whole_file import whole_file
+
+Array = NDArray[Any]
+
+
+def pack(
+    counts: CountTable,
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int = 1,
+    source: dict[str, Any] | None = None,
+    progress: Callable[[int], Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write counts to a packed store, block by block.
+
+    The file appears whole or not at all: it is written beside `path` under another name and moved
+    into place, so that a failure leaves an existing file as it was.
+
+    Parameters
+    ----------
+    counts : CountTable
+        In memory, or read from a file as it goes.
+    path : str or path-like
+        Where to write; an existing store is replaced.
+    n_threads : int, default=1
+        Threads that place the counts; the store does not depend on it.
+    source : dict, default=None
+        What is packed, for the record.
+    progress : callable, default=None
+        Called with the number of nonzero counts written since the last call.
+    overwrite : bool, default=False
+        Whether a file that is no packed store may be replaced.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    FileExistsError
+        If `path` is there and is not a packed store.
+    OSError
+        If the disk is full or cannot be written.
+    """
+    import h5py
+
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    if target.exists() and not overwrite and not is_store(target):
+        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+    with whole_file(target) as part, h5py.File(part, "x", libver=("v110", "v110")) as file:
+        _write(file, counts, n_threads, source or {}, progress)
+        file.flush()
+        file.attrs["complete"] = 1
+
+
+def _write(
+    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any
+) -> None:
+    layout = counts.layout(n_threads)
+    found = ValueCounts(layout)
+    for i, block in enumerate(layout.blocks):
+        group = file.create_group(f"blocks/{i:06d}")
+        group.attrs["start"], group.attrs["stop"] = block.start, block.stop
+        for order in ORDERS:
+            slices = getattr(block, order)
+            for part in PARTS:
+                _put(group, f"{order}_{part}", getattr(slices, part))
+            if order == "rows":
+                found.add(slices)
+        if progress is not None:
+            progress(int(counts.row_nnz[block.start : block.stop].sum()))
+    for which in ORDERS:
+        side = which[:-1]
+        _put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
+        _put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
+    values = found.result()
+    if values is not None:
+        _put(file, "values/value", values[0])
+        _put(file, "values/times", values[1])
+    for name, array in zip(("value", "times"), layout.large, strict=True):
+        _put(file, f"large/{name}", array)
+    for name in ("sample", "feature", "group"):
+        labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
+        if labels is not None:
+            text = np.char.encode(labels.astype(str), "utf-8")
+            file.create_dataset(f"names/{name}", data=text)
+    file.attrs.update({
+        "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": _version(),
+        "shape": counts.shape, "nnz": counts.nnz, "dtype": str(counts.dtype),
+        "slice_dtype": str(layout.count_dtype), "largest": counts.largest,
+        "first_fraction": counts.first_fraction or "", "notes": json.dumps(list(counts.notes)),
+        "source": json.dumps(source),
+    })  # fmt: skip
+
+
+def _put(group: Any, name: str, array: Array) -> None:
+    dataset = group.create_dataset(name, data=np.ascontiguousarray(array))
+    dataset.attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+def _version() -> str:
+    try:
+        return version("nmfscale")
+    except PackageNotFoundError:
+        return "unknown"

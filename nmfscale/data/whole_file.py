@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# What a file is called until it is complete; a process that is killed may leave one behind.
+UNFINISHED = ".part-"
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """Give a path beside `target`, of the same suffixes, and move it into place at the end.
+
+    What was written is on the disk before it gets its name, and the name before this returns. If
+    the block fails, what was written is removed and `target` is as it was.
+    """
+    part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
+    try:
+        yield part
+        with open(part, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(part, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
