@@ -71,6 +71,7 @@ def test_resumed_anywhere(tmp_path, options, iteration):
     assert len(resumed.history_) == 24
 
 
+@pytest.mark.slow
 def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
     # any fall of the log-likelihood goes back and is careful for a while
     monkeypatch.setattr(accelerated, "GAIN_OVER", 1)

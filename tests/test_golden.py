@@ -146,6 +146,7 @@ def test_trajectory_is_the_exact_one(goldens, solver, extrapolate):
         assert_allclose(found.history_[field], expected, rtol=2e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", GUARDS_RANDOM_START)
 @pytest.mark.parametrize("name", ["neurips", pytest.param("pbmc_facs", marks=pytest.mark.slow)])
 def test_end_of_a_trajectory_from_a_random_start(trajectories, load, name, run):
@@ -199,6 +200,7 @@ def test_kkt(goldens):
     assert_allclose(of_F, golden["kkt_F"], rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["em", "scd", "scd_extrapolate"])
 @pytest.mark.parametrize("name", DATA)
 def test_values_of_a_real_fit(trajectories, reference_dir, load, name, run):

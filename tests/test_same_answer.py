@@ -144,6 +144,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_whatever_the_environment_says_of_threads():
     found = set()
     for settings in (
