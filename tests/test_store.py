@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -387,3 +388,66 @@ def test_stores_of_another_kind(tmp_path):
     with pytest.raises(DamagedStoreError, match="not a packed store"):
         StoredCounts(tmp_path / "text.nmf")
     assert not stores.is_store(tmp_path / "text.nmf")
+
+
+# Files that are made to harm -------------------------------------------------------------------
+
+
+def rewritten(store, name, change):
+    """Put other numbers in a place, with the checksum that they need."""
+    with h5py.File(store, "r+") as file:
+        array = change(file[name][()])
+        file[name][...] = array
+        file[name].attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+def at(place, value):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("rows_index", at(0, 60)),
+        ("rows_index", at(-1, 65535)),
+        ("columns_index", at(3, 60_000)),
+        ("rows_offset", at(1, -1)),
+        ("rows_offset", at(-1, 1 << 40)),
+        ("columns_offset", at(2, 1 << 30)),
+        ("columns_offset", at(0, 1)),
+    ],
+)
+def test_places_outside_are_refused(store, name, change):
+    rewritten(store, f"blocks/000001/{name}", change)
+    with pytest.raises(DamagedStoreError, match="no counts of its rows and columns"):
+        fit(store)
+
+
+def test_counts_that_are_none_are_refused(tmp_path):
+    pack(as_counts(X / 7.0, integer="allow"), tmp_path / "counts.nmf")
+    for value in (np.nan, np.inf, -1.0):
+        rewritten(tmp_path / "counts.nmf", "blocks/000000/rows_count", at(5, value))
+        with pytest.raises(DamagedStoreError, match="no counts of its rows and columns"):
+            StoredCounts(tmp_path / "counts.nmf").verify()
+
+
+@pytest.mark.parametrize("name", ["rows/nnz", "columns/totals", "blocks/000000/rows_index"])
+def test_links_and_claims_are_refused(store, tmp_path, name):
+    with h5py.File(tmp_path / "other.h5", "w") as other, h5py.File(store, "r+") as file:
+        other["numbers"] = file[name][()]
+        kind, crc = file[name].dtype, file[name].attrs["crc32"]
+        del file[name]
+        file[name] = h5py.ExternalLink(tmp_path / "other.h5", "numbers")
+    with pytest.raises(DamagedStoreError, match="in the file itself"):
+        StoredCounts(store)
+    with h5py.File(store, "r+") as file:
+        del file[name]
+        # 8 TB that are nowhere
+        made = file.create_dataset(name, (10**12,), kind, chunks=(1 << 16,))
+        made.attrs["crc32"] = crc
+    with pytest.raises(DamagedStoreError, match="contiguous"):
+        StoredCounts(store)

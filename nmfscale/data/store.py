@@ -80,7 +80,7 @@ class StoredBlock:
             raise KeyError(f"rows {start}:{stop} in {group.name}")
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
         self.order = order
-        self.places = {f"{o}_{p}": _place(group[f"{o}_{p}"]) for o in ORDERS for p in PARTS}
+        self.places = {f"{o}_{p}": _place(group, f"{o}_{p}") for o in ORDERS for p in PARTS}
         self.n_others = {"rows": widths[0], "columns": len(order)}
 
     def nbytes(self, which: str) -> int:
@@ -88,11 +88,28 @@ class StoredBlock:
         return sum(self.places[f"{which}_{p}"].size for p in PARTS)
 
 
-def _place(dataset: Any) -> _Place:
-    offset = dataset.id.get_offset()
-    if dataset.external or dataset.is_virtual or (dataset.size and offset is None):
-        raise KeyError(f"contiguous numbers in {dataset.name}")
-    return _Place(offset or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"]))
+def _own(file: Any, name: str) -> Any:
+    """Return a dataset that is in the file itself, as long as it says."""
+    if not isinstance(file.get(name, getlink=True), _hard_link()):
+        raise KeyError(f"{name} in the file itself")
+    dataset = file[name]
+    if dataset.external or dataset.is_virtual or dataset.chunks or dataset.ndim != 1:
+        raise KeyError(f"contiguous numbers in {name}")
+    if dataset.size and dataset.id.get_offset() is None:
+        raise KeyError(f"numbers in {name}")
+    return dataset
+
+
+def _hard_link() -> Any:
+    import h5py
+
+    return h5py.HardLink
+
+
+def _place(group: Any, name: str) -> _Place:
+    dataset = _own(group, name)
+    offset = dataset.id.get_offset() or 0
+    return _Place(offset, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"]))
 
 
 class StoredLayout:
@@ -118,10 +135,10 @@ class StoredLayout:
         self.row_order = np.concatenate(
             [np.where(b.order < 0, -1, b.order + b.start) for b in self.blocks]
         )
-        self.large = file["large/value"][()], file["large/times"][()]
+        self.large = _own(file, "large/value")[()], _own(file, "large/times")[()]
         self._values = None
         if "values" in file:
-            self._values = file["values/value"][()], file["values/times"][()]
+            self._values = _own(file, "values/value")[()], _own(file, "values/times")[()]
         self.bytes_read = 0
         self._mark, self._checked = _file_mark(path), set[tuple[int, str]]()
         self._kept: dict[tuple[int, str], Slices] | None = None
@@ -188,6 +205,8 @@ class StoredLayout:
             first += place.size
         offset, count, index = arrays
         slices = Slices(index, count, offset, block.n_others[which])
+        if (i, which) not in self._checked:
+            self._check_slices(slices, i, which)
         if self._kept is not None:
             self._kept[i, which] = slices
         return slices
@@ -209,6 +228,27 @@ class StoredLayout:
                 "pack the counts again."
             )
         self._checked.add((i, name))
+
+    def _check_slices(self, slices: Slices, i: int, which: str) -> None:
+        """Refuse what the kernels would follow out of their arrays, whoever wrote it."""
+        block, steps = self.blocks[i], slices.offset[-1] if len(slices.offset) else -1
+        n_lanes = block.last - block.first if which == "rows" else len(self.column_order)
+        sound = (
+            len(slices.offset) == n_lanes // LANES + 1
+            and slices.offset[0] == 0
+            and np.all(np.diff(slices.offset) >= 0)
+            and len(slices.index) == len(slices.count) == steps * LANES
+            and slices.index.dtype.name in ("uint16", "int32")
+            and slices.count.dtype == self.count_dtype
+            and (not steps or 0 <= slices.index.min() <= slices.index.max() < slices.n_others)
+            and bool(np.all(np.isfinite(slices.count)) and (not steps or slices.count.min() >= 0))
+        )
+        if not sound:
+            raise DamagedStoreError(
+                f"{self.path}: blocks/{i:06d} holds {which} that are no counts of its rows and "
+                "columns; pack the counts again."
+            )
+        self._checked.add((i, which))
 
     @cached_property
     def whole_columns(self) -> Slices:
@@ -289,7 +329,7 @@ class StoredCounts(CountTable):
                 f"{about['nmfscale_version']}; this version reads up to {FORMAT_VERSION}"
             )
         names = {
-            name: np.char.decode(file[f"names/{part}"][()], "utf-8").astype(object)
+            name: np.char.decode(_own(file, f"names/{part}")[()], "utf-8").astype(object)
             for name, part in (
                 ("sample_names", "sample"),
                 ("feature_names", "feature"),
@@ -308,7 +348,7 @@ class StoredCounts(CountTable):
         self.largest, self.source = float(about["largest"]), json.loads(about["source"])
         for which in ORDERS:
             for what in ("nnz", "totals"):
-                array = file[f"{which}/{what}"]
+                array = _own(file, f"{which}/{what}")
                 if array.shape != ((n,) if which == "rows" else (m,)):
                     raise KeyError(f"{which}/{what} has shape {array.shape}")
                 setattr(self, f"{which[:-1]}_{what}", array[()])
