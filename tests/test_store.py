@@ -96,6 +96,16 @@ def test_any_counts(tmp_path_factory, n, m, density, seed):
     assert_array_equal(dense(StoredCounts(path)), matrix)
 
 
+def test_a_store_is_read_into_memory(store):
+    counts = nmfscale.read_counts(store)
+    assert isinstance(counts, nmfscale.Counts)
+    assert counts.has_sorted_indices
+    assert_array_equal(dense(counts), X)
+    assert fit(counts, solver="scd").loglik_ == fit(X, solver="scd").loglik_
+    with pytest.raises(ValueError, match=r"layer='a' does not apply to .*counts\.nmf"):
+        nmfscale.read_counts(store, layer="a")
+
+
 def test_names_come_back(tmp_path):
     counts = nmfscale.Counts(
         *(getattr(sp.csr_array(X), part) for part in ("indptr", "indices", "data")),

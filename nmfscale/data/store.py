@@ -37,6 +37,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .compressed import CHUNK, row_chunks
+from .counts import Counts
 from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead
 from .table import CountTable, RowRange
 
@@ -44,6 +45,7 @@ Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
 PARTS = ("index", "count", "offset")
 ORDERS = ("rows", "columns")
+_ARRAYS = ("indices", "data")
 
 
 class DamagedStoreError(ValueError):
@@ -413,6 +415,23 @@ class StoredCounts(CountTable):
         ).tocsr()
         matrix.sort_indices()
         return matrix.astype(self.dtype)
+
+    def in_memory(self) -> Counts:
+        """Read all counts into memory.
+
+        Returns
+        -------
+        Counts
+            Of the type that was packed, columns sorted.
+        """
+        parts = list(self.chunks())
+        indices, data = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)
+        return Counts(
+            np.concatenate([[0], np.cumsum(self.row_nnz)]), indices, data, self.shape,
+            has_sorted_indices=True, sample_names=self.sample_names,
+            feature_names=self.feature_names, groups=self.groups, notes=self.notes,
+            first_fraction=self.first_fraction,
+        )  # fmt: skip
 
     def verify(self) -> None:
         """Read everything and compare it with its checksums.

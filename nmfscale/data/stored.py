@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from .counts import Counts, Whole, annotated_counts, as_counts, checked_counts
 from .formats import ANNOTATED, check_choices, given_choices
+from .store import StoredCounts, is_store
 from .streams import open_stream
 
 
@@ -25,6 +27,7 @@ def read_counts(
     """Read counts, samples x features, from a file or an object in memory.
 
     ===================  ====================================================================
+    ``.nmf``             a packed store
     ``.npz``             ``scipy.sparse.save_npz``
     ``.mtx``, ``.gz``    Matrix Market; with the names of the 10x ``.tsv`` files beside it
     ``docword.*.txt``    UCI bag of words, also ``.gz``; with the words of ``vocab.*.txt`` beside it
@@ -96,6 +99,10 @@ def read_counts(
     }
     if not isinstance(path_or_object, (str, os.PathLike)):
         return _object_counts(path_or_object, given_choices(**choices), integer)
+    if Path(path_or_object).is_file() and is_store(path_or_object):
+        check_choices(given_choices(**choices), (), str(path_or_object))
+        counts = StoredCounts(path_or_object).in_memory()
+        return cast(Counts, as_counts(counts, integer=integer, whom=str(path_or_object)))
     with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
         return checked_counts(
             stream.whole(),
