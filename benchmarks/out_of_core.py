@@ -142,7 +142,7 @@ print(json.dumps({{
 
 def fit(path: Path, where: str, limit: str, dtype: str, K: int, threads: int) -> dict:
     """Fit in a process of its own."""
-    words = [sys.executable, "-c", FIT.format(K=K)]
+    words = [sys.executable, "-P", "-c", FIT.format(K=K)]
     words += [str(path), where, limit, dtype, str(N_ITER), str(threads)]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
