@@ -12,12 +12,13 @@ from numpy.testing import assert_array_equal
 
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
-from nmfscale.data.layout import LANES, Layout, MemoryRows, cut_blocks
+from nmfscale.data.layout import LANES, Layout, cut_blocks
+from nmfscale.data.row_sources import MemoryRows
 
 
 def build_layout(counts, n_threads=1):
-    reader = MemoryRows(counts.indptr, counts.indices, counts.data, counts.has_sorted_indices)
-    return Layout(counts, reader, n_threads)
+    reader = MemoryRows(counts.indptr, counts.indices, counts.data, counts.shape)
+    return Layout(counts, reader, n_threads, has_sorted_indices=counts.has_sorted_indices)
 
 
 SEVERAL = settings(max_examples=40, deadline=None, derandomize=True)

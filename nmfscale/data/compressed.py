@@ -97,7 +97,7 @@ def canonical_rows(
         notes.append(f"{findings.n_zeros:,} explicit zeros were left out")
     rising = findings.rising
     if sort and not rising:
-        indptr, indices, data = _sort_columns(indptr, indices, data, shape)
+        indptr, indices, data = sort_columns(indptr, indices, data, shape)
         rising = True
     data = _canonical_type(data)
     return CompressedRows(indptr, indices, data, shape, rising, findings.first_fraction, notes)
@@ -349,9 +349,10 @@ def _drop_zeros(
     return kept.indptr, kept.indices, kept.data
 
 
-def _sort_columns(
+def sort_columns(
     indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
+    """Return copies with the entries of every row by column."""
     rows = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
     rows.sort_indices()
     return rows.indptr, rows.indices, rows.data

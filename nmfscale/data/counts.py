@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
-from .table import CountTable, RowRange
+from .table import CountTable, RowRange, totals_of_rows
 
 Whole = Literal["warn", "allow", "require"]
 
@@ -90,14 +90,8 @@ class Counts(CountTable):
     def row_totals(self) -> NDArray[np.float64]:
         """Sum of the counts of each sample, (n_samples,)."""
         totals = np.zeros(self.shape[0])
-        for first, last in row_chunks(self.indptr, CHUNK):
-            # Empty rows are left out: reduceat would give them their neighbour's first count.
-            filled = first + np.flatnonzero(self.row_nnz[first:last])
-            if filled.size:
-                start, stop = self.indptr[first], self.indptr[last]
-                totals[filled] = np.add.reduceat(
-                    self.data[start:stop], self.indptr[filled] - start, dtype=np.float64
-                )
+        for first, indptr, _, data in self.chunks():
+            totals[first : first + len(indptr) - 1] = totals_of_rows(indptr, data)
         return totals
 
     @cached_property
@@ -137,11 +131,14 @@ class Counts(CountTable):
 
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         if self._layout is None:
-            from .layout import Layout, MemoryRows
+            from .layout import Layout
+            from .row_sources import MemoryRows
 
             # The reader does not hold the counts: no cycle, all go with the last name.
-            reader = MemoryRows(self.indptr, self.indices, self.data, self.has_sorted_indices)
-            self._layout = Layout(self, reader, n_threads)
+            reader = MemoryRows(self.indptr, self.indices, self.data, self.shape)
+            self._layout = Layout(
+                self, reader, n_threads, has_sorted_indices=self.has_sorted_indices
+            )
         return self._layout
 
     def _entry_chunks(self) -> Iterator[tuple[int, int]]:
@@ -252,9 +249,7 @@ def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTab
     stream = DaskRows(X)
     counts: CountTable
     if in_memory:
-        parts = [rows for _, rows in stream.chunks(CHUNK)]
-        matrices = [sp.csr_array((p.data, p.indices, p.indptr), shape=p.shape) for p in parts]
-        return checked_counts(sp.vstack(matrices, format="csr"), integer=integer, whom=whom)
+        return checked_counts(stream.rows(0, stream.shape[0]), integer=integer, whom=whom)
     counts = StreamedCounts(stream)
     _mind_fraction(counts.first_fraction, integer, whom)
     return counts

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import placing
+from .compressed import sort_columns
 from .table import CountTable
 
 Array = NDArray[Any]
@@ -45,24 +46,6 @@ class Slices:
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
 
 
-class MemoryRows(NamedTuple):
-    """Reads ranges of rows from arrays in memory."""
-
-    indptr: Array
-    indices: Array
-    data: Array
-    sorted: bool
-
-    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return rows start:stop as compressed rows, columns sorted."""
-        indptr = np.asarray(self.indptr[start : stop + 1], dtype=np.int64)
-        low, high = int(indptr[0]), int(indptr[-1])
-        indptr, indices, data = indptr - low, self.indices[low:high], self.data[low:high]
-        if not self.sorted:
-            indices, data = _sorted_rows(indptr, indices, data)
-        return indptr, indices, data
-
-
 class _Pieces(NamedTuple):
     """Pieces, as large as the narrow type allows, of counts that are larger."""
 
@@ -74,7 +57,7 @@ class Slicer:
     """Stands rows or columns of a count matrix side by side, in the order asked for.
 
     Layouts and blocks hold it; it holds neither, nor the counts, so that all of them go as soon as
-    the last name does. `reader` has ``read(start, stop)`` as in `MemoryRows`.
+    the last name does. `reader` is as in `Layout`.
     """
 
     def __init__(
@@ -84,15 +67,20 @@ class Slicer:
         count_dtype: np.dtype[Any],
         column_order: NDArray[np.int64],
         n_threads: int,
+        has_sorted_indices: bool,
     ):
         self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
-        self._reader, self._n_threads = reader, n_threads
+        self._reader, self._n_threads, self._sorted = reader, n_threads, has_sorted_indices
         self._column_position = np.empty(shape[1], np.int32)
         self._column_position[column_order[: shape[1]]] = np.arange(shape[1], dtype=np.int32)
 
     def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array, _Pieces]:
         """Return rows start:stop, columns sorted, counts narrow, and pieces that go elsewhere."""
         indptr, indices, data = self._reader.read(start, stop)
+        if not self._sorted:
+            shape = stop - start, self.shape[1]
+            indptr, indices, data = sort_columns(indptr, indices, data, shape)
+        indptr = np.asarray(indptr, dtype=np.int64)
         if self.count_dtype.kind != "u":
             none = np.zeros(0, np.int64)
             return indptr, indices, data.astype(self.count_dtype, copy=False), _Pieces(none, none)
@@ -198,10 +186,12 @@ class Layout:
     counts : CountTable
         Only looked at while the layout is made.
     reader : object
-        With ``read(start, stop)`` as in `MemoryRows`.
+        ``read(start, stop)`` returns these rows compressed, as a `RowSource` does.
     n_threads : int
     keep : bool
         Whether blocks stay in memory once they were made.
+    has_sorted_indices : bool
+        Whether the reader's column numbers rise within every row.
 
     Attributes
     ----------
@@ -212,12 +202,22 @@ class Layout:
         Values that are split in pieces, and how often each occurs.
     """
 
-    def __init__(self, counts: CountTable, reader: Any, n_threads: int = 1, keep: bool = True):
-        self.shape, self.n_threads = counts.shape, n_threads
+    def __init__(
+        self,
+        counts: CountTable,
+        reader: Any,
+        n_threads: int = 1,
+        *,
+        keep: bool = True,
+        has_sorted_indices: bool = True,
+    ):
+        self.shape = counts.shape
         self.column_order = lane_order_of(counts.column_nnz)
         self.count_dtype, self.large = narrow_type(counts)
-        self._reader, self._kept, self._nnz = reader, keep, counts.nnz
-        self._slicer = Slicer(reader, self.shape, self.count_dtype, self.column_order, n_threads)
+        self._reader, self._nnz = reader, counts.nnz
+        self._slicer = Slicer(
+            reader, self.shape, self.count_dtype, self.column_order, n_threads, has_sorted_indices
+        )
         self.blocks: list[Any] = []
         orders = []
         for start, stop, first, order in block_orders(counts.row_nnz):
@@ -231,13 +231,17 @@ class Layout:
         Where blocks do not stay in memory, the next is made while one is worked on.
         """
         slices = (getattr(block, which) for block in self.blocks)
-        yield from zip(self.blocks, slices if self._kept else made_ahead(slices), strict=True)
+        yield from zip(self.blocks, slices if self.kept else made_ahead(slices), strict=True)
 
     def keep(self) -> None:
         """Let blocks stay in memory once they were made."""
-        self._kept = True
         for block in self.blocks:
             block.keep = True
+
+    @property
+    def kept(self) -> bool:
+        """Whether blocks stay in memory once they were made."""
+        return all(block.keep for block in self.blocks)
 
     @property
     def bytes_read(self) -> int:
@@ -267,7 +271,7 @@ class Layout:
     @property
     def nbytes(self) -> int:
         """Memory of the sliced counts in bytes, about, where they are yet to be made."""
-        if not self._kept:
+        if not self.kept:
             return _SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
 
@@ -380,10 +384,3 @@ def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> S
     size = int(offset[-1]) * LANES
     index_dtype = np.uint16 if n_others <= 1 << 16 else np.int32
     return Slices(np.zeros(size, index_dtype), np.zeros(size, count_dtype), offset, n_others)
-
-
-def _sorted_rows(indptr: Array, indices: Array, data: Array) -> tuple[Array, Array]:
-    """Return copies with the nonzeros of every row by column."""
-    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    order = np.lexsort((indices, row))
-    return indices[order], data[order]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .distributed import DaskRows
 from .layout import Layout
 from .streams import CountStream
-from .table import CountTable, RowRange
+from .table import CountTable, RowRange, totals_of_rows
 
 Array = NDArray[Any]
 # Bytes of the compressed rows that are looked at together.
@@ -38,8 +38,7 @@ class StreamRows:
             self._last = None  # one range in memory, not two
             rows = self.stream.rows(start, stop)
             self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-            compressed = rows.indptr.astype(np.int64), rows.indices, rows.data
-            self._last = (start, stop), compressed
+            self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
         return self._last[1]
 
 
@@ -71,12 +70,8 @@ class StreamedCounts(CountTable):
         for start, rows in stream.chunks(_PIECE_BYTES):
             here = slice(start, start + rows.shape[0])
             self.row_nnz[here] = np.diff(rows.indptr)
-            filled = np.flatnonzero(self.row_nnz[here])
-            if filled.size:
-                self.row_totals[start + filled] = np.add.reduceat(
-                    rows.data, rows.indptr[filled], dtype=np.float64
-                )
-                self.largest = max(self.largest, float(rows.data.max()))
+            self.row_totals[here] = totals_of_rows(rows.indptr, rows.data)
+            self.largest = max(self.largest, float(rows.data.max(initial=0)))
             self.column_nnz += np.bincount(rows.indices, minlength=m)
             self.column_totals += np.bincount(rows.indices, weights=rows.data, minlength=m)
             fraction = fraction or rows.first_fraction

@@ -211,6 +211,16 @@ class CountTable(ABC):
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
 
 
+def totals_of_rows(indptr: Array, data: Array) -> NDArray[np.float64]:
+    """Sum the counts of every row of a range, in the order in which they are kept."""
+    totals = np.zeros(len(indptr) - 1)
+    # Empty rows are left out: reduceat would give them their neighbour's first count.
+    filled = np.flatnonzero(np.diff(indptr))
+    if filled.size:
+        totals[filled] = np.add.reduceat(data, indptr[filled], dtype=np.float64)
+    return totals
+
+
 def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
     """Return labels as an array, one for each row or column; None stays None."""
     if labels is None:
