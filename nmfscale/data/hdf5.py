@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,19 @@ _FREE_CLAIM = 2**24
 _RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
 _OTHER_RATIO = 2**17
 _MOST_LINKS = 16
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
+    import h5py
+
+    if not os.path.isfile(path) or not h5py.is_hdf5(path):
+        return None
+    try:
+        with h5py.File(path, "r") as file:
+            return str(file.attrs["format"]) if "format" in file.attrs else None
+    except (OSError, RuntimeError):
+        return None
 
 
 @contextmanager

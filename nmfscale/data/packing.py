@@ -6,7 +6,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from .layout import ValueCounts
 from .store import FORMAT, FORMAT_VERSION, ORDERS, PARTS, is_store
 from .table import CountTable
-from .whole_file import whole_file
+from .whole_file import package_version, whole_file
 
 Array = NDArray[Any]
 
@@ -104,7 +103,7 @@ def _write(
             text = np.char.encode(labels.astype(str), "utf-8")
             file.create_dataset(f"names/{name}", data=text)
     file.attrs.update({
-        "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": _version(),
+        "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": package_version(),
         "shape": counts.shape, "nnz": counts.nnz, "dtype": str(counts.dtype),
         "slice_dtype": str(layout.count_dtype), "largest": counts.largest,
         "first_fraction": counts.first_fraction or "", "notes": json.dumps(list(counts.notes)),
@@ -115,10 +114,3 @@ def _write(
 def _put(group: Any, name: str, array: Array) -> None:
     dataset = group.create_dataset(name, data=np.ascontiguousarray(array))
     dataset.attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
-
-
-def _version() -> str:
-    try:
-        return version("nmfscale")
-    except PackageNotFoundError:
-        return "unknown"

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from .compressed import CHUNK, row_chunks
 from .counts import Counts
+from .hdf5 import checked_dataset, format_of, need
 from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead
 from .table import CountTable, RowRange
 
@@ -54,15 +55,7 @@ class DamagedStoreError(ValueError):
 
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a packed store."""
-    import h5py
-
-    try:
-        if not h5py.is_hdf5(path):
-            return False
-        with h5py.File(path, "r") as file:
-            return bool(file.attrs.get("format") == FORMAT)
-    except OSError:
-        return False
+    return format_of(path) == FORMAT
 
 
 class _Place(NamedTuple):
@@ -77,35 +70,28 @@ class _Place(NamedTuple):
 class StoredBlock:
     """Rows ``start:stop`` of a packed store, lanes ``first:last``; where their slices are."""
 
-    def __init__(self, group: Any, start: int, stop: int, first: int, order: Array, widths: Any):
+    def __init__(self, group: Any, start: int, stop: int, first: int, order: Array, m: int):
         if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
             raise KeyError(f"rows {start}:{stop} in {group.name}")
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
         self.order = order
         self.places = {f"{o}_{p}": _place(group, f"{o}_{p}") for o in ORDERS for p in PARTS}
-        self.n_others = {"rows": widths[0], "columns": len(order)}
+        self.n_others = {"rows": m, "columns": len(order)}
 
     def nbytes(self, which: str) -> int:
         """Bytes of the rows or of the columns."""
         return sum(self.places[f"{which}_{p}"].size for p in PARTS)
 
 
-def _own(file: Any, name: str) -> Any:
-    """Return a dataset that is in the file itself, as long as it says."""
-    if not isinstance(file.get(name, getlink=True), _hard_link()):
-        raise KeyError(f"{name} in the file itself")
-    dataset = file[name]
-    if dataset.external or dataset.is_virtual or dataset.chunks or dataset.ndim != 1:
-        raise KeyError(f"contiguous numbers in {name}")
-    if dataset.size and dataset.id.get_offset() is None:
-        raise KeyError(f"numbers in {name}")
-    return dataset
-
-
-def _hard_link() -> Any:
-    import h5py
-
-    return h5py.HardLink
+def _own(group: Any, name: str) -> Any:
+    """Return a dataset of contiguous numbers that is in the file itself, as long as it says."""
+    try:
+        dataset = need(group, name)
+        if dataset.chunks or dataset.ndim != 1:
+            raise KeyError(f"contiguous numbers in {name}")
+        return checked_dataset(dataset)
+    except ValueError as error:
+        raise KeyError(f"{name} in the file itself: {error}") from error
 
 
 def _place(group: Any, name: str) -> _Place:
@@ -129,9 +115,8 @@ class StoredLayout:
         self.path, self.shape = path, counts.shape
         self.count_dtype = np.dtype(file.attrs["slice_dtype"])
         self.column_order = lane_order_of(counts.column_nnz)
-        widths = (counts.shape[1],)
         self.blocks = [
-            StoredBlock(file[f"blocks/{i:06d}"], *place, widths)
+            StoredBlock(need(file, f"blocks/{i:06d}"), *place, counts.shape[1])
             for i, place in enumerate(block_orders(counts.row_nnz))
         ]
         self.row_order = np.concatenate(

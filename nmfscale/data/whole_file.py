@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the version that writes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # What a file is called until it is complete; a process that is killed may leave one behind.
@@ -32,3 +33,11 @@ def whole_file(target: Path) -> Iterator[Path]:
             os.close(folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+def package_version() -> str:
+    """Return the version of the package, for the record in a file."""
+    try:
+        return version("nmfscale")
+    except PackageNotFoundError:
+        return "unknown"

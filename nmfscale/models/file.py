@@ -25,7 +25,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.whole_file import whole_file
+from ..data.hdf5 import format_of
+from ..data.whole_file import package_version, whole_file
 
 __all__ = ["is_model_file", "load_model", "read_header", "save_model"]
 
@@ -155,22 +155,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Tell whether `path` is an HDF5 file that calls itself a model of ours."""
-    import h5py
-
-    if not os.path.isfile(path) or not h5py.is_hdf5(path):
-        return False
-    try:
-        with h5py.File(path, "r") as file:
-            return bool(file.attrs.get("format") == FORMAT)
-    except (OSError, RuntimeError):
-        return False
-
-
-def _version() -> str:
-    try:
-        return version("nmfscale")
-    except PackageNotFoundError:
-        return "unknown"
+    return format_of(path) == FORMAT
 
 
 def _dataset_name(attribute: str) -> str:
@@ -196,7 +181,7 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
     file.attrs["format"] = FORMAT
     file.attrs["format_version"] = FORMAT_VERSION
     file.attrs["model"] = type(estimator).__name__
-    file.attrs["nmfscale_version"] = _version()
+    file.attrs["nmfscale_version"] = package_version()
     file.attrs["created"] = datetime.now(UTC).isoformat(timespec="seconds")
     file.attrs["parameters"] = json.dumps(parameters)
     file.attrs["fitted"] = json.dumps(fitted)

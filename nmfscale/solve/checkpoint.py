@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.hdf5 import checked_dataset, need
 from ..data.table import CountTable
 from ..data.whole_file import UNFINISHED, whole_file
 from ..kernels import rows as kernels
@@ -122,7 +123,9 @@ class Checkpoint:
         for path in reversed(self._files()) if self.resume else ():
             try:
                 return self._read(path)
-            except (OSError, KeyError, RuntimeError, json.JSONDecodeError) as error:
+            except CheckpointError:
+                raise
+            except (OSError, KeyError, RuntimeError, ValueError) as error:
                 reasons.append(f"{path.name}: {error}")
         if reasons:
             raise CheckpointError(
@@ -146,11 +149,8 @@ class Checkpoint:
                     )
             numbers = json.loads(file["numbers"][()])
             arrays = {}
-            for name, dataset in file.items():
-                if name == "numbers":
-                    continue
-                if dataset.external or dataset.is_virtual:
-                    raise KeyError(f"{name} is not in the file itself")
+            for name in set(file) - {"numbers"}:
+                dataset = checked_dataset(need(file, name))
                 arrays[name] = dataset[()]
                 if _crc32(arrays[name]) != dataset.attrs["crc32"]:
                     raise KeyError(f"{name} is damaged: its checksum differs")
