@@ -16,7 +16,7 @@ import numpy as np
 
 from ..kernels import rows as kernels
 from .checkpoint import Checkpoint
-from .factor import MINVAL, Array, Held, Report, aligned_copy
+from .factor import Array, Held, Report
 from .monitor import Monitor
 from .objective import Objective
 from .updates import SHARED, Halves
@@ -63,7 +63,7 @@ class _Path:
         self.logliks: list[float] = []
         self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
-        self.columns_whole = len(halves.layout.blocks) == 1
+        self.columns_whole = halves.rows.one_block
         self.shared = halves.n_components >= SHARED_FROM
 
     def steps(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -118,9 +118,9 @@ class _Path:
         self.delay *= SLOWER
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
         for side in "LF":
-            np.copyto(getattr(halves, side).values, self.best[side])
-            np.copyto(self.before[side], self.best[side])
-        halves.replace(halves.L.values, halves.F.values)
+            halves.put(side, getattr(halves, side).values, self.best[side])
+            halves.put(side, self.before[side], self.best[side])
+        halves.sum_columns()
 
     def grow_bolder(self) -> None:
         """Count one careful iteration down; the last lasts as long as EM still climbs fast."""
@@ -137,25 +137,27 @@ class _Path:
     def beta(self) -> float:
         return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self, halves: Halves) -> tuple[dict[str, Any], dict[str, Array]]:
         """Numbers and arrays from which `restore` makes the same path."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
-        arrays = {f"before_{side}": array for side, array in self.before.items()}
-        return numbers, arrays | {f"best_{side}": array for side, array in self.best.items()}
+        points = {f"before_{side}": point for side, point in self.before.items()}
+        points |= {f"best_{side}": point for side, point in self.best.items()}
+        arrays = {n: halves.rows.array(p) if n.endswith("L") else p for n, p in points.items()}
+        return numbers, arrays
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+    def restore(self, halves: Halves, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
         for name in _NUMBERS:
             setattr(self, name, numbers[name])
         for side in "LF":
-            np.copyto(self.before[side], arrays[f"before_{side}"])
-            np.copyto(self.best[side], arrays[f"best_{side}"])
+            halves.put(side, self.before[side], arrays[f"before_{side}"])
+            halves.put(side, self.best[side], arrays[f"best_{side}"])
 
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
         for arrays in (self.before, self.next, self.best):
             for side, array in arrays.items():
-                arrays[side] = aligned_copy(array, halves.dtype, getattr(halves, side).folder)
+                arrays[side] = halves.cast(side, array)
 
 
 def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
@@ -236,7 +238,7 @@ def _begin(
         halves = halves.as_type(np.dtype(numbers["dtype"]))
     halves.restore(arrays)
     path = _Path(halves, momentum)
-    path.restore(numbers["path"], arrays)
+    path.restore(halves, numbers["path"], arrays)
     monitor.restore(numbers["monitor"])
     return halves, path, numbers["pending"], numbers["iteration"]
 
@@ -245,7 +247,7 @@ def _save(
     checkpoint: Checkpoint, halves: Halves, monitor: Monitor, path: _Path,
     pending: dict[str, float], iteration: int,
 ) -> None:  # fmt: skip
-    numbers, arrays = path.state()
+    numbers, arrays = path.state(halves)
     everything = {
         "iteration": iteration, "dtype": str(halves.dtype), "pending": pending, "path": numbers,
         "monitor": monitor.state(),
@@ -257,7 +259,7 @@ def record_end(
     halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float]
 ) -> None:
     """Restore exact zeros and complete the last record at the point that is handed back."""
-    restore_zeros(halves)
+    halves.restore_zeros()
     report = halves.move_rows("visit", halves.L.room(), em_steps=1, report=SEEN)
     kkt_factors = halves.move_columns(halves.F.room(), em_steps=1).kkt
     state = objective.at(halves, report)
@@ -268,11 +270,3 @@ def record_end(
     }
     monitor.record(**pending | state | kkt)
     monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
-
-
-def restore_zeros(halves: Halves) -> None:
-    """Parameters at the floor are zeros of the fit."""
-    for factor in (halves.L, halves.F):
-        # the floor as float32 has it is a little above, and float32 may have carried the fit
-        factor.values[factor.values <= MINVAL * (1 + 1e-6)] = 0
-    halves.total_L, halves.total_F = halves.L.column_sums(halves.weights), halves.F.column_sums()

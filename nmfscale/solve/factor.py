@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import xlogy
 
 Array = NDArray[Any]
 LANES = 16
@@ -61,11 +62,28 @@ class Factor:
         real = self.order >= 0
         return real if self.held is None else real & ~self.held
 
-    def prior(self, here: slice = slice(None)) -> dict[str, Array]:
-        """Pseudo-counts and rates of some lanes as the kernels take them, where there are any."""
+    def prior(self) -> dict[str, Array]:
+        """Pseudo-counts and rates as the kernels take them, where there are any."""
         if self.pseudo is None or self.rate is None:
             return {}
-        return {"pseudo": self.pseudo[here], "rate": self.rate[here]}
+        return {"pseudo": self.pseudo, "rate": self.rate}
+
+    def part(self, here: slice, n_rows: int) -> Factor:
+        """Return some lanes, with `n_rows` rows, as a factor in the same memory."""
+        prior = {name: array[here] for name, array in self.prior().items()}
+        held = None if self.held is None else self.held[here]
+        return Factor(
+            self.order[here], n_rows, self.n_components, self.values[here], held,
+            folder=self.folder, **prior,
+        )  # fmt: skip
+
+    def log_prior(self) -> float:
+        """Sum of pseudo log b - rate b, the Gamma prior less its constant."""
+        if self.pseudo is None or self.rate is None:
+            return 0.0
+        b = self.values.astype(np.float64)
+        terms = xlogy(self.pseudo, np.maximum(b, 1e-300)) - self.rate * b
+        return math.fsum(terms[self.order >= 0].sum(axis=0))
 
     def plain(self, values: Array | None = None) -> Array:
         """Return the factor in the order of the user's rows, (n_rows, K)."""
@@ -110,14 +128,6 @@ class Report:
     kkt: float = math.nan
     change: float = 0.0
     zeros: float = 0.0
-
-
-class Totals:
-    """What `kernels.Ahead` sums, one entry a slice."""
-
-    def __init__(self, n_slices: int, stride: int):
-        self.sums = np.zeros((n_slices, stride))
-        self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> Array:

@@ -17,7 +17,8 @@ from .factor import MINVAL, Held, aligned_copy, in_order, lane_order
 from .joint import fit_joint
 from .monitor import Monitor
 from .threads import limit_blas
-from .updates import Halves, sliced_counts
+from .updates import Halves
+from .visits import sliced_counts
 
 Array = NDArray[Any]
 SOLVERS = ("auto", "joint-em", *METHODS)

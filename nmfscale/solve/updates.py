@@ -1,55 +1,198 @@
-"""Half-steps of a fit: the only door to the kernels.
+"""Half-steps of a fit: one factor moves while the other is held.
 
-`Halves` holds a count matrix and two factors in the order of the layout (see
-`nmfscale.data.layout`) and moves one factor while the other is held.  What the kernels report on
-the way (log-likelihood, KKT residual, changes, column sums) is added up here, in an order that
-depends on the counts alone.
+`Halves` holds F and the rows of L in the order of the layout (see `nmfscale.data.layout`).  Where
+the rows and their counts are is the business of `LocalRows`, or of who else offers the same.  What
+the kernels report on the way (log-likelihood, KKT residual, changes, column sums) is added up in an
+order that depends on the counts alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..data.layout import Slices
 from ..data.table import CountTable
 from ..kernels import rows as kernels
-from .factor import (
-    LANES,
-    MINVAL,
-    Array,
-    Factor,
-    Held,
-    Report,
+from .factor import LANES, MINVAL, Array, Factor, Held, Report, aligned_copy, in_order, lane_order
+from .visits import (
+    KEPT_FROM,
+    Arrival,
+    ColumnVisit,
+    Part,
+    RowReport,
+    Rows,
+    RowVisit,
     Totals,
-    in_order,
-    lane_order,
-)  # fmt: skip
+    correlations,
+    go_on,
+    sliced_counts,
+)
 
-KEPT_FROM = 2
 # A curvature besides those of the kernels: the row's own diagonal, correlations that all rows
 # share, with a margin on the diagonal that makes up for what they do not know of the row.
 SHARED, SHARED_MARGIN = -1, 1.2
 
 
-def sliced_counts(slices: Slices, n_design: int) -> Any:
-    """Return slices as the kernels take them, whose indices are below `n_design`."""
-    return kernels.SlicedCounts(slices.index, slices.count, slices.offset, n_design)
+def factor_in_lanes(
+    plain: Array, order: Array, dtype: Any, *, held: Array | None = None, prior: Any = None,
+    folder: str | None = None,
+) -> Factor:  # fmt: skip
+    """Return a factor (n, K) in lane order, raised to the floor, with what is held of it."""
+    n_rows, K = plain.shape
+    stride = kernels.row_stride(K)
+    values = lane_order(plain, order, stride, dtype, least=MINVAL, folder=folder)
+    factor = Factor(order, n_rows, K, values, folder=folder)
+    if held is not None:
+        factor.held = np.zeros(len(order), bool)
+        factor.held[order >= 0] = held[order[order >= 0]]
+    if prior is not None:
+        factor.pseudo, factor.rate = (lane_order(p, order, stride, dtype, 0) for p in prior)
+    return factor
 
 
-class _Part(NamedTuple):
-    """Statistics of the columns' slices first:last."""
+def per_lane(per_row: Array, order: Array) -> Array:
+    """Return one number for each row in lane order, 0 where there is no row."""
+    out = np.zeros(len(order))
+    out[order >= 0] = per_row[order[order >= 0]]
+    return out
 
-    first: int
-    last: int
-    wanted: int
-    sums: Array
+
+class LocalRows:
+    """The rows of L with their counts, block by block, in this process.
+
+    Parameters
+    ----------
+    counts : CountTable of shape (n, m)
+    L : ndarray (n, K)
+        Start, positive.
+    dtype : float32 or float64
+    n_threads : int
+    held : Held
+    folder : str, optional
+        Where loadings are kept in files without a name; by default they are in memory.
+    """
+
+    def __init__(
+        self, counts: CountTable, L: Array, dtype: Any, n_threads: int, held: Held,
+        folder: str | None = None,
+    ):  # fmt: skip
+        self.layout, self.n_threads = counts.layout(n_threads), n_threads
+        order = self.layout.row_order
+        self.factor = factor_in_lanes(
+            L, order, dtype, held=held.samples, prior=held.prior_loadings, folder=folder
+        )
+        weights = None if held.weights is None else per_lane(held.weights, order)
+        self.all = Rows(self.factor, per_lane(counts.row_totals, order), weights)
+        self._kept: list[Array | None] = [None] * len(self.layout.blocks)
+
+    @property
+    def one_block(self) -> bool:
+        """Whether columns are whole."""
+        return len(self.layout.blocks) == 1
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read from a file so far."""
+        return self.layout.bytes_read
+
+    def parts(self) -> Iterator[tuple[slice, Rows]]:
+        """Lanes of every block, and its rows."""
+        for i, block in enumerate(self.layout.blocks):
+            here = slice(block.first, block.last)
+            rows = self.all.part(here, block.stop - block.start)
+            rows.kept = self._kept[i]
+            yield here, rows
+
+    def visit(self, which: str) -> Iterator[tuple[Slices, Rows]]:
+        """Hand out counts and rows, block by block."""
+        for (_, slices), (_, rows) in zip(self.layout.visit(which), self.parts(), strict=True):
+            yield slices, rows
+
+    def move(self, visit: RowVisit, out: Array) -> RowReport:
+        """Move all rows into `out`."""
+        reports = []
+        for i, (slices, rows) in enumerate(self.visit("rows")):
+            block = self.layout.blocks[i]
+            reports.append(visit.run(slices, rows, out[block.first : block.last], self.n_threads))
+            self._kept[i] = rows.kept
+        return RowReport.of_all(reports)
+
+    def go_on(
+        self, now: Array, before: Array, momentum: float, report: Report, out: Array
+    ) -> Arrival:
+        """Go on from `now` to a next point, written to `out`."""
+        self.factor.values = out
+        arrivals = [
+            go_on(rows, now[here], before[here], momentum, self.n_threads)
+            for here, rows in self.parts()
+        ]
+        arrival = Arrival.of_all(arrivals)
+        arrival.note(report, self.factor.n_rows, self.factor.n_components)
+        return arrival
+
+    def sums(self, visit: ColumnVisit) -> list[Array]:
+        """Sum the columns over all blocks."""
+        return visit.over(self.visit("columns"), self.n_threads)
+
+    def column_sums(self) -> Array:
+        """Return the sums over rows."""
+        found = [rows.factor.column_sums(rows.weights) for _, rows in self.parts()]
+        return np.sum(found, axis=0)
+
+    def log_sizes(self, total_F: Array) -> float:
+        """Sum of t_i log s_i over all samples: see `Rows.log_sizes`."""
+        return float(np.sum([rows.log_sizes(total_F) for _, rows in self.parts()]))
+
+    def log_prior(self) -> float:
+        """Sum of the logarithms of the loadings' prior."""
+        return float(np.sum([rows.factor.log_prior() for _, rows in self.parts()]))
+
+    def put(self, out: Array, values: Array) -> None:
+        """Copy a point."""
+        np.copyto(out, values)
+
+    def cast(self, values: Array) -> Array:
+        """Return a point in the type of the rows."""
+        return aligned_copy(values, self.factor.values.dtype, self.factor.folder)
+
+    def as_type(self, dtype: Any) -> LocalRows:
+        """Return the same rows in another type."""
+        other = object.__new__(LocalRows)
+        other.__dict__.update(self.__dict__)
+        other.factor = self.factor.as_type(dtype)
+        other.all = Rows(other.factor, self.all.totals, self.all.weights)
+        return other
+
+    def restore_zeros(self) -> None:
+        """Set what is at the floor to zero."""
+        restore_zeros(self.factor.values)
+
+    def state(self) -> dict[str, Array]:
+        """Arrays from which `restore` makes the same rows."""
+        kept = {f"kept_L_{i:06d}": part for i, part in enumerate(self._kept) if part is not None}
+        return {"L": self.factor.values} | kept
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        np.copyto(self.factor.values, arrays["L"])
+        self._kept = [arrays.get(f"kept_L_{i:06d}") for i in range(len(self._kept))]
+
+    def array(self, values: Array) -> Array:
+        """Return a point as one array in lane order."""
+        return values
+
+
+def restore_zeros(values: Array) -> None:
+    """Parameters at the floor are zeros of the fit."""
+    # the floor as float32 has it is a little above, and float32 may have carried the fit
+    values[values <= MINVAL * (1 + 1e-6)] = 0
 
 
 class Halves:
-    """The two half-steps of a fit on counts in memory.
+    """The two half-steps of a fit.
 
     Parameters
     ----------
@@ -61,7 +204,7 @@ class Halves:
     n_threads : int
     held : Held
     folder : str, optional
-        Where loadings are kept in files without a name; by default they are in memory.
+        See `LocalRows`.
     """
 
     def __init__(
@@ -74,110 +217,68 @@ class Halves:
         held: Held | None = None,
         folder: str | None = None,
     ):
-        self.counts, self.n_threads, self.held = counts, n_threads, held or Held()
+        held = held or Held()
+        rows = LocalRows(counts, L, dtype, n_threads, held, folder)
+        self._begin(counts, rows, F, dtype, n_threads, held)
+
+    @classmethod
+    def over(
+        cls, counts: CountTable, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
+    ) -> Halves:
+        """Return halves of rows that are elsewhere."""
+        halves = object.__new__(cls)
+        halves._begin(counts, rows, F, dtype, n_threads, held)
+        return halves
+
+    def _begin(
+        self, counts: CountTable, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
+    ) -> None:
+        self.counts, self.rows, self.held, self.n_threads = counts, rows, held, n_threads
         self.layout = counts.layout(n_threads)
-        self.n_components = L.shape[1]
-        self.dtype = np.dtype(dtype)
+        self.n_components, self.dtype = F.shape[1], np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
-        self.L = self._factor(
-            L, self.layout.row_order, self.held.samples, self.held.prior_loadings, folder
-        )
-        self.F = self._factor(
-            F, self.layout.column_order, self.held.features, self.held.prior_factors
-        )
+        order = self.layout.column_order
+        self.F = factor_in_lanes(F, order, dtype, held=held.features, prior=held.prior_factors)
+        self.total_L, self.total_F = rows.column_sums(), self.F.column_sums()
+        self._kept: Array | None = None
         self._whole: Any = None
-        self.weights = self._in_lanes(self.held.weights)
-        self.total_L = self.L.column_sums(self.weights)
-        self.total_F = self.F.column_sums()
-        self._kept: dict[str, list[Array]] = {}
         self._shared: dict[str, Array] = {}
 
-    def _factor(
-        self, plain: Array, order: Array, held: Array | None, prior: Any, folder: str | None = None
-    ) -> Factor:
-        values = lane_order(plain, order, self.stride, self.dtype, least=MINVAL, folder=folder)
-        factor = Factor(order, plain.shape[0], self.n_components, values, folder=folder)
-        if held is not None:
-            factor.held = np.zeros(len(order), bool)
-            factor.held[order >= 0] = held[order[order >= 0]]
-        if prior is not None:
-            factor.pseudo, factor.rate = (
-                lane_order(p, order, self.stride, self.dtype, 0) for p in prior
-            )
-        return factor
+    @property
+    def L(self) -> Any:
+        """The loadings."""
+        return self.rows.factor
 
-    def _in_lanes(self, per_row: Array | None) -> Array | None:
-        if per_row is None:
-            return None
-        out = np.zeros(len(self.layout.row_order))
-        filled = self.layout.row_order >= 0
-        out[filled] = per_row[self.layout.row_order[filled]]
-        return out
-
-    def _rows(self) -> Iterator[tuple[Any, Any]]:
-        """Blocks and their rows, one after the other."""
-        for block, rows in self.layout.visit("rows"):
-            yield block, sliced_counts(rows, self.counts.shape[1])
-
-    def _columns(self) -> Iterator[tuple[Any, Any]]:
-        """Blocks and their columns, one after the other."""
-        for block, columns in self.layout.visit("columns"):
-            yield block, sliced_counts(columns, block.last - block.first)
-
-    def problem(
-        self, design: Array, total: Array, side: str, first: int | None = None, **options: Any
-    ) -> Any:
-        """Return the row problem of a side; `first` is where a block's rows of the design begin."""
-        if options.get("curvature") == SHARED:
-            options["correlation"] = self._shared[side].astype(self.dtype)
-        options.pop("curvature", None)
-        if side == "F":
-            if self.weights is not None and first is not None:
-                options["weight"] = self.weights[first : first + len(design)].astype(self.dtype)
-            if self.held.topics is not None:
-                moves = np.zeros(self.stride, self.dtype)
-                moves[: self.n_components] = ~self.held.topics
-                options["moves"] = moves
+    def problem(self, design: Array, total: Array, weighted: bool = True, **options: Any) -> Any:
+        """Return the row problem of F."""
+        self._prepare("F", options)
+        weights = self.rows.all.weights if weighted else None
+        if weights is not None:
+            options["weight"] = weights.astype(self.dtype)
+        if self.held.topics is not None:
+            moves = np.zeros(self.stride, self.dtype)
+            moves[: self.n_components] = ~self.held.topics
+            options["moves"] = moves
         return kernels.RowProblem(
             design, total.astype(self.dtype), self.n_components, floor=MINVAL, **options
         )
 
-    def kept(self, side: str) -> list[Array]:
-        """Room for the curvature of long rows, for each block of L, or of long columns, for F.
+    def _prepare(self, side: str, options: dict[str, Any]) -> int | None:
+        """Put shared correlations in the place of a name; which curvature of its own is kept."""
+        curvature: int | None = options.pop("curvature", None)
+        if curvature != SHARED:
+            return curvature
+        options["correlation"] = self._shared[side].astype(self.dtype)
+        return None
 
-        Long means with `KEPT_FROM` times as many nonzeros as curvature has numbers: there it saves
-        work, and is small beside the counts.
-        """
-        if side not in self._kept:
+    def kept(self) -> Array:
+        """Room for the curvature of long columns: see `room_for_curvature`."""
+        if self._kept is None:
             size = kernels.kept_size(self.n_components)
-            if side == "L":
-                lengths = np.append(self.counts.row_nnz, 0)[self.layout.row_order]
-                parts = [lengths[block.first : block.last] for block in self.layout.blocks]
-            else:
-                parts = [np.append(self.counts.column_nnz, 0)[self.layout.column_order]]
-            longest = [lengths.reshape(-1, LANES).max(axis=1) for lengths in parts]
-            self._kept[side] = [
-                np.zeros((int((steps >= KEPT_FROM * size).sum()), size, LANES), np.float32)
-                for steps in longest
-            ]
-        return self._kept[side]
-
-    def _keeping(self, side: str, i: int, curvature: int | None) -> dict[str, Any]:
-        """Say to a kernel where curvature is kept, if it is."""
-        if curvature in (None, SHARED):
-            return {}
-        return {"curvature": self.kept(side)[i], "curvature_mode": curvature}
-
-    def _correlations(self, sliced: Any, problem: Any, start: Array) -> Array:
-        """Add up the correlations of a sample of rows, packed, and their weight.
-
-        A sample whose share falls with K costs no more than the visit.
-        """
-        every = max(1, self.n_components // 4)
-        size = kernels.kept_size(self.n_components) + 1
-        found = np.zeros((-(-sliced.n_slices // every), size))
-        kernels.correlations(sliced, problem, start, found, every=every, n_threads=self.n_threads)
-        return found.sum(axis=0)
+            longest = np.append(self.counts.column_nnz, 0)[self.layout.column_order]
+            n_long = int((longest.reshape(-1, LANES).max(axis=1) >= KEPT_FROM * size).sum())
+            self._kept = np.zeros((n_long, size, LANES), np.float32)
+        return self._kept
 
     def _share(self, side: str, found: Array) -> None:
         """Let the next steps share these correlations."""
@@ -189,17 +290,15 @@ class Halves:
         self._shared[side] = shared
 
     def move_rows(
-        self, method: str, out: Array, *, report: tuple[str, ...] = (), renew: bool = False,
+        self, method: str, out: Any, *, report: tuple[str, ...] = (), renew: bool = False,
         **options: Any,
     ) -> Report:  # fmt: skip
         """Update every row of L into `out`, F held.
 
         Parameters
         ----------
-        method : {"visit", "descend"}
-            The kernel.
-        report : tuple of {"loglik_start", "kkt_start"}
-            What to report.
+        method, report
+            See `RowVisit`.
         curvature : {SHARED, kernels.KEEP, kernels.KEPT}, optional
             Where the curvature of a second-order step is from; by default it is the row's own.
         renew : bool
@@ -207,22 +306,15 @@ class Halves:
         **options
             Of `kernels.RowProblem`.
         """
-        seen = {name: np.zeros(len(out)) for name in report}
-        problem = self.problem(self.F.values, self.total_F, "L", **options)
-        found = []
-        for i, (block, sliced) in enumerate(self._rows()):
-            here = slice(block.first, block.last)
-            start = self.L.values[here]
-            arrays = {name: array[here] for name, array in seen.items()} | self.L.prior(here)
-            arrays |= self._keeping("L", i, options.get("curvature"))
-            if renew:
-                found.append(self._correlations(sliced, problem, start))
-            getattr(kernels, method)(
-                sliced, problem, start, out[here], n_threads=self.n_threads, **arrays
-            )
-        if renew:
-            self._share("L", np.sum(found, axis=0))
-        return self._report(self.L, out, seen, self.weights)
+        curvature = self._prepare("L", options)
+        visit = RowVisit(
+            method, self.F.values, self.total_F, self.n_components, options, report, curvature,
+            renew,
+        )  # fmt: skip
+        found = self.rows.move(visit, out)
+        if found.correlations is not None:
+            self._share("L", found.correlations)
+        return Report(log_mu=found.log_mu, kkt=found.kkt)
 
     def move_columns(
         self, out: Array, *, ahead: Array | None = None, momentum: float = 0.0, **options: Any
@@ -237,7 +329,8 @@ class Halves:
         arrays: dict[str, Any] = {"kkt_start": kkt} | factor.prior()
         if ahead is None:
             self._visit_columns(out, arrays, **options)
-            return self._report(factor, out, {"kkt_start": kkt}, None)
+            self._hold(out)
+            return Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
         stay = None if factor.held is None else factor.values[factor.held]
         totals = Totals(len(out) // LANES, self.stride)
         arrays["ahead"] = kernels.Ahead(
@@ -248,69 +341,70 @@ class Halves:
         if stay is not None:
             out[factor.held] = ahead[factor.held] = stay
         report = Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
-        self._arrive("F", totals, report)
+        self._arrive(totals.arrival(factor), report)
         return report
+
+    def _hold(self, out: Array) -> None:
+        if self.F.held is not None:
+            out[self.F.held] = self.F.values[self.F.held]
+
+    def _arrive(self, arrival: Arrival, report: Report) -> None:
+        """Take note of where F has arrived."""
+        self.total_F = arrival.sums
+        arrival.note(report, self.F.n_rows, self.n_components)
 
     def _visit_columns(
         self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
     ) -> None:
-        if len(self.layout.blocks) > 1:
+        if not self.rows.one_block:
             self._step_from_sums(out, arrays, renew=renew, **options)
             return
-        problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
-        arrays |= self._keeping("F", 0, options.get("curvature"))
-        for _, sliced in self._columns():
-            found = self._correlations(sliced, problem, self.F.values) if renew else None
-            kernels.visit(sliced, problem, self.F.values, out, n_threads=self.n_threads, **arrays)
+        curvature = options.get("curvature")
+        problem = self.problem(self.L.values, self.total_L, **options)
+        if curvature not in (None, SHARED):
+            arrays |= {"curvature": self.kept(), "curvature_mode": curvature}
+        found, start = None, self.F.values
+        for _, columns in self.layout.visit("columns"):
+            sliced = sliced_counts(columns, len(self.L.values))
+            if renew:
+                found = correlations(sliced, problem, start, self.n_components, self.n_threads)
+            kernels.visit(sliced, problem, start, out, n_threads=self.n_threads, **arrays)
         if found is not None:
             self._share("F", found)
 
     def _step_from_sums(
         self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
     ) -> None:
-        """Sum each block's share in float64, block after block, then step."""
-        curvature = options.get("curvature")
-        parts = self._parts(curvature, bool(options.get("newton_steps")))
-        found = []
-        for block, sliced in self._columns():
-            design = self.L.values[block.first : block.last]
-            problem = self.problem(design, self.total_L, "F", block.first, **options)
-            if renew:
-                found.append(self._correlations(sliced, problem, self.F.values))
-            for part in parts:
-                kernels.sums(
-                    sliced, problem, self.F.values, part.sums, wanted=part.wanted,
-                    first=part.first, last=part.last, n_threads=self.n_threads,
-                )  # fmt: skip
-        problem = self.problem(self.L.values, self.total_L, "F", None, **options)
-        if curvature not in (None, SHARED):
-            arrays |= {"curvature": self.kept("F")[0]}
-        for part in parts:
+        """Sum each block's share in float64, in a fixed tree, then step."""
+        parts = self._parts(options.get("curvature"), bool(options.get("newton_steps")))
+        used = dict(options)
+        curvature = self._prepare("F", used)
+        sums = self.rows.sums(ColumnVisit(self.F.values, self.n_components, used, parts, renew))
+        problem = self.problem(self.F.values, self.total_L, False, **options)
+        if curvature is not None:
+            arrays |= {"curvature": self.kept()}
+        for part, numbers in zip(parts, sums, strict=False):
             kernels.step(
-                problem, part.sums, self.F.values, out, wanted=part.wanted, first=part.first,
+                problem, numbers, self.F.values, out, wanted=part.wanted, first=part.first,
                 n_threads=self.n_threads, **arrays,
             )  # fmt: skip
         if renew:
-            self._share("F", np.sum(found, axis=0))
+            self._share("F", sums[-1])
 
-    def _parts(self, curvature: int | None, newton: bool) -> list[_Part]:
-        """Room for the statistics: fewer for columns whose curvature is kept or shared."""
+    def _parts(self, curvature: int | None, newton: bool) -> tuple[Part, ...]:
+        """Say which statistics: fewer for columns whose curvature is kept or shared."""
         n_slices = len(self.F.values) // LANES
         n_diagonal = 0
         if curvature == SHARED:
             n_diagonal = n_slices
         elif curvature is not None:
-            n_diagonal = len(self.kept("F")[0])
+            n_diagonal = len(self.kept())
         diagonal = curvature in (SHARED, kernels.KEPT)
         wanted = [kernels.SUM_DIAGONAL if diagonal else kernels.SUM_FULL, kernels.SUM_FULL]
         if not newton:
             wanted = [kernels.SUM_GRADIENT] * 2
-        parts = []
-        for first, last, kind in ((0, n_diagonal, wanted[0]), (n_diagonal, n_slices, wanted[1])):
-            size = kernels.statistics_size(self.n_components, kind)
-            if last > first:
-                parts.append(_Part(first, last, kind, np.zeros((last - first, size, LANES))))
-        return parts
+        places = [Part(0, n_diagonal, wanted[0]), Part(n_diagonal, n_slices, wanted[1])]
+        return tuple(part for part in places if part.last > part.first)
 
     def move_whole_columns(
         self, method: str, out: Array, *, report: tuple[str, ...] = (), **options: Any
@@ -319,97 +413,83 @@ class Halves:
         if self._whole is None:
             self._whole = sliced_counts(self.layout.whole_columns, len(self.layout.row_order))
         seen = {name: np.zeros(len(out)) for name in report}
-        problem = self.problem(self.L.values, self.total_L, "F", 0, **options)
+        problem = self.problem(self.L.values, self.total_L, **options)
         getattr(kernels, method)(
             self._whole, problem, self.F.values, out, n_threads=self.n_threads,
             **seen, **self.F.prior(),
         )  # fmt: skip
-        return self._report(self.F, out, seen, None)
-
-    def _report(
-        self, factor: Factor, out: Array, seen: dict[str, Array], weights: Array | None
-    ) -> Report:
-        """Add up what the lanes reported; rows that are held go back to where they were."""
-        if factor.held is not None:
-            out[factor.held] = factor.values[factor.held]
-        report = Report()
+        self._hold(out)
+        found = Report()
         for name, values in seen.items():
             if name.startswith("loglik"):  # lanes without a row have no counts and add nothing
-                report.log_mu = in_order(values if weights is None else values * weights)
+                found.log_mu = in_order(values)
             else:
-                report.kkt = float(values.max(where=factor.movable, initial=0.0))
-        return report
+                found.kkt = float(values.max(where=self.F.movable, initial=0.0))
+        return found
 
     def extrapolate(
         self,
         side: str,
-        now: Array,
-        before: Array,
+        now: Any,
+        before: Any,
         momentum: float,
         report: Report,
-        out: Array | None = None,
+        out: Any = None,
     ) -> None:
         """Take `now + momentum (now - before)` for the factor's next point.
 
         It is written where the point was, or to `out`, which may be `before`.
         """
-        factor = self.L if side == "L" else self.F
-        factor.values = factor.values if out is None else out
-        totals = Totals(len(now) // LANES, self.stride)
-        problem = self.problem(now, np.zeros(self.stride), side)
-        blocks = [(b.first, b.last, b.stop - b.start) for b in self.layout.blocks]
-        for first, last, n_rows in blocks if side == "L" else [(0, len(now), factor.n_rows)]:
-            here, slices = slice(first, last), slice(first // LANES, last // LANES)
-            ahead = kernels.Ahead(
-                n_rows, before[here], factor.values[here], momentum,
-                totals.sums[slices], totals.change[slices], totals.zeros[slices],
-            )  # fmt: skip
-            kernels.extrapolate(problem, now[here], ahead, n_threads=self.n_threads)
-        if factor.held is not None:
-            factor.values[factor.held] = now[factor.held]
-        self._arrive(side, totals, report)
-
-    def _arrive(self, side: str, totals: Totals, report: Report) -> None:
-        """Take note of the column sums where a factor has arrived, and of how far it went."""
-        factor = self.L if side == "L" else self.F
-        weights = self.weights if side == "L" else None
-        sums = totals.sums.sum(axis=0)
-        if factor.held is not None or weights is not None:
-            sums = factor.column_sums(weights)
         if side == "L":
-            self.total_L = sums
+            out = self.L.values if out is None else out
+            self.total_L = self.rows.go_on(now, before, momentum, report, out).sums
+            return
+        self.F.values = self.F.values if out is None else out
+        whole = Rows(self.F, np.zeros(0))
+        self._arrive(go_on(whole, now, before, momentum, self.n_threads), report)
+
+    def put(self, side: str, out: Any, values: Any) -> None:
+        """Copy a point of a factor."""
+        if side == "L":
+            self.rows.put(out, values)
         else:
-            self.total_F = sums
-        scale = sums[: self.n_components].mean() / factor.n_rows
-        report.change = float(totals.change.max()) / scale if scale > 0 else 0.0
-        report.zeros = float(totals.zeros.sum()) / (factor.n_rows * self.n_components)
+            np.copyto(out, values)
+
+    def cast(self, side: str, values: Any) -> Any:
+        """Return a point of a factor in the present type."""
+        return self.rows.cast(values) if side == "L" else aligned_copy(values, self.dtype)
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same halves."""
-        arrays = {
-            "L": self.L.values, "F": self.F.values, "total_L": self.total_L,
-            "total_F": self.total_F,
-        }  # fmt: skip
-        for side, parts in self._kept.items():
-            arrays |= {f"kept_{side}_{i:06d}": part for i, part in enumerate(parts)}
-        return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
+        arrays = {"F": self.F.values, "total_L": self.total_L, "total_F": self.total_F}
+        if self._kept is not None:
+            arrays["kept_F_000000"] = self._kept
+        shared = {f"shared_{side}": array for side, array in self._shared.items()}
+        return arrays | shared | self.rows.state()
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
-        np.copyto(self.L.values, arrays["L"])
+        self.rows.restore(arrays)
         np.copyto(self.F.values, arrays["F"])
         self.total_L, self.total_F = arrays["total_L"], arrays["total_F"]
-        for side in "LF":
-            found = [arrays[name] for name in sorted(arrays) if name.startswith(f"kept_{side}_")]
-            if found:
-                self._kept[side] = found
-            if f"shared_{side}" in arrays:
-                self._shared[side] = arrays[f"shared_{side}"]
+        self._kept = arrays.get("kept_F_000000")
+        names = (f"shared_{side}" for side in "LF")
+        self._shared = {name[-1]: arrays[name] for name in names if name in arrays}
 
-    def replace(self, L: Array, F: Array) -> None:
+    def replace(self, L: Any, F: Array) -> None:
         """Go to another point, given in lane order."""
         self.L.values, self.F.values = L, F
-        self.total_L, self.total_F = self.L.column_sums(self.weights), self.F.column_sums()
+        self.sum_columns()
+
+    def sum_columns(self) -> None:
+        """Add up the columns of both factors."""
+        self.total_L, self.total_F = self.rows.column_sums(), self.F.column_sums()
+
+    def restore_zeros(self) -> None:
+        """Set what is at the floor to zero."""
+        self.rows.restore_zeros()
+        restore_zeros(self.F.values)
+        self.sum_columns()
 
     def rescale(self, L: Array, F: Array) -> None:
         """Scale columns in place so that their means agree (weights aside); the product stays."""
@@ -425,6 +505,6 @@ class Halves:
         other = object.__new__(Halves)
         other.__dict__.update(self.__dict__)
         other.dtype = np.dtype(dtype)
-        other.L, other.F = self.L.as_type(dtype), self.F.as_type(dtype)
-        other.total_L, other.total_F = other.L.column_sums(other.weights), other.F.column_sums()
+        other.rows, other.F = self.rows.as_type(dtype), self.F.as_type(dtype)
+        other.sum_columns()
         return other
