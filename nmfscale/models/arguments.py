@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..solve.factor import Held
+
 Array = NDArray[Any]
 
 
@@ -55,3 +57,40 @@ def gamma_prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, A
             )
         arrays.append(array)
     return arrays[0] - 1, arrays[1]
+
+
+def what_is_held(
+    shape: tuple[int, int], n_components: int, solver: str, L: Array | None, F: Array | None,
+    *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,
+    prior_factors: Any, prior_loadings: Any,
+) -> Held:  # fmt: skip
+    """Return what a fit from (L, F) may not move, its weights and its priors, all checked."""
+    n, m = shape
+    masks = {
+        "fixed_topics": (checked_mask(topics, n_components, "fixed_topics"), F, "F"),
+        "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
+        "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "L"),
+    }
+    for name, (mask, given, factor) in masks.items():
+        if mask is not None and given is None:
+            raise ValueError(f"{name} holds rows or columns of {factor}: pass {factor}= to fit.")
+    if solver == "joint-em":
+        priors = {"prior_factors": prior_factors, "prior_loadings": prior_loadings}
+        masked = {name: mask for name, (mask, _, _) in masks.items()}
+        asked = [name for name, value in (masked | priors).items() if value is not None]
+        if asked:
+            raise ValueError(
+                f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
+                "step; use 'em' or 'auto'."
+            )
+    prior_L = gamma_prior(prior_loadings, (n, n_components), "prior_loadings")
+    if prior_L is not None and sizes is not None:
+        prior_L = prior_L[0], prior_L[1] / sizes[:, None]
+    return Held(
+        topics=masks["fixed_topics"][0],
+        features=masks["fixed_features"][0],
+        samples=masks["fixed_samples"][0],
+        weights=checked_vector(row_weights, n, "row_weights"),
+        prior_factors=gamma_prior(prior_factors, (m, n_components), "prior_factors"),
+        prior_loadings=prior_L,
+    )

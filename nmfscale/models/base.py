@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -20,14 +18,14 @@ from sklearn.utils.validation import _check_n_features, check_is_fitted, validat
 
 from ..data.counts import as_counts
 from ..data.table import CountTable
-from ..solve.checkpoint import Checkpoint, describe
+from ..solve.checkpoint import Checkpoint, checkpoints_for
 from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.memory import plan_fit
 from ..solve.monitor import Monitor
 from ..solve.threads import resolve_threads
-from .arguments import checked_mask, checked_vector, gamma_prior
+from .arguments import checked_vector, what_is_held
 
 Array = NDArray[Any]
 
@@ -168,20 +166,20 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         counts = self._counts(X, reset=True)
         dtype = self._dtype(counts)
         folder = self._plan(counts, dtype)
-        L, F = self._given_factors(counts, L, F, dtype)
+        L, F = check_factors(L, F, counts, self.n_components, dtype)
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
-        held = self._held(
-            counts, sizes, row_weights, fixed_topics, fixed_features, fixed_samples, L, F
-        )
+        held = what_is_held(
+            counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
+            row_weights=row_weights, topics=fixed_topics, features=fixed_features,
+            samples=fixed_samples, prior_factors=self.prior_factors,
+            prior_loadings=self.prior_loadings,
+        )  # fmt: skip
         if sizes is not None and L is not None:
             L = L * sizes[:, None].astype(dtype)
-        about = {"solver": self.solver, "extrapolate": self.extrapolate}
-        checkpoints = self._checkpoints(
-            checkpoint,
-            lambda: describe(counts, self.n_components, dtype, held, **about),
-            every=checkpoint_every,
-            resume=resume,
-        )
+        checkpoints = checkpoints_for(
+            checkpoint, self.n_init, counts, self.n_components, dtype, held, solver=self.solver,
+            extrapolate=self.extrapolate, every=checkpoint_every, resume=resume,
+        )  # fmt: skip
         best: FitResult | None = None
         rng = check_random_state(self.random_state)
         for saved in checkpoints:
@@ -401,61 +399,6 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if self.verbose:
             print(plan, file=sys.stderr)
         return plan.folder
-
-    def _checkpoints(
-        self, folder: Any, about: Callable[[], dict[str, Any]], *, every: float, resume: bool
-    ) -> list[Checkpoint | None]:
-        """One for each restart."""
-        if folder is None:
-            if resume:
-                raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
-            return [None] * self.n_init
-        if self.solver != "auto":
-            raise ValueError(f"checkpoint= goes with solver='auto', not {self.solver!r}.")
-        if not every >= 0:
-            raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
-        folders = [Path(folder)]
-        if self.n_init > 1:
-            folders = [folders[0] / f"restart-{i}" for i in range(self.n_init)]
-        return [Checkpoint(each, about(), every=every, resume=resume) for each in folders]
-
-    def _given_factors(
-        self, counts: CountTable, L: Any, F: Any, dtype: Any
-    ) -> tuple[Array | None, Array | None]:
-        return check_factors(L, F, counts, self.n_components, dtype)
-
-    def _held(self, counts, sizes, row_weights, topics, features, samples, L, F) -> Held:
-        n, m = counts.shape
-        masks = {
-            "fixed_topics": (checked_mask(topics, self.n_components, "fixed_topics"), F, "F"),
-            "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
-            "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "L"),
-        }
-        for name, (mask, given, factor) in masks.items():
-            if mask is not None and given is None:
-                raise ValueError(
-                    f"{name} holds rows or columns of {factor}: pass {factor}= to fit."
-                )
-        if self.solver == "joint-em":
-            priors = {"prior_factors": self.prior_factors, "prior_loadings": self.prior_loadings}
-            masked = {name: mask for name, (mask, _, _) in masks.items()}
-            asked = [name for name, value in (masked | priors).items() if value is not None]
-            if asked:
-                raise ValueError(
-                    f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
-                    "step; use 'em' or 'auto'."
-                )
-        prior_L = gamma_prior(self.prior_loadings, (n, self.n_components), "prior_loadings")
-        if prior_L is not None and sizes is not None:
-            prior_L = prior_L[0], prior_L[1] / sizes[:, None]
-        return Held(
-            topics=masks["fixed_topics"][0],
-            features=masks["fixed_features"][0],
-            samples=masks["fixed_samples"][0],
-            weights=checked_vector(row_weights, n, "row_weights"),
-            prior_factors=gamma_prior(self.prior_factors, (m, self.n_components), "prior_factors"),
-            prior_loadings=prior_L,
-        )
 
     def _fit_once(
         self, counts: CountTable, L: Any, F: Any, rng: Any, dtype: Any, held: Held,

@@ -160,7 +160,33 @@ class Checkpoint:
         return sorted(self.folder.glob("checkpoint-????????.h5"))
 
 
-def describe(
+def checkpoints_for(
+    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountTable, n_components: int,
+    dtype: Any, held: Any, *, solver: str, extrapolate: bool, every: float, resume: bool,
+) -> list[Checkpoint | None]:  # fmt: skip
+    """Return where each start of a fit saves its state: `folder`, or a folder in it for each.
+
+    Raises
+    ------
+    ValueError
+        If there is no folder to resume from, or checkpoints do not go with what was asked.
+    """
+    if folder is None:
+        if resume:
+            raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
+        return [None] * n_starts
+    if solver != "auto":
+        raise ValueError(f"checkpoint= goes with solver='auto', not {solver!r}.")
+    if not every >= 0:
+        raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+    folders = [Path(folder)]
+    if n_starts > 1:
+        folders = [folders[0] / f"restart-{i}" for i in range(n_starts)]
+    about = _describe(counts, n_components, dtype, held, solver=solver, extrapolate=extrapolate)
+    return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
+
+
+def _describe(
     counts: CountTable, n_components: int, dtype: Any, held: Any, **options: Any
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
