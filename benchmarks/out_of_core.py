@@ -102,29 +102,18 @@ FIT = """
 import json, sys, time
 import numpy as np
 from nmfscale import PoissonNMF, StoredCounts
-from nmfscale.data.counts import Counts
-path, where, limit, dtype, n_iter, threads = sys.argv[1:]
-
-
-def highest():
-    # not ru_maxrss, which a process inherits from the one that started it
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-
+benchmarks, path, where, limit, dtype, n_iter, threads = sys.argv[1:]
+sys.path.append(benchmarks)
+from peers import Memory
 
 counts = StoredCounts(path)
-shape, n, m = counts.shape, *counts.shape
 if where == "memory":
-    parts = list(counts.chunks())
-    indptr = np.concatenate([[0], np.cumsum(counts.row_nnz)])
-    counts = Counts(indptr, np.concatenate([p.indices for p in parts]),
-                    np.concatenate([p.data for p in parts]), shape, has_sorted_indices=True)
-    del parts
+    counts = counts.in_memory()
+n, m = counts.shape
 rng = np.random.default_rng(0)
 F = rng.uniform(0.1, 1, (m, {K})).astype(dtype)
 L = (counts.row_totals[:, None] / F.sum() * rng.uniform(0.5, 1.5, (n, {K}))).astype(dtype)
-with open("/proc/self/clear_refs", "w") as mark:
-    mark.write("5")  # the highest from here on
+memory = Memory()
 begun = time.perf_counter()
 model = PoissonNMF({K}, max_iter=int(n_iter), tol=0, dtype=dtype, n_threads=int(threads),
                    memory_limit=None if where == "memory" else limit).fit(counts, L=L, F=F)
@@ -133,7 +122,7 @@ history = model.history_
 print(json.dumps({{
     "seconds": seconds, "seconds_per_iteration": float(np.median(np.diff(history["seconds"]))),
     "loglik": float(model.loglik_), "bytes_read": int(history["bytes_read"][-1]),
-    "peak_bytes": highest(),
+    "peak_bytes": memory.read("VmHWM"),
     "csr_bytes": int(counts.nnz * 8 + 8 * n),
     "digest": __import__("hashlib").sha256(model.components_.tobytes()).hexdigest()[:16],
 }}))
@@ -143,8 +132,8 @@ print(json.dumps({{
 def fit(path: Path, where: str, limit: str, dtype: str, K: int, threads: int) -> dict:
     """Fit in a process of its own."""
     words = [sys.executable, "-P", "-c", FIT.format(K=K)]
-    words += [str(path), where, limit, dtype, str(N_ITER), str(threads)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    words += [str(report.HERE), str(path), where, limit, dtype, str(N_ITER), str(threads)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
 
@@ -182,6 +171,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     arguments = parser.parse_args()
+    arguments.results.mkdir(parents=True, exist_ok=True)
     from nmfscale import PoissonNMF
 
     source = problems.load_counts(arguments.problem)
