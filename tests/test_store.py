@@ -16,9 +16,10 @@ from numpy.testing import assert_array_equal
 import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data import store as stores
+from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
-from nmfscale.data.store import DamagedStoreError, StoredCounts
+from nmfscale.data.store import StoredCounts
 from nmfscale.models import base
 from nmfscale.solve.memory import MemoryLimitError, Plan, parse_bytes, plan_fit
 

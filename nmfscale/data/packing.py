@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .block_file import ORDERS, PARTS
 from .layout import ValueCounts
-from .store import FORMAT, FORMAT_VERSION, ORDERS, PARTS, is_store
+from .store import FORMAT, FORMAT_VERSION, is_store
 from .table import CountTable
 from .whole_file import package_version, whole_file
 

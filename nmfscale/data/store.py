@@ -26,61 +26,38 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .block_file import (
+    ORDERS,
+    PARTS,
+    BlockFile,
+    DamagedStoreError,
+    Place,
+    StoredBlock,
+    mark_of,
+)
 from .compressed import CHUNK, row_chunks
 from .counts import Counts
 from .hdf5 import checked_dataset, format_of, need
-from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead
+from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead, no_whole_columns
 from .table import CountTable, RowRange
 
 Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
-PARTS = ("index", "count", "offset")
-ORDERS = ("rows", "columns")
 _ARRAYS = ("indices", "data")
-
-
-class DamagedStoreError(ValueError):
-    """A packed store is incomplete, damaged, or was changed while it was read."""
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a packed store."""
     return format_of(path) == FORMAT
-
-
-class _Place(NamedTuple):
-    """Where an array is in the file."""
-
-    offset: int
-    size: int
-    dtype: np.dtype[Any]
-    crc32: int
-
-
-class StoredBlock:
-    """Rows ``start:stop`` of a packed store, lanes ``first:last``; where their slices are."""
-
-    def __init__(self, group: Any, start: int, stop: int, first: int, order: Array, m: int):
-        if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
-            raise KeyError(f"rows {start}:{stop} in {group.name}")
-        self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
-        self.order = order
-        self.places = {f"{o}_{p}": _place(group, f"{o}_{p}") for o in ORDERS for p in PARTS}
-        self.n_others = {"rows": m, "columns": len(order)}
-
-    def nbytes(self, which: str) -> int:
-        """Bytes of the rows or of the columns."""
-        return sum(self.places[f"{which}_{p}"].size for p in PARTS)
 
 
 def _own(group: Any, name: str) -> Any:
@@ -94,10 +71,29 @@ def _own(group: Any, name: str) -> Any:
         raise KeyError(f"{name} in the file itself: {error}") from error
 
 
-def _place(group: Any, name: str) -> _Place:
-    dataset = _own(group, name)
-    offset = dataset.id.get_offset() or 0
-    return _Place(offset, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"]))
+def _stored_block(
+    group: Any, number: int, start: int, stop: int, first: int, order: Array, shape: tuple[int, int]
+) -> StoredBlock:
+    """Look up where a block's arrays are."""
+    if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
+        raise KeyError(f"rows {start}:{stop} in {group.name}")
+    places = {}
+    for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
+        dataset = _own(group, name)
+        places[name] = Place(
+            dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
+        )
+    m, n_lanes = shape[1], len(order)
+    return StoredBlock(
+        number,
+        start,
+        stop,
+        first,
+        first + n_lanes,
+        places,
+        {"rows": m, "columns": n_lanes},
+        -(-m // LANES) * LANES,
+    )
 
 
 class StoredLayout:
@@ -107,29 +103,37 @@ class StoredLayout:
     ----------
     row_order, column_order, blocks
         As in `Layout`.
-    bytes_read : int
-        So far.
+    file : BlockFile
+        Where they are.
     """
 
     def __init__(self, path: Path, file: Any, counts: StoredCounts):
         self.path, self.shape = path, counts.shape
         self.count_dtype = np.dtype(file.attrs["slice_dtype"])
+        self.file = BlockFile(path, self.count_dtype, mark_of(path.stat()))
         self.column_order = lane_order_of(counts.column_nnz)
-        self.blocks = [
-            StoredBlock(need(file, f"blocks/{i:06d}"), *place, counts.shape[1])
-            for i, place in enumerate(block_orders(counts.row_nnz))
-        ]
+        self.blocks, self.orders = [], []
+        for i, place in enumerate(block_orders(counts.row_nnz)):
+            group = need(file, f"blocks/{i:06d}")
+            self.blocks.append(_stored_block(group, i, *place, counts.shape))
+            self.orders.append(place[-1])
         self.row_order = np.concatenate(
-            [np.where(b.order < 0, -1, b.order + b.start) for b in self.blocks]
+            [
+                np.where(order < 0, -1, order + block.start)
+                for block, order in zip(self.blocks, self.orders, strict=True)
+            ]
         )
         self.large = _own(file, "large/value")[()], _own(file, "large/times")[()]
         self._values = None
         if "values" in file:
             self._values = _own(file, "values/value")[()], _own(file, "values/times")[()]
-        self.bytes_read = 0
-        self._mark, self._checked = _file_mark(path), set[tuple[int, str]]()
         self._kept: dict[tuple[int, str], Slices] | None = None
         self._buffers: list[Array] | None = None
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read so far."""
+        return self.file.bytes_read
 
     @property
     def nbytes(self) -> int:
@@ -152,10 +156,6 @@ class StoredLayout:
 
         The arrays of a block are written over when the block after the next is read.
         """
-        if _file_mark(self.path) != self._mark:
-            raise DamagedStoreError(
-                f"{self.path} was changed while it was in use; pack it again and start anew."
-            )
         if self._kept is not None and len(self.blocks) == sum(w == which for _, w in self._kept):
             for i, block in enumerate(self.blocks):
                 yield block, self._kept[i, which]
@@ -165,77 +165,18 @@ class StoredLayout:
         if buffers is None and self._kept is None:
             buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
         try:
-            with self.path.open("rb", buffering=0) as file:
-                slices = (
-                    self._read(file.fileno(), i, which, buffers) for i in range(len(self.blocks))
-                )
-                yield from zip(self.blocks, made_ahead(slices), strict=True)
+            slices = (self._read(i, which, buffers) for i in range(len(self.blocks)))
+            yield from zip(self.blocks, made_ahead(slices), strict=True)
         finally:
             self._buffers = buffers
 
-    def _read(self, file: int, i: int, which: str, buffers: list[Array] | None) -> Slices:
-        block = self.blocks[i]
-        if self._kept is not None and (i, which) in self._kept:
-            return self._kept[i, which]
-        if self._kept is not None or buffers is None:
-            buffer = np.empty(block.nbytes(which), np.uint8)
-        else:
-            buffer = buffers[i % 2]
-        arrays, first = [], 0
-        for part in PARTS[::-1]:  # int64 first, so that every array is aligned
-            place = block.places[f"{which}_{part}"]
-            piece = buffer[first : first + place.size]
-            self._fill(file, piece, place.offset)
-            if (i, f"{which}_{part}") not in self._checked:
-                self._check(i, f"{which}_{part}", piece, place.crc32)
-            arrays.append(piece.view(place.dtype))
-            first += place.size
-        offset, count, index = arrays
-        slices = Slices(index, count, offset, block.n_others[which])
-        if (i, which) not in self._checked:
-            self._check_slices(slices, i, which)
-        if self._kept is not None:
-            self._kept[i, which] = slices
-        return slices
-
-    def _fill(self, file: int, piece: Array, offset: int) -> None:
-        done = 0
-        while done < len(piece):
-            read = os.preadv(file, [piece[done:].data], offset + done)
-            if not read:
-                raise DamagedStoreError(f"{self.path} ends at {offset + done} bytes: it was cut.")
-            done += read
-        self.bytes_read += done
-
-    def _check(self, i: int, name: str, piece: Array, crc32: int) -> None:
-        """Compare an array with its checksum when it is first read."""
-        if zlib.crc32(piece.data) != crc32:
-            raise DamagedStoreError(
-                f"{self.path}: blocks/{i:06d}/{name} is damaged (its checksum differs); "
-                "pack the counts again."
-            )
-        self._checked.add((i, name))
-
-    def _check_slices(self, slices: Slices, i: int, which: str) -> None:
-        """Refuse what the kernels would follow out of their arrays, whoever wrote it."""
-        block, steps = self.blocks[i], slices.offset[-1] if len(slices.offset) else -1
-        n_lanes = block.last - block.first if which == "rows" else len(self.column_order)
-        sound = (
-            len(slices.offset) == n_lanes // LANES + 1
-            and slices.offset[0] == 0
-            and np.all(np.diff(slices.offset) >= 0)
-            and len(slices.index) == len(slices.count) == steps * LANES
-            and slices.index.dtype.name in ("uint16", "int32")
-            and slices.count.dtype == self.count_dtype
-            and (not steps or 0 <= slices.index.min() <= slices.index.max() < slices.n_others)
-            and bool(np.all(np.isfinite(slices.count)) and (not steps or slices.count.min() >= 0))
-        )
-        if not sound:
-            raise DamagedStoreError(
-                f"{self.path}: blocks/{i:06d} holds {which} that are no counts of its rows and "
-                "columns; pack the counts again."
-            )
-        self._checked.add((i, which))
+    def _read(self, i: int, which: str, buffers: list[Array] | None) -> Slices:
+        if self._kept is None or buffers is not None:
+            buffer = None if buffers is None else buffers[i % 2]
+            return self.file.read(self.blocks[i], which, buffer)
+        if (i, which) not in self._kept:
+            self._kept[i, which] = self.file.read(self.blocks[i], which)
+        return self._kept[i, which]
 
     @cached_property
     def whole_columns(self) -> Slices:
@@ -243,19 +184,11 @@ class StoredLayout:
         if len(self.blocks) == 1:
             self.keep()
             return next(self.visit("columns"))[1]
-        raise ValueError(
-            f"{self.path} holds {len(self.blocks)} blocks of rows, and this solver needs whole "
-            "columns: use solver='auto', or read the counts into memory with read_counts."
-        )
+        raise no_whole_columns(self.path, len(self.blocks))
 
     def count_values(self) -> tuple[Array, Array] | None:
         """Return the values of the counts and how often each occurs; None unless most are small."""
         return self._values
-
-
-def _file_mark(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class StoredCounts(CountTable):
@@ -361,7 +294,7 @@ class StoredCounts(CountTable):
 
     def chunks(self) -> Iterator[RowRange]:  # noqa: D102
         for block, slices in self._layout.visit("rows"):
-            rows = self._compressed(block, slices)
+            rows = self._compressed(block.number, slices)
             for first, last in row_chunks(rows.indptr, CHUNK):
                 low, high = rows.indptr[first], rows.indptr[last]
                 yield RowRange(
@@ -375,16 +308,16 @@ class StoredCounts(CountTable):
         wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
         wanted[slice(None) if rows is None else rows] = True
         found = [
-            self._compressed(block, slices, wanted[block.start : block.stop]).astype(np.float32)
+            self._compressed(block.number, slices, wanted[block.start : block.stop]).astype(
+                np.float32
+            )
             for block, slices in self._layout.visit("rows")
         ]
         return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
 
-    def _compressed(
-        self, block: StoredBlock, slices: Slices, wanted: Array | None = None
-    ) -> sp.csr_array:
+    def _compressed(self, number: int, slices: Slices, wanted: Array | None = None) -> sp.csr_array:
         """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
-        order = block.order
+        block, order = self._layout.blocks[number], self._layout.orders[number]
         lane = np.arange(LANES) + LANES * np.repeat(
             np.arange(len(order) // LANES), np.diff(slices.offset)
         ).reshape(-1, 1)
@@ -426,7 +359,7 @@ class StoredCounts(CountTable):
         DamagedStoreError
             If an array differs.
         """
-        self._layout._checked.clear()
+        self._layout.file.checked.clear()
         for which in ORDERS:
             for _ in self._layout.visit(which):
                 pass
