@@ -83,6 +83,20 @@ def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
     assert source.read_bytes() == before
 
 
+@pytest.mark.parametrize("source", ["csc", "mtx"], indirect=True)
+def test_the_papers_methods_need_whole_columns(source, monkeypatch):
+    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    with pytest.raises(ValueError, match=r"counts\.\w+.* needs whole columns: use solver='auto'"):
+        fit(source, solver="scd", memory_limit="1TB")
+    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, True, None))
+    one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
+    assert one.components_.tobytes() == other.components_.tobytes()
+    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 1 << 23)
+    one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
+    assert one.components_.tobytes() == other.components_.tobytes()
+
+
 def test_a_store_packed_from_a_file_is_one_packed_from_memory(source, tmp_path):
     memory = nmfscale.read_counts(source)
     with open_stream(source) as stream:

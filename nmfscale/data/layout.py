@@ -186,7 +186,8 @@ class Layout:
     counts : CountTable
         Only looked at while the layout is made.
     reader : object
-        ``read(start, stop)`` returns these rows compressed, as a `RowSource` does.
+        ``read(start, stop)`` returns these rows compressed, as a `RowSource` does;
+        a `StreamRows` where blocks do not stay in memory.
     n_threads : int
     keep : bool
         Whether blocks stay in memory once they were made.
@@ -256,9 +257,11 @@ class Layout:
 
     @cached_property
     def whole_columns(self) -> Slices:
-        """The columns of the whole matrix in slices, for updates that need a column at once."""
+        """The columns of the whole matrix in slices; refused where blocks stay in their file."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
+        if not self.kept:
+            raise no_whole_columns(self._reader.stream.whom, len(self.blocks))
         return self._slicer.columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
@@ -274,6 +277,14 @@ class Layout:
         if not self.kept:
             return _SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
+
+
+def no_whole_columns(whom: object, n_blocks: int) -> ValueError:
+    """Return the error of a solver that needs whole columns of counts that stay in a file."""
+    return ValueError(
+        f"{whom} is read in {n_blocks} blocks of rows, and this solver needs whole columns: use "
+        "solver='auto', or counts in memory, into which read_counts reads a file."
+    )
 
 
 class ValueCounts:
