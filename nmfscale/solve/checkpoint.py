@@ -1,9 +1,10 @@
 """Checkpoints of a fit: all that it stands on, so that it goes on as if it had never stopped.
 
 A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes ``format``,
-``format_version``, ``about`` (JSON: what the fit is of), ``numbers`` (JSON) and, written last,
-``complete``; one dataset for each array, with its ``crc32``.  It is written under another name,
-brought to disk and moved into place; the one before is kept until then, and one more.
+``format_version``, ``about`` (JSON: what the fit is of), ``arrays`` (JSON: their names) and,
+written last, ``complete``; one dataset for each array and one of bytes, ``numbers`` (JSON), all
+with a ``crc32``.  It is written under another name, brought to disk and moved into place; the one
+before is kept until then, and one more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..data.whole_file import UNFINISHED, whole_file
 from ..kernels import rows as kernels
 
 Array = NDArray[Any]
-FORMAT, FORMAT_VERSION = "nmfscale-checkpoint", 1
+FORMAT, VERSION = "nmfscale-checkpoint", 1
 _KEPT = 2
 _MOST_FAILURES = 3
 # Numbers that a checksum is taken of at a time.
@@ -92,12 +93,15 @@ class Checkpoint:
 
         target = self.folder / f"checkpoint-{iteration:08d}.h5"
         try:
-            with whole_file(target) as part, h5py.File(part, "w") as file:
-                file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
-                file.attrs["about"] = json.dumps(self.about)
+            # this version of HDF5 has checksums of all but the arrays and text of any length
+            versions = {"libver": ("v110", "v110")}
+            with whole_file(target) as part, h5py.File(part, "w", **versions) as file:
+                file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), VERSION
+                file.attrs["about"] = np.bytes_(json.dumps(self.about))
+                file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
                 # an attribute holds 64 kB, and a history may be longer
-                file["numbers"] = json.dumps(numbers)
-                for name, array in arrays.items():
+                text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
+                for name, array in {"numbers": text, **arrays}.items():
                     file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
                 file.flush()
                 file.attrs["complete"] = 1
@@ -138,7 +142,7 @@ class Checkpoint:
         import h5py
 
         with h5py.File(path, "r") as file:
-            if file.attrs.get("format") != FORMAT or file.attrs.get("complete") != 1:
+            if file.attrs.get("format") != np.bytes_(FORMAT) or file.attrs.get("complete") != 1:
                 raise KeyError("not a complete checkpoint")
             about = json.loads(file.attrs["about"])
             for name in sorted(set(about) | set(self.about)):
@@ -147,14 +151,9 @@ class Checkpoint:
                         f"{path} is of another fit: {name} was {about.get(name)!r} and is "
                         f"{self.about.get(name)!r} now."
                     )
-            numbers = json.loads(file["numbers"][()])
-            arrays = {}
-            for name in set(file) - {"numbers"}:
-                dataset = checked_dataset(need(file, name))
-                arrays[name] = dataset[()]
-                if _crc32(arrays[name]) != dataset.attrs["crc32"]:
-                    raise KeyError(f"{name} is damaged: its checksum differs")
-        return numbers, arrays
+            names = json.loads(file.attrs["arrays"])
+            numbers = json.loads(_sound(file, "numbers").tobytes())
+            return numbers, {name: _sound(file, name) for name in names}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("checkpoint-????????.h5"))
@@ -205,6 +204,17 @@ def _describe(
         "counts": digest.hexdigest(), "held": known.hexdigest(), "n_components": n_components,
         "dtype": str(np.dtype(dtype)), "instruction set": level, **options,
     }  # fmt: skip
+
+
+def _sound(file: Any, name: str) -> Array:
+    """Read an array that is in the file itself, as large as it says, with the right checksum."""
+    dataset = checked_dataset(need(file, name))
+    if dataset.chunks:
+        raise KeyError(f"{name} is not contiguous")
+    array: Array = dataset[()]
+    if _crc32(array) != dataset.attrs["crc32"]:
+        raise KeyError(f"{name} is damaged: its checksum differs")
+    return array
 
 
 def _crc32(array: Array) -> int:
