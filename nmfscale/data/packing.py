@@ -16,7 +16,8 @@ from .block_file import ORDERS, PARTS
 from .layout import ValueCounts
 from .store import FORMAT, FORMAT_VERSION, is_store
 from .table import CountTable
-from .whole_file import package_version, whole_file
+from .whole_file import package_version
+from .whole_hdf5 import whole_hdf5
 
 Array = NDArray[Any]
 
@@ -59,22 +60,21 @@ def pack(
     OSError
         If the disk is full or cannot be written.
     """
-    import h5py
-
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
     if target.exists() and not overwrite and not is_store(target):
         raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
-    with whole_file(target) as part, h5py.File(part, "x", libver=("v110", "v110")) as file:
-        _write(file, counts, n_threads, source or {}, progress)
+    with whole_hdf5(target) as (file, check_disk):
+        _write(file, counts, n_threads, source or {}, progress, check_disk)
         file.flush()
         file.attrs["complete"] = 1
 
 
 def _write(
-    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any
-) -> None:
+    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any,
+    check_disk: Callable[[], None],
+) -> None:  # fmt: skip
     layout = counts.layout(n_threads)
     found = ValueCounts(layout)
     for i, block in enumerate(layout.blocks):
@@ -86,6 +86,7 @@ def _write(
                 _put(group, f"{order}_{part}", getattr(slices, part))
             if order == "rows":
                 found.add(slices)
+        check_disk()
         if progress is not None:
             progress(int(counts.row_nnz[block.start : block.stop].sum()))
     for which in ORDERS:

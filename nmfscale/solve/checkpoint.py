@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from ..data.hdf5 import checked_dataset, need
 from ..data.table import CountTable
-from ..data.whole_file import UNFINISHED, whole_file
+from ..data.whole_file import UNFINISHED
+from ..data.whole_hdf5 import whole_hdf5
 from ..kernels import rows as kernels
 
 Array = NDArray[Any]
@@ -89,13 +90,9 @@ class Checkpoint:
 
     def save(self, iteration: int, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Write a checkpoint; a full disk is a warning, and an error when it stays full."""
-        import h5py
-
         target = self.folder / f"checkpoint-{iteration:08d}.h5"
         try:
-            # this version of HDF5 has checksums of all but the arrays and text of any length
-            versions = {"libver": ("v110", "v110")}
-            with whole_file(target) as part, h5py.File(part, "w", **versions) as file:
+            with whole_hdf5(target) as (file, _):
                 file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), VERSION
                 file.attrs["about"] = np.bytes_(json.dumps(self.about))
                 file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
