@@ -7,12 +7,13 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from . import h5ad, tenx
+from .block_file import patiently
 from .compressed import Place, rows_of_sparse
 from .docword import docword_rows, is_docword, vocabulary_beside
 from .hdf5 import find, open_hdf5
@@ -45,6 +46,10 @@ def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
+    return cast(Table, patiently(path, lambda: _open(path, workspace, given)))
+
+
+def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table:
     opener, accepted = _opener(path)
     check_choices(given, accepted, str(path))
     return opener(path, workspace, **given)

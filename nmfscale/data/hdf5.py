@@ -10,13 +10,15 @@ import errno
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .block_file import TRANSIENT, patiently
 
 # Seconds to wait for a program that holds the file open for writing.
 LOCK_PATIENCE = 30.0
@@ -77,8 +79,8 @@ def open_file(path: Path) -> Any:
         try:
             return h5py.File(path, "r")
         except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.ESTALE):
-                if not h5py.is_hdf5(path):
+            if error.errno != errno.EAGAIN:
+                if error.errno not in TRANSIENT and not h5py.is_hdf5(path):
                     raise ValueError(
                         f"{path} is not an HDF5 file; expected an AnnData or 10x file."
                     ) from error
@@ -103,6 +105,8 @@ def hdf5_errors(path: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in TRANSIENT:
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
         if "filter" in str(error) or "plugin" in str(error):
             remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"
         else:
@@ -205,6 +209,44 @@ def checked_dataset(dataset: Any) -> Any:
             "are stored; the file is damaged or was cut off."
         )
     return dataset
+
+
+class Reader:
+    """Reads an object of a file, which is opened anew where the disk or the network stumbles.
+
+    Parameters
+    ----------
+    node : h5py.Group or h5py.Dataset
+    path : Path
+        Its file.
+    attach : callable
+        Called with the node now, and again whenever the file was opened anew.
+    """
+
+    def __init__(self, node: Any, path: Path, attach: Callable[[Any], None]) -> None:
+        self._path, self._name, self._file, self._attach = path, node.name, node.file, attach
+        attach(node)
+
+    def read(self, from_datasets: Callable[[], Any]) -> Any:
+        """Return what the function reads from the datasets, after a while if need be."""
+        return patiently(self._path, lambda: self._attempt(from_datasets))
+
+    def _attempt(self, from_datasets: Callable[[], Any]) -> Any:
+        if not self._file:
+            with opened_hdf5(self._path) as file:
+                self._file = file
+                self._attach(need(file, self._name))
+        try:
+            with hdf5_errors(self._path):
+                return from_datasets()
+        except OSError:
+            # after a read that failed, HDF5 hands out zeros where it should read again
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def sequential(dataset: Any, cache_bytes: int) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compressed import Place, check_kind, rows_of_blocks
-from .hdf5 import checked_dataset, hdf5_errors, need, sequential
+from .hdf5 import Reader, checked_dataset, need, sequential
 from .structure import (
     check_ends,
     check_index_arrays,
@@ -97,12 +97,10 @@ class CompressedGroup:
     """Compressed rows in an HDF5 group: the datasets `data`, `indices` and `indptr`."""
 
     def __init__(self, group: Any, shape: tuple[int, int], path: Path) -> None:
-        self.shape, self.path = shape, path
+        self.shape = shape
         self.whom = f"{path} ({group.name})"
-        self._file = group.file
-        data, indices, indptr = (
-            checked_dataset(need(group, name)) for name in ("data", "indices", "indptr")
-        )
+        self._reader = Reader(group, path, self._attach)
+        data, indices, indptr = self._data, self._indices, self._indptr
         check_shape(shape)
         check_index_arrays(indptr, indices, self.whom)
         if data.ndim != 1:
@@ -112,15 +110,18 @@ class CompressedGroup:
         check_ends(indptr.size, first, last, indices.size, data.size, shape[0], self.whom)
         self.dtype = data.dtype
         self.n_stored = last
+
+    def _attach(self, group: Any) -> None:
         self._data, self._indices, self._indptr = (
             sequential(dataset, 2 * math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize)
-            for dataset in (data, indices, indptr)
+            for dataset in (
+                checked_dataset(need(group, name)) for name in ("data", "indices", "indptr")
+            )
         )
 
     def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Entries of indptr from `start` to `stop`, the last included."""
-        with hdf5_errors(self.path):
-            numbers = self._indptr[start : stop + 1]
+        numbers: Array = self._reader.read(lambda: self._indptr[start : stop + 1])
         check_rising(numbers, self.whom, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
             # Pointers outside this range may be wrong: here only those asked for are known.
@@ -146,13 +147,16 @@ class CompressedGroup:
         n_columns = self.shape[1]
         indices = np.empty(last - first, dtype=index_type(n_columns))
         data = np.empty(last - first, dtype=self.dtype)
-        with hdf5_errors(self.path):
+
+        def fill() -> None:
             for start, stop in slices(self._indices, first, last):
                 numbers = self._indices[start:stop]
                 check_range(numbers, n_columns, "indices", self.whom, start)
                 indices[start - first : stop - first] = numbers
             for start, stop in slices(self._data, first, last):
                 data[start - first : stop - first] = self._data[start:stop]
+
+        self._reader.read(fill)
         return indices, data
 
     def transposed(self, n_entries: int) -> Iterator[Arrays]:
@@ -168,7 +172,7 @@ class CompressedGroup:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._reader.close()
 
 
 class DenseDataset:
@@ -181,14 +185,17 @@ class DenseDataset:
         checked_dataset(dataset)
         check_shape(dataset.shape)
         check_number_type(dataset, where)
-        self.path, self._file = path, dataset.file
         self.shape, self.dtype = (int(dataset.shape[0]), int(dataset.shape[1])), dataset.dtype
         height, width = dataset.chunks or (1, 1)
         # Two reads in a row may share one band of chunks, across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
-        self._dataset = sequential(dataset, min(band, memory_limit // 4, _BAND_BYTES))
+        self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
+        self._reader = Reader(dataset, path, self._attach)
         # A block is taken apart in temporaries of up to 24 bytes for each entry.
         self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
+
+    def _attach(self, dataset: Any) -> None:
+        self._dataset = sequential(checked_dataset(dataset), self._cache_bytes)
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """All columns: what is zero shows when it is read."""
@@ -196,12 +203,14 @@ class DenseDataset:
 
     def read(self, start: int, stop: int) -> Arrays:
         """Nonzero entries of a range of rows."""
-        with hdf5_errors(self.path):
-            return rows_of_blocks(self._dataset, self._n_entries, start, stop)
+        rows: Arrays = self._reader.read(
+            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop)
+        )
+        return rows
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._reader.close()
 
 
 def check_number_type(dataset: Any, whom: str) -> None:

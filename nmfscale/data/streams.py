@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .block_file import patiently
 from .compressed import CHUNK, CompressedRows, Place, canonical_rows, row_chunks, working_type
 from .fingerprint import Fingerprint, fingerprint
 from .formats import given_choices, open_table
@@ -203,7 +204,7 @@ class CountStream:
     def _check_usable(self) -> None:
         if self._closed:
             raise ValueError(f"The stream of {self.whom} is closed.")
-        status = self.path.stat()
+        status = patiently(self.path, self.path.stat)
         if (status.st_size, status.st_mtime_ns) != self._seen[:2]:
             raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
 
@@ -285,7 +286,7 @@ def open_stream(
     )
     table = open_table(Path(path), Workspace(folder, memory_limit), given)
     try:
-        return CountStream(table, fingerprint(table.path))
+        return CountStream(table, patiently(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()
         raise
