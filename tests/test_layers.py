@@ -21,9 +21,9 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 ONLY_IN = {
-    "dask": "data/distributed.py",
-    "distributed": "data/distributed.py",
-    "matplotlib": "plots.py",
+    "dask": ("data/distributed.py", "data/local_cluster.py", "data/workers.py"),
+    "distributed": ("data/distributed.py", "data/local_cluster.py", "data/workers.py"),
+    "matplotlib": ("plots.py",),
 }
 LATE = {"anndata", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
@@ -69,8 +69,9 @@ def import_faults(path, text):
     for name in imported_modules(path, text):
         parts = name.split(".")
         if parts[0] != "nmfscale":
-            if ONLY_IN.get(parts[0], path) != path:
-                yield f"{path} imports {name}, which belongs in {ONLY_IN[parts[0]]} only"
+            if path not in ONLY_IN.get(parts[0], (path,)):
+                places = ", ".join(ONLY_IN[parts[0]])
+                yield f"{path} imports {name}, which belongs in {places} only"
             continue
         target = parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
         if target != room and target not in MAY_IMPORT[room]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
 from . import commands
+from .cluster import cluster
 
 _EXAMPLES = {
     "": """examples:
@@ -21,7 +23,14 @@ _EXAMPLES = {
   nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
-  nmfscale fit cells.nmf -k 20 --checkpoint state --resume""",
+  nmfscale fit cells.nmf -k 20 --checkpoint state --resume
+  nmfscale fit cells.nmf -k 20 --workers 4
+  nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
+    "cluster": """examples:
+  nmfscale cluster
+  nmfscale cluster --workers 4 --memory-limit 8GB --local-directory /scratch
+  nmfscale cluster --host 192.0.2.10 --tls certificates
+  nmfscale fit cells.nmf -k 20 --scheduler tcp://127.0.0.1:8786""",
     "store": """examples:
   nmfscale store cells.h5ad cells.nmf
   nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
@@ -48,11 +57,15 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _at_least(kind: Callable[[str], Any], least: float) -> Callable[[str], Any]:
+def _at_least(
+    kind: Callable[[str], Any], least: float, most: float = math.inf
+) -> Callable[[str], Any]:
     def number(text: str) -> Any:
         value = kind(text)
         if not value >= least:
             raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text} is above {most}")
         return value
 
     number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
@@ -102,6 +115,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     fit.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     _add_memory_limit(fit)
+    _add_client_options(fit)
     _add_run_options(fit)
 
     store = _command(subparsers, "store", commands.store, "pack counts for fits larger than memory")
@@ -145,7 +159,62 @@ def make_parser() -> argparse.ArgumentParser:
         "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
     )
     _add_last_options(plot)
+    _add_cluster(subparsers)
     return parser
+
+
+def _add_cluster(subparsers: Any) -> None:
+    command = _command(
+        subparsers, "cluster", cluster, "run a Dask cluster on this machine until Ctrl-C"
+    )
+    command.description = (
+        f"{command.description}\n\n"
+        "Whoever reaches a cluster can run code as you: without --tls that is every user of\n"
+        "this machine, with it those who hold the key in the folder."
+    )
+    command.add_argument(
+        "--workers",
+        type=_at_least(int, 1),
+        metavar="N",
+        help="processes, one task at a time each (default: one for every 4 CPUs)",
+    )
+    command.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address to listen on; all but this machine's own need --tls (default: %(default)s)",
+    )
+    command.add_argument(
+        "--port",
+        type=_at_least(int, 0, 65535),
+        default=8786,
+        metavar="N",
+        help="0: any (default: %(default)s)",
+    )
+    command.add_argument(
+        "--dashboard-port",
+        type=_at_least(int, 0, 65535),
+        default=8787,
+        metavar="N",
+        help="always on 127.0.0.1; another one if it is taken (default: %(default)s)",
+    )
+    command.add_argument(
+        "--tls",
+        metavar="DIR",
+        help="encrypt, and admit only who has the certificates in this folder; made if missing",
+    )
+    command.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="of each worker, such as 8GB (default: an equal share of the machine's)",
+    )
+    command.add_argument(
+        "--local-directory",
+        metavar="DIR",
+        help="folder for temporary files of the workers (default: that of the system)",
+    )
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    command.set_defaults(usage=command.error)
 
 
 def _command(
@@ -184,6 +253,23 @@ def _add_memory_limit(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--memory-limit", metavar="SIZE", help="such as 2GB: read from the file what does not fit"
     )
+
+
+def _add_client_options(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786"
+    )
+    where.add_argument(
+        "--workers",
+        type=_at_least(int, 1),
+        metavar="N",
+        help="fit on a Dask cluster of N processes here, started for this fit",
+    )
+    command.add_argument(
+        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help"
+    )
+    command.set_defaults(usage=command.error)
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.whole_file import whole_file
+from .cluster import fit_client
 from .files import (
     TABLES,
     check_features,
@@ -54,24 +55,30 @@ def demo(arguments: argparse.Namespace) -> int:
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     target = output(arguments.output, arguments.force)
-    counts = read_input(arguments)
+    with fit_client(arguments) as client:
+        counts = read_input(arguments)
+        if not arguments.quiet:
+            log(f"{arguments.input}\n{counts.report()}")
+        how = {"checkpoint": arguments.checkpoint, "resume": arguments.resume}
+        if client is not None:
+            how["client"] = client
+        code = _fit_and_save(_model(arguments), counts, target, **how)
+    say(f"model           {arguments.output}")
+    return code
+
+
+def _model(arguments: argparse.Namespace) -> Any:
     from ..models import PoissonNMF, TopicModel
 
     given = ("solver", "init", "max_iter", "tol", "dtype", "memory_limit")
     options = {name: getattr(arguments, name) for name in given}
-    model = {"topic": TopicModel, "poisson": PoissonNMF}[arguments.model](
+    return {"topic": TopicModel, "poisson": PoissonNMF}[arguments.model](
         n_components=arguments.k,
         random_state=arguments.seed,
         n_threads=arguments.threads,
         verbose=not arguments.quiet,
         **{name: value for name, value in options.items() if value is not None},
     )
-    if not arguments.quiet:
-        log(f"{arguments.input}\n{counts.report()}")
-    saving = {"checkpoint": arguments.checkpoint, "resume": arguments.resume}
-    code = _fit_and_save(model, counts, target, **saving)
-    say(f"model           {arguments.output}")
-    return code
 
 
 def store(arguments: argparse.Namespace) -> int:
@@ -100,9 +107,9 @@ def store(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fit_and_save(model: Any, counts: Any, target: Path, **saving: Any) -> int:
+def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
-    model.fit(counts, **saving)
+    model.fit(counts, **how)
     model.save(target)
     _describe_fit(model)
     if model.interrupted_:

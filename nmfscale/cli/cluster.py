@@ -1,0 +1,123 @@
+"""Clusters in the shell: the command that runs one, and the client of a fit."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from .messages import log, say
+
+
+def cluster(arguments: argparse.Namespace) -> int:
+    """Run a cluster on this machine until Ctrl-C or SIGTERM."""
+    from ..data.local_cluster import (
+        address_of,
+        is_loopback,
+        local_cluster,
+        make_certificates,
+        read_certificates,
+    )
+    from ..solve.memory import parse_bytes
+    from ..solve.threads import available_processors
+
+    host, folder, security = address_of(arguments.host), arguments.tls, None
+    if folder is None and not is_loopback(host):
+        arguments.usage(
+            f"--host {arguments.host}: whoever reaches it could run code as you; add --tls DIR"
+        )
+    scratch = arguments.local_directory
+    if scratch is not None and not Path(scratch).is_dir():
+        raise FileNotFoundError(f"there is no folder {scratch} for --local-directory.")
+    if folder is not None:
+        make_certificates(folder)
+        security = read_certificates(folder)
+    limit = arguments.memory_limit
+    with (
+        _signals_noted() as received,
+        local_cluster(
+            arguments.workers or max(1, available_processors() // 4),
+            host=host,
+            port=arguments.port,
+            dashboard_port=arguments.dashboard_port,
+            memory_limit=None if limit is None else parse_bytes(limit),
+            local_directory=scratch,
+            security=security,
+        ) as running,
+    ):
+        _announce(running, folder)
+        while not received and running.scheduler.status.name == "running":
+            time.sleep(0.1)
+    if not received:
+        log("a client has shut the cluster down")
+    return 0
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Collect what asks for an end; the second of a kind acts as if this were not here."""
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _announce(running: Any, folder: str | None) -> None:
+    """Say how to use the cluster, ready to be pasted."""
+    from ..data.local_cluster import LOOPBACK
+
+    address, tls = running.scheduler_address, ""
+    client = f'from distributed import Client; client = Client("{address}")'
+    if folder is not None:
+        path = Path(folder).resolve()
+        tls = f" --tls {shlex.quote(str(path))}"
+        client = (
+            f'from distributed import Client, Security; client = Client("{address}", '
+            f"security=Security(require_encryption=True, tls_ca_file={str(path / 'ca.pem')!r}, "
+            f"tls_client_cert={str(path / 'cert.pem')!r}, "
+            f"tls_client_key={str(path / 'key.pem')!r}))"
+        )
+    say(f"address         {address}")
+    say(f"dashboard       http://{LOOPBACK}:{running.scheduler.http_server.port}/status")
+    say(f"shell           nmfscale fit counts.nmf -k 10 --scheduler {shlex.quote(address)}{tls}")
+    say(f"python          {client}")
+    if importlib.util.find_spec("bokeh") is None:
+        log("the dashboard is empty: bokeh is not installed; pip install bokeh")
+    log(f"workers: {len(running.workers)}; Ctrl-C stops them")
+
+
+def fit_client(arguments: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Return a context with the client of a fit, or None for a fit in this process."""
+    address, folder = arguments.scheduler, arguments.tls
+    if address is None and arguments.workers is None:
+        if folder is not None:
+            arguments.usage("--tls goes with --scheduler or --workers")
+        return nullcontext()
+    if address is not None and "://" not in address:
+        address = f"{'tcp' if folder is None else 'tls'}://{address}"
+    if address is not None and folder is not None and not address.startswith("tls://"):
+        arguments.usage(f"--tls: a scheduler at {address} does not speak TLS")
+    from ..data.local_cluster import connected, local_client, make_certificates, read_certificates
+
+    if folder is not None and address is None:
+        make_certificates(folder)
+    security = None if folder is None else read_certificates(folder)
+    if address is None:
+        return local_client(arguments.workers, security)
+    return connected(address, security)
