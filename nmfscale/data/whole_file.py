@@ -14,15 +14,19 @@ UNFINISHED = ".part-"
 
 
 @contextmanager
-def whole_file(target: Path) -> Iterator[Path]:
+def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give a path beside `target`, of the same suffixes, and move it into place at the end.
 
-    What was written is on the disk before it gets its name, and the name before this returns. If
-    the block fails, what was written is removed and `target` is as it was.
+    What was written is on the disk before it gets its name, and the name before this returns,
+    unless it need not outlast the machine (`durable`). If the block fails, what was written is
+    removed and `target` is as it was.
     """
     part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
     try:
         yield part
+        if not durable:
+            os.replace(part, target)
+            return
         with open(part, "rb+") as written:
             os.fsync(written.fileno())
         os.replace(part, target)

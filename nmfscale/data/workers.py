@@ -1,0 +1,492 @@
+"""Pure tasks on the workers of a Dask cluster, again and elsewhere until each has its answer.
+
+Dask restarts what a dead worker was doing.  What it leaves to its users is here: workers that stall
+without dying, tasks that kill their worker, data that were sent and are lost, a scheduler that is
+gone.  Nothing is known here of models.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import statistics
+import time
+import warnings
+from asyncio import CancelledError as LoopCancelledError
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# Seconds without an answer from the scheduler before it counts as lost.
+_RPC_TIMEOUT = 30
+_PULSE = 0.1
+
+
+class ClusterError(RuntimeError):
+    """A computation on a cluster cannot go on."""
+
+
+class NoWorkersError(ClusterError):
+    """All workers are gone and none came back."""
+
+
+class SchedulerLostError(ClusterError):
+    """The scheduler is gone, and with it all that it was told."""
+
+
+class BlockFailedError(ClusterError):
+    """One task failed again and again."""
+
+
+class UnfitWorkerError(RuntimeError):
+    """A worker cannot do what the others do; tasks that raise it are tried elsewhere."""
+
+
+class MissingArraysError(LookupError):
+    """A task needs arrays of these names, which were not sent along."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, in seconds, and how often to try.
+
+    Attributes
+    ----------
+    workers : float, default=300
+        For a worker to come (back) when there is none.
+    attempts : int, default=3
+        Failures of one task before the computation is given up.
+    task : float, default=60
+        Without any answer before tasks are given up and tried again; five times the usual if that
+        is longer.
+    late : float, default=1
+        Without any answer before a second copy of what is out is started; twice the usual if that
+        is longer.
+    """
+
+    workers: float = 300.0
+    attempts: int = 3
+    task: float = 60.0
+    late: float = 1.0
+
+
+class Job(NamedTuple):
+    """One task of a round.
+
+    Attributes
+    ----------
+    label : str
+        For messages.
+    args : tuple
+        Of the function, which gets a dict of what was sent as its last argument.
+    home : int
+        Jobs of the same number are sent to the same worker if possible.
+    sends : tuple of str
+        Names of what is sent along.
+    """
+
+    label: str
+    args: tuple[Any, ...]
+    home: int
+    sends: tuple[str, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What a task returned, where, and how many seconds it took."""
+
+    value: Any
+    worker: str
+    seconds: float
+
+
+def worker_memory() -> int | None:
+    """Return the bytes that the worker of this task may hold, None if there is no limit."""
+    from distributed import get_worker
+
+    limit = get_worker().memory_manager.memory_limit
+    return int(limit) if limit else None
+
+
+def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> Answer:
+    """Run a task on a worker."""
+    from distributed import get_worker
+
+    worker, begin = str(get_worker().address), time.monotonic()
+    args = tuple(arg.value if isinstance(arg, Answer) else arg for arg in args)
+    try:
+        value = function(*args) if given is None else function(*args, given)
+    except Exception as error:
+        error.__dict__["worker"] = worker
+        raise
+    return Answer(value, worker, time.monotonic() - begin)
+
+
+class Crew:
+    """The workers that a client's scheduler knows.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Only this is used, whoever started the cluster.
+    fetch : callable
+        Called with a name, returns what is to be sent under it.
+    patience : Patience
+    remedy : str
+        How the computation can be taken up again, for messages.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        fetch: Callable[[str], Any],
+        patience: Patience | None = None,
+        remedy: str = "",
+    ):
+        self.client, self.fetch, self.remedy = client, fetch, remedy
+        self.patience = patience or Patience()
+        self.run_name, self._n_rounds = secrets.token_hex(4), 0
+        self.seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=64))
+        self.unfit: set[str] = set()
+        self.behind: set[str] = set()
+        self._homes: dict[int, str] = {}
+        self._sent: dict[str, Any] = {}
+        self._seen: tuple[float, dict[str, int]] = (-1e9, {})
+
+    def workers(self) -> dict[str, int]:
+        """Addresses of the workers that are fit, and how many tasks each does at a time."""
+        at, found = self._seen
+        if time.monotonic() - at > 1.0:
+            found = self._ask(self.client.scheduler.ncores, workers=None)
+            self._seen = time.monotonic(), found
+        return {worker: n for worker, n in found.items() if worker not in self.unfit}
+
+    def busy(self) -> dict[str, str]:
+        """For every key that is being worked on, the worker."""
+        found = self._ask(self.client.scheduler.processing, workers=None)
+        return {str(key): worker for worker, keys in found.items() for key in keys}
+
+    def _ask(self, question: Any, **options: Any) -> Any:
+        if self.client.status in ("closed", "closing"):
+            raise self.lost("the client is closed")
+        try:
+            return self.client.sync(question, callback_timeout=_RPC_TIMEOUT, **options)
+        except (OSError, TimeoutError, LoopCancelledError, CancelledError) as error:
+            raise self.lost(str(error) or type(error).__name__) from error
+
+    def lost(self, why: str) -> SchedulerLostError:
+        """Return what to raise when the scheduler does not answer."""
+        return SchedulerLostError(f"the scheduler does not answer ({why}). {self.remedy}".strip())
+
+    def wait_for_workers(self) -> dict[str, int]:
+        """Return the workers, as soon as there are any."""
+        begin, told = time.monotonic(), False
+        while not (found := self.workers()):
+            if time.monotonic() - begin > self.patience.workers:
+                raise NoWorkersError(
+                    f"no worker for {self.patience.workers:g} s. {self.remedy}".strip()
+                )
+            if not told:
+                warnings.warn(
+                    f"no workers: waiting up to {self.patience.workers:g} s for one", stacklevel=2
+                )
+                told = True
+            time.sleep(min(0.5, self.patience.workers / 4))
+        return found
+
+    def each(self, function: Callable[..., Any], *args: Any, seconds: float = 30) -> dict[str, Any]:
+        """Run a function on every worker: its result, or its exception."""
+        from distributed import wait
+
+        futures = {
+            worker: self.client.submit(
+                function, *args, workers=[worker], allow_other_workers=False, pure=False,
+                key=f"nmfscale-probe-{secrets.token_hex(8)}",
+            )
+            for worker in self.wait_for_workers()
+        }  # fmt: skip
+        try:
+            wait(list(futures.values()), timeout=seconds)
+        except TimeoutError:
+            pass
+        except (CancelledError, LoopCancelledError) as error:
+            raise self.lost("it is gone") from error
+        out = {}
+        for worker, future in futures.items():
+            if future.status == "finished":
+                out[worker] = future.result()
+            elif future.status == "error":
+                out[worker] = future.exception()
+            else:
+                out[worker] = TimeoutError(f"no answer in {seconds:g} s")
+        self.client.cancel(list(futures.values()), force=True)
+        return out
+
+    def homes(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Say where jobs should run: where they did before, evenly, not at workers that lag."""
+        workers = self.wait_for_workers()
+        ready = [w for w in workers if w not in self.behind] or list(workers)
+        numbers = sorted(set(numbers))
+        most = -(-len(numbers) // len(ready))
+        load = dict.fromkeys(ready, 0)
+        homeless = []
+        for number in numbers:
+            home = self._homes.get(number)
+            if home in load and load[home] < most:
+                load[home] += 1
+            else:
+                homeless.append(number)
+        for number in homeless:
+            home = min(ready, key=lambda worker: load[worker])
+            load[home] += 1
+            self._homes[number] = home
+        return {number: self._homes[number] for number in numbers}
+
+    def settle(self, number: int, worker: str) -> None:
+        """Note where a job was done."""
+        self._homes[number] = worker
+
+    def sent(self, name: str) -> Any:
+        """Return the future of what is sent under a name, sent again if it is lost."""
+        future = self._sent.get(name)
+        if future is None or future.status in ("cancelled", "lost"):
+            future = self.client.scatter(self.fetch(name), hash=False)
+            self._sent[name] = future
+        return future
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let workers drop what was sent under these names."""
+        for name in names:
+            self._sent.pop(name, None)
+
+    def run(
+        self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False
+    ) -> list[Any]:
+        """Run jobs and return what they answer, in order.
+
+        Parameters
+        ----------
+        name : str
+            On the dashboard.
+        function : callable
+            Pure: it may run several times, at several places at once.
+        jobs : list of Job
+        keep : bool, default=False
+            Leave answers with the workers and return futures.
+
+        Raises
+        ------
+        ClusterError
+            If a job cannot be done: see its subclasses.
+        Exception
+            Whatever the function raises that is no trouble of the worker or its files.
+        """
+        self._n_rounds += 1
+        round_ = _Round(self, f"nmfscale-{name}", function, jobs, keep)
+        try:
+            return round_.answers()
+        finally:
+            round_.clear()
+
+    def reduce(
+        self, name: str, function: Callable[..., Any], jobs: list[Job],
+        combine: Callable[..., Any], fan_in: int,
+    ) -> Any:  # fmt: skip
+        """Run jobs and combine their answers, neighbours first, in a fixed tree on the workers."""
+        for attempt in range(self.patience.attempts):
+            try:
+                level = self.run(name, function, jobs, keep=True)
+                while True:
+                    last = len(level) <= fan_in
+                    together = [
+                        Job(f"{name} {i}", tuple(level[i : i + fan_in]), i)
+                        for i in range(0, len(level), fan_in)
+                    ]
+                    level = self.run(f"{name}-tree", combine, together, keep=not last)
+                    if last:
+                        return level[0]
+            except BlockFailedError as error:
+                # answers that the tree needs may have gone with their workers
+                again = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
+                if not again or attempt == self.patience.attempts - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    @property
+    def round_name(self) -> str:
+        """Name of the present round."""
+        return f"{self.run_name}-{self._n_rounds}"
+
+
+@dataclass
+class _Flight:
+    """A job that is out: one of perhaps several copies."""
+
+    number: int
+    future: Any
+    since: float = field(default_factory=time.monotonic)
+
+
+class _Round:
+    """Jobs that are out, and what came back."""
+
+    def __init__(self, crew: Crew, name: str, function: Any, jobs: list[Job], keep: bool):
+        self.crew, self.name, self.function, self.jobs, self.keep = crew, name, function, jobs, keep
+        self.landed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.flights: dict[str, _Flight] = {}
+        self.answered: dict[int, Any] = {}
+        self.failures = dict.fromkeys(range(len(jobs)), 0)
+        self.sends = [set(job.sends) for job in jobs]
+        # jobs whose worker died: innocent ones too, so that each is tried alone
+        self.suspects: deque[int] = deque()
+        self.last_answer = self.last_copy = time.monotonic()
+        self.n_submitted = 0
+
+    def answers(self) -> list[Any]:
+        """Submit everything and wait for all answers."""
+        self.homes = self.crew.homes(job.home for job in self.jobs)
+        for number in range(len(self.jobs)):
+            self.submit(number)
+        while len(self.answered) < len(self.jobs):
+            if not self.flights:
+                self.submit(self.suspects.popleft())
+            try:
+                key = self.landed.get(timeout=_PULSE)
+            except queue.Empty:
+                self.watch()
+            else:
+                self.land(key)
+        return [self.answered[number] for number in range(len(self.jobs))]
+
+    def submit(self, number: int, avoid: str | None = None) -> None:
+        """Send a job out, once more if it is out already."""
+        job, workers = self.jobs[number], self.crew.workers()
+        home = self.homes[job.home]
+        places = [home] if home in workers and home != avoid else []
+        places = places or [worker for worker in workers if worker != avoid] or list(workers)
+        given = {name: self.crew.sent(name) for name in self.sends[number]}
+        plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
+        self.n_submitted += 1
+        future = self.crew.client.submit(
+            perform, self.function, job.args, None if plain else given, pure=False,
+            key=f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}",
+            workers=places or None, allow_other_workers=not self.crew.unfit,
+        )  # fmt: skip
+        self.flights[future.key] = _Flight(number, future)
+        future.add_done_callback(lambda done: self.landed.put(done.key))
+
+    def land(self, key: str) -> None:
+        """Take an answer, or what came in its place."""
+        flight = self.flights.pop(key, None)
+        if flight is None:
+            return
+        number, future = flight.number, flight.future
+        self.last_answer = time.monotonic()
+        if number in self.answered:
+            return
+        try:
+            if future.status == "finished":
+                self.take(number, future)
+            elif future.status == "error":
+                self.fail(number, future.exception(timeout=_RPC_TIMEOUT))
+            else:
+                future.result(timeout=_RPC_TIMEOUT)
+        except (CancelledError, LoopCancelledError, TimeoutError, OSError) as error:
+            if getattr(error, "reason", "") == "scheduler-connection-lost":
+                raise self.crew.lost("its connection broke") from error
+            self.fail(number, error)
+
+    def take(self, number: int, future: Any) -> None:
+        """Keep an answer, and cancel other copies of the job."""
+        job = self.jobs[number]
+        if self.keep:
+            self.answered[number] = future
+        else:
+            answer = future.result(timeout=max(_RPC_TIMEOUT, self.crew.patience.task))
+            self.crew.seconds[self.name].append(answer.seconds)
+            self.crew.settle(job.home, answer.worker)
+            self.crew.behind.discard(answer.worker)
+            self.answered[number] = answer.value
+        copies = [f.future for f in self.flights.values() if f.number == number]
+        if copies:
+            self.crew.client.cancel(copies, force=True)
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Try again what may go better next time; give up the rest."""
+        worker = getattr(error, "worker", None)
+        if isinstance(error, MissingArraysError):
+            if error.args[0] not in self.sends[number]:
+                self.sends[number].add(error.args[0])
+                self.submit(number)
+                return
+        elif isinstance(error, UnfitWorkerError) and worker:
+            warnings.warn(f"worker {worker} is left out: {error}", stacklevel=2)
+            self.crew.unfit.add(worker)
+            self.crew.wait_for_workers()
+            self.submit(number, avoid=worker)
+            return
+        self.failures[number] += 1
+        kind = type(error).__name__
+        passing = isinstance(error, (OSError, MemoryError, CancelledError, LoopCancelledError))
+        if not passing and kind not in ("KilledWorker", "NoValidWorkerError", "MissingArraysError"):
+            raise error
+        if self.failures[number] >= self.crew.patience.attempts:
+            raise BlockFailedError(
+                f"{self.jobs[number].label} failed {self.failures[number]} times, the last time "
+                f"with {kind}: {error}. {self.crew.remedy}".strip()
+            ) from error
+        if kind == "KilledWorker":
+            self.suspects.append(number)
+        elif not any(flight.number == number for flight in self.flights.values()):
+            self.submit(number, avoid=worker)
+
+    def watch(self) -> None:
+        """Nothing has come back for a while: look after what is out."""
+        now, patience = time.monotonic(), self.crew.patience
+        quiet = now - self.last_answer
+        if quiet < min(patience.late, 1.0):
+            return
+        if not self.crew.workers():
+            self.crew.wait_for_workers()
+            self.last_answer = time.monotonic()
+            return
+        known = self.crew.seconds[self.name]
+        usual = statistics.median(known) if known else None
+        if quiet > max(patience.task, 5 * (usual or 0.0)):
+            self.give_up(quiet)
+        elif (
+            usual is not None
+            and min(quiet, now - self.last_copy) > max(patience.late, 2 * usual)
+            and not self.suspects
+        ):
+            self.copy()
+
+    def copy(self) -> None:
+        """Start what is out once more at other workers: the first answer counts."""
+        self.last_copy = time.monotonic()
+        busy = self.crew.busy()
+        out: dict[int, list[str]] = defaultdict(list)
+        for key, flight in self.flights.items():
+            out[flight.number].append(key)
+        alone = {number: busy.get(keys[0]) for number, keys in out.items() if len(keys) == 1}
+        self.crew.behind.update(worker for worker in alone.values() if worker is not None)
+        self.homes = self.crew.homes(job.home for job in self.jobs)
+        for number, worker in alone.items():
+            self.submit(number, avoid=worker)
+
+    def give_up(self, quiet: float) -> None:
+        """Count what is out as failed."""
+        self.last_answer = self.last_copy = time.monotonic()
+        flights, self.flights = list(self.flights.values()), {}
+        self.crew.client.cancel([flight.future for flight in flights], force=True)
+        error = TimeoutError(f"no answer in {quiet:.0f} s")
+        for number in sorted({flight.number for flight in flights} - set(self.answered)):
+            self.fail(number, error)
+
+    def clear(self) -> None:
+        """Cancel what is still out."""
+        futures = [flight.future for flight in self.flights.values()]
+        self.flights = {}
+        if futures and self.crew.client.status == "running":
+            self.crew.client.cancel(futures, force=True)

@@ -1,0 +1,347 @@
+"""A fit whose rows are spread over the workers of a Dask cluster.
+
+`RemoteRows` offers what `LocalRows` does.  Loadings are points made of saved files (see
+`nmfscale.solve.tasks`), so that every task can be done again anywhere; the driver holds F.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.store import StoredCounts
+from ..data.workers import Crew, Job
+from ..kernels import rows as kernels
+from .factor import Array, Factor, Held, Report, aligned_empty
+from .tasks import (
+    Ahead,
+    Arrays,
+    Changed,
+    Group,
+    Move,
+    Moved,
+    Plain,
+    Point,
+    Ref,
+    Setting,
+    Summed,
+    add_branches,
+    counts_name,
+    file_name,
+    load_arrays,
+    move_rows,
+    numbered,
+    save_arrays,
+    save_point,
+    sum_columns,
+    sum_rows,
+)
+from .updates import factor_in_lanes, per_lane
+from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
+
+# Branches of the tree that are tasks, at most.
+MOST_GROUPS = 1024
+# Factors that were sent lately: loadings and curvature are made again from them.
+_RECENT_FACTORS = 16
+
+
+@dataclass(eq=False)
+class RemotePoint:
+    """Where loadings are: a point for each group of blocks."""
+
+    parts: list[Point]
+
+
+@dataclass(eq=False)
+class RemoteFactor:
+    """The loadings as a fit knows a factor."""
+
+    n_rows: int
+    n_components: int
+    values: RemotePoint
+    plain: Callable[[], Array]
+
+    def room(self) -> RemotePoint:
+        """Return another name for the present point."""
+        return RemotePoint(list(self.values.parts))
+
+
+class RemoteRows:
+    """The rows of L with their counts, worked on by a crew.
+
+    Parameters
+    ----------
+    counts : StoredCounts of shape (n, m)
+    L : ndarray (n, K)
+        Start, positive.
+    dtype : float32 or float64
+    held : Held
+    crew : Crew
+        Which fetches what it sends by `fetch`.
+    setting : Setting
+    folder : Path
+        Of the driver, for all files of the fit.
+    save_every : int, default=1
+        Visits of the rows from one whose loadings are saved to the next.
+    """
+
+    one_block = False
+
+    def __init__(
+        self, counts: StoredCounts, L: Array, dtype: Any, held: Held, crew: Crew,
+        setting: Setting, folder: Path, save_every: int = 1,
+    ):  # fmt: skip
+        self.layout, self.crew, self.setting, self.folder = counts.layout(), crew, setting, folder
+        self.dtype, self.save_every, self.bytes_read = np.dtype(dtype), save_every, 0
+        order = self.layout.row_order
+        weights = None if held.weights is None else per_lane(held.weights, order)
+        whole = factor_in_lanes(L, order, dtype, held=held.samples, prior=held.prior_loadings)
+        self.all = Rows(whole, per_lane(counts.row_totals, order), weights)
+        self.groups = [
+            self._group(number, blocks)
+            for number, blocks in enumerate(branches(len(self.layout.blocks), MOST_GROUPS))
+        ]
+        self._n_points = self._n_moves = 0
+        self.factor = RemoteFactor(
+            whole.n_rows, whole.n_components, RemotePoint(self._saved(whole.values)), self.plain
+        )
+        self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
+        self._keepers: list[Move | Ref] = []
+        self._factors: deque[str] = deque()
+        self._pending: tuple[Array, Report] | None = None
+        self._seen = 0.0, 0.0
+
+    def _group(self, number: int, blocks: range) -> Group:
+        """Save what is known of a group's rows besides their counts and loadings."""
+        stored, arrays = tuple(self.layout.blocks[i] for i in blocks), Arrays()
+        whole = self.all.factor
+        for i, block in enumerate(stored):
+            here = slice(block.first, block.last)
+            known = {
+                "totals": self.all.totals, "weights": self.all.weights, "held": whole.held,
+                "pseudo": whole.pseudo, "rate": whole.rate,
+            }  # fmt: skip
+            arrays |= {f"{n}_{i}": array[here] for n, array in known.items() if array is not None}
+        return Group(number, stored, self._write(f"about-{number:06d}.npz", arrays))
+
+    def _write(self, name: str, arrays: Arrays) -> Ref:
+        save_arrays(self.folder / name, arrays)
+        return Ref(name, str(self.folder / name))
+
+    def _saved(self, values: Array) -> list[Point]:
+        """Save loadings in lane order and return where they are."""
+        self._n_points += 1
+        parts: list[Point] = []
+        for group in self.groups:
+            arrays = numbered([values[block.first : block.last] for block in group.blocks])
+            ref = self._write(file_name(f"point-{self._n_points}", group), arrays)
+            parts.append(self._plain(ref))
+        return parts
+
+    def _plain(self, ref: Ref) -> Plain:
+        """Return a saved point, whose file goes when nothing is made of it any more."""
+        point = Plain(ref, None)
+        weakref.finalize(point, _remove, ref.path)
+        return point
+
+    def _publish(self, F: Array) -> Ref:
+        """Save F under a name that says what is in it."""
+        name = f"F-{hashlib.blake2b(F.data, digest_size=16).hexdigest()}.npz"
+        if name not in self._factors:
+            self._write(name, {"F": F})
+            self._factors.append(name)
+            while len(self._factors) > _RECENT_FACTORS + self.save_every:
+                old = self._factors.popleft()
+                self.crew.forget([old])
+                _remove(str(self.folder / old))
+        return Ref(name, str(self.folder / name))
+
+    def _jobs(self, which: str, refs: list[Ref], *args: Any) -> list[Job]:
+        """Return a job for each group; each of `args` is for all, or a list with one for each."""
+        jobs = []
+        for i, group in enumerate(self.groups):
+            sends: list[str] = []
+            if self.setting.store is None and which:
+                sends += [counts_name(block, which) for block in group.blocks]
+            if self.setting.folder is None:
+                sends += [ref.name for ref in refs]
+            own = tuple(arg[i] if isinstance(arg, list) else arg for arg in args)
+            label = f"rows {group.blocks[0].start}:{group.blocks[-1].stop} of {self.layout.path}"
+            jobs.append(Job(label, (self.setting, group, *own), group.number, tuple(sends)))
+            if which:
+                self.bytes_read += sum(block.nbytes(which) for block in group.blocks)
+        return jobs
+
+    def fetch(self, name: str) -> Any:
+        """Return what a crew sends under a name."""
+        if name.startswith("counts-"):
+            _, number, which = name.split("-")
+            return self.layout.file.read(self.layout.blocks[int(number)], which)
+        return load_arrays(str(self.folder / name))
+
+    def move(self, visit: RowVisit, out: RemotePoint) -> RowReport:
+        """Move all rows into `out`."""
+        ref = self._publish(visit.design)
+        sent, name = replace(visit, design=ref), f"move-{self._n_moves}"
+        kept: list[Any] = [None] * len(self.groups)
+        if visit.curvature == kernels.KEPT:
+            kept = self._keepers
+        moves = [
+            Move(name, sent, start, keeper)
+            for start, keeper in zip(self.factor.values.parts, kept, strict=True)
+        ]
+        save = self._n_moves % self.save_every == 0
+        self._n_moves += 1
+        found: list[Moved] = self.crew.run(
+            "rows", move_rows, self._jobs("rows", [ref], moves, save)
+        )
+        if visit.curvature == kernels.KEEP:
+            self._keepers = list(moves)
+        out.parts = [
+            self._plain(self._ref(name, group, moved.saved)) if save else Plain(None, move)
+            for group, move, moved in zip(self.groups, moves, found, strict=True)
+        ]
+        self._seen = (
+            float(np.sum([size for moved in found for size in moved.log_sizes])),
+            float(np.sum([prior for moved in found for prior in moved.log_priors])),
+        )
+        return RowReport.of_all([report for moved in found for report in moved.reports])
+
+    def _ref(self, name: str, group: Group, saved: Any) -> Ref:
+        """Where a worker saved arrays; or save what it handed back."""
+        return saved if isinstance(saved, Ref) else self._write(file_name(name, group), saved)
+
+    def go_on(
+        self, now: RemotePoint, before: RemotePoint, momentum: float, report: Report,
+        out: RemotePoint,
+    ) -> Arrival:  # fmt: skip
+        """Go on from `now`: where to is found, and the sums filled in, when columns are summed."""
+        self._n_points += 1
+        out.parts = [
+            Ahead(f"ahead-{self._n_points}", here, old, momentum)
+            for here, old in zip(now.parts, before.parts, strict=True)
+        ]
+        self.factor.values = out
+        arrival = Arrival(np.zeros(kernels.row_stride(self.factor.n_components)), 0.0, 0.0)
+        self._pending = arrival.sums, report
+        return arrival
+
+    def sums(self, visit: ColumnVisit) -> list[Array]:
+        """Sum the columns over all blocks."""
+        ref = self._publish(visit.start)
+        jobs = self._jobs("columns", [ref], self.factor.values.parts, replace(visit, start=ref))
+        found: Summed = self.crew.reduce("sums", sum_columns, jobs, add_branches, FAN_IN)
+        if self._pending is not None:
+            total, report = self._pending
+            arrival = Arrival.of_all(found.arrivals)
+            total[:] = arrival.sums
+            arrival.note(report, self.factor.n_rows, self.factor.n_components)
+            self._pending = None
+        return found.sums
+
+    def column_sums(self) -> Array:
+        """Return the sums over rows."""
+        self._pending = None
+        jobs = self._jobs("", [], self.factor.values.parts)
+        found = self.crew.run("totals", sum_rows, jobs)
+        return np.sum([each for group in found for each in group], axis=0)
+
+    def log_sizes(self, total_F: Array) -> float:
+        """Sum of t_i log s_i where the last visit of the rows began."""
+        return self._seen[0]
+
+    def log_prior(self) -> float:
+        """Sum of the logarithms of the loadings' prior where the last visit of the rows began."""
+        return self._seen[1]
+
+    def put(self, out: RemotePoint, values: RemotePoint | Array) -> None:
+        """Let a point be the same as another."""
+        out.parts = list(values.parts if isinstance(values, RemotePoint) else self._saved(values))
+
+    def cast(self, values: RemotePoint, dtype: Any = None, zeros: bool = False) -> RemotePoint:
+        """Return a point in the type of the rows."""
+        self._n_points += 1
+        name = f"changed-{self._n_points}"
+        dtype = str(dtype or self.dtype)
+        return RemotePoint([Changed(name, part, dtype, zeros) for part in values.parts])
+
+    def as_type(self, dtype: Any) -> RemoteRows:
+        """Return the same rows in another type."""
+        self.dtype = np.dtype(dtype)
+        self.factor = replace(self.factor, values=self.cast(self.factor.values))
+        return self
+
+    def restore_zeros(self) -> None:
+        """Set what is at the floor to zero."""
+        self.factor.values = self.cast(self.factor.values, zeros=True)
+
+    def array(self, values: RemotePoint) -> Array:
+        """Return a point as one array in lane order."""
+        found = self._read(values.parts)
+        shape = len(self.layout.row_order), kernels.row_stride(self.factor.n_components)
+        out: Array | None = None
+        for group, arrays in zip(self.groups, found, strict=True):
+            for i, block in enumerate(group.blocks):
+                values_here = arrays[f"L_{i}"]
+                if out is None:
+                    out = aligned_empty(shape, values_here.dtype)
+                out[block.first : block.last] = values_here
+        assert out is not None
+        return out
+
+    def _read(self, parts: list[Any]) -> Any:
+        """Arrays of every group: from their files, or made by workers for this purpose."""
+        made = [i for i, p in enumerate(parts) if not (isinstance(p, Plain) and p.saved)]
+        refs = {i: p.saved for i, p in enumerate(parts) if i not in made}
+        if made:
+            self._n_points += 1
+            name = f"point-{self._n_points}"
+            jobs = self._jobs("", [], name, parts)
+            found = self.crew.run("save", save_point, [jobs[i] for i in made])
+            refs |= {
+                i: self._ref(name, self.groups[i], each)
+                for i, each in zip(made, found, strict=True)
+            }
+        for i in range(len(parts)):
+            yield load_arrays(refs[i].path)
+            if i in made:
+                _remove(refs[i].path)
+
+    def plain(self) -> Array:
+        """Return the loadings in the order of the user's rows, (n, K)."""
+        values = self.array(self.factor.values)
+        order, K = self.layout.row_order, self.factor.n_components
+        return Factor(order, self.factor.n_rows, K, values).plain()
+
+    def state(self) -> Arrays:
+        """Arrays from which `restore` makes the same rows, here or elsewhere."""
+        out = {"L": self.array(self.factor.values)}
+        if self._keepers:
+            for group, arrays in zip(self.groups, self._read(self._keepers), strict=True):
+                for i, block in enumerate(group.blocks):
+                    out[f"kept_L_{block.number:06d}"] = arrays[f"L_{i}"]
+        return out
+
+    def restore(self, arrays: Arrays) -> None:
+        """Stand where the state was taken."""
+        self.factor.values.parts = self._saved(arrays["L"])
+        self._keepers = []
+        if any(name.startswith("kept_L_") for name in arrays):
+            for group in self.groups:
+                kept = [arrays[f"kept_L_{block.number:06d}"] for block in group.blocks]
+                self._keepers.append(self._write(file_name("kept", group), numbered(kept)))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

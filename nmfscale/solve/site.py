@@ -1,0 +1,228 @@
+"""Where a fit on a cluster takes place: a folder for its files, and what its workers can do."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..data.block_file import mark_of
+from ..data.store import StoredCounts
+from ..data.whole_file import package_version
+from ..data.workers import Crew, NoWorkersError, Patience, worker_memory
+from ..kernels import rows as kernels
+from .cluster import RemoteRows
+from .factor import Array, Held
+from .memory import MemoryLimitError, readable
+from .tasks import Setting, take_level
+from .threads import available_processors, resolve_threads
+from .visits import FAN_IN
+
+# Of what a worker may hold, so much is used: Dask slows it down beyond.
+_SHARE = 0.6
+# Python and its libraries.
+_WORKER_BYTES = 250 << 20
+# Recent points that a worker need not read again, as a share of its memory or where it has none.
+_REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
+# A dataset of loadings larger than this is not saved at every visit.
+_SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
+
+
+class Sight(NamedTuple):
+    """What a worker says of itself."""
+
+    version: str
+    levels: list[str]
+    host: str
+    processors: int
+    memory: int | None
+    sees_store: bool
+    sees_folder: bool
+
+
+def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
+    """Say on a worker what it is and whether it sees the files of the fit."""
+    return Sight(
+        package_version(), kernels.available_levels(), socket.gethostname(),
+        available_processors(), worker_memory(), _mark(store) == mark, _text(probe) == token,
+    )  # fmt: skip
+
+
+def _mark(path: str) -> tuple[int, ...] | None:
+    try:
+        return mark_of(Path(path).stat())
+    except OSError:
+        return None
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+class Site:
+    """A crew, what its tasks have in common, and the folder of the driver."""
+
+    def __init__(self, crew: Crew, setting: Setting, folder: Path, save_every: int):
+        self.crew, self.setting, self.folder, self.save_every = crew, setting, folder, save_every
+
+    def rows(self, counts: Any, L: Array, dtype: Any, held: Held) -> RemoteRows:
+        """Return the rows of a fit."""
+        rows = RemoteRows(
+            counts, L, dtype, held, self.crew, self.setting, self.folder, self.save_every
+        )
+        self.crew.fetch = rows.fetch
+        return rows
+
+
+@contextmanager
+def open_site(
+    client: Any, counts: StoredCounts, n_components: int, *, n_threads: int | None = None,
+    folder: str | None = None, level: str | None = None, patience: Patience | None = None,
+    save_every: int | None = None, remedy: str = "", verbose: int = 0,
+) -> Iterator[Site]:  # fmt: skip
+    """Look at the workers of a client and make a place for the files of a fit.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    counts : StoredCounts
+    n_components : int
+    n_threads : int, optional
+        Kernel threads of a task; by default the processors of a host by the tasks that its workers
+        do at a time.
+    folder : str, optional
+        Where files are kept meanwhile; workers that see it read and write there. By default the
+        system's temporary folder.
+    level : {"baseline", "avx2"}, optional
+        Instruction set; by default the lowest that the driver and all workers have.
+    patience : Patience, optional
+    save_every : int, optional
+        Visits of the rows from one whose loadings are saved to the next.
+    remedy : str, default=""
+        For messages: how to take up the fit again.
+    verbose : int, default=0
+
+    Yields
+    ------
+    Site
+
+    Raises
+    ------
+    ClusterError
+        If there are no workers, or none that can do it.
+    MemoryLimitError
+        If workers have too little memory.
+    """
+    place = Path(tempfile.mkdtemp(prefix=".nmfscale-run-", dir=folder))
+    before = kernels.level()
+    try:
+        crew = Crew(client, str, patience, remedy)
+        sights = _survey(crew, counts, place)
+        layout = counts.layout()
+        have = [kernels.available_levels(), *(sight.levels for sight in sights.values())]
+        if level is None:
+            level = "baseline" if min(map(len, have)) == 1 else "avx2"
+        take_level(level)
+        loadings = counts.shape[0] * kernels.row_stride(n_components) * 8
+        if save_every is None:
+            save_every = 1 if loadings <= _SAVE_ALWAYS else _SAVE_EVERY
+        limits = [sight.memory for sight in sights.values() if sight.memory]
+        setting = Setting(
+            crew.run_name,
+            package_version(),
+            (str(layout.path), str(layout.count_dtype), layout.file.mark)
+            if all(sight.sees_store for sight in sights.values())
+            else None,
+            str(place) if all(sight.sees_folder for sight in sights.values()) else None,
+            n_components,
+            _threads(crew, sights, n_threads),
+            level,
+            int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
+        )
+        _check_memory(crew, sights, setting, layout)
+        if verbose:
+            print(_summary(sights, setting), file=sys.stderr)
+        yield Site(crew, setting, place, save_every)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        kernels.use_level(before)
+
+
+def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
+    """Ask all workers what they can do; those that cannot take part are left out."""
+    token = secrets.token_hex(16)
+    (place / "probe").write_text(token)
+    file = counts.layout().file
+    found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+    sights, reasons = {}, []
+    for worker, sight in found.items():
+        if isinstance(sight, Sight) and sight.version == package_version():
+            sights[worker] = sight
+            continue
+        why = f"{type(sight).__name__}: {sight}"
+        if isinstance(sight, Sight):
+            why = f"it has nmfscale {sight.version}, and this is {package_version()}"
+        reasons.append(f"{worker}: {why}")
+        # one that only did not answer in time may do so later
+        if not isinstance(sight, TimeoutError):
+            crew.unfit.add(worker)
+    if not sights:
+        raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
+    for reason in reasons:
+        warnings.warn(f"a worker is left out: {reason}", stacklevel=4)
+    return sights
+
+
+def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
+    """Kernel threads of a task, so that a host has as many as it has processors."""
+    if asked is not None:
+        return resolve_threads(asked)
+    tasks: Counter[str] = Counter()
+    for worker, n_tasks in crew.workers().items():
+        if worker in sights:
+            tasks[sights[worker].host] += n_tasks
+    return min(max(1, s.processors // tasks[s.host]) for s in sights.values() if tasks[s.host])
+
+
+def _check_memory(crew: Crew, sights: dict[str, Sight], setting: Setting, layout: Any) -> None:
+    """Refuse what workers cannot hold, before any work starts."""
+    largest = layout.buffer_bytes // 2
+    K, stride = setting.n_components, kernels.row_stride(setting.n_components)
+    lanes = max(block.last - block.first for block in layout.blocks)
+    columns = -(-layout.shape[1] // 16) * 16
+    sums = columns * 8 * max(kernels.statistics_size(K, kernels.SUM_FULL) if K < 17 else 0, 2 * K)
+    per_task = largest + 4 * lanes * stride * 8 + (1 + FAN_IN) * sums + 3 * columns * stride * 8
+    slots = crew.workers()
+    for worker, sight in sights.items():
+        if sight.memory is None:
+            continue
+        need = _WORKER_BYTES + slots.get(worker, 1) * per_task + setting.memory
+        if setting.store is None:
+            need += layout.nbytes // len(sights)
+        if need > _SHARE * sight.memory:
+            raise MemoryLimitError(
+                f"worker {worker} may hold {readable(sight.memory)}, and the fit needs workers of "
+                f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with more "
+                "memory or fewer threads, or fit fewer components."
+            )
+
+
+def _summary(sights: dict[str, Sight], setting: Setting) -> str:
+    hosts = len({sight.host for sight in sights.values()})
+    counts = "read from the store" if setting.store else "sent by this process"
+    loadings = "in files" if setting.folder else "sent back and forth"
+    return (
+        f"{len(sights)} workers on {hosts} hosts, {setting.n_threads} threads each, "
+        f"{setting.level}: counts {counts}, loadings {loadings}"
+    )
