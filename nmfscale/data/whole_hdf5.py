@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +15,19 @@ from .whole_file import whole_file
 
 @contextmanager
 def whole_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Give an HDF5 file to write that appears whole or not at all, and a check of the disk.
+    """Give an HDF5 file to write that appears whole or not at all, and a check for long work.
 
-    A disk that is full is an OSError that says so, at the end or when the check is called.
+    A disk that is full is an OSError that says so, and Ctrl-C is heard, when the check is called
+    and at the end.
     """
     import h5py
 
     with whole_file(target) as part, open(part, "xb", opener=_for_both) as raw:
         disk = _Disk(raw.fileno(), target)
-        try:
+        with disk:
             # this version of HDF5 has checksums of all but the arrays and text of any length
             with h5py.File(disk, "w", libver=("v110", "v110")) as file:
                 yield file, disk.check
-        finally:
-            disk.check()
 
 
 def _for_both(path: str, flags: int) -> int:
@@ -36,15 +37,33 @@ def _for_both(path: str, flags: int) -> int:
 class _Disk:
     """A file that takes all that HDF5 writes and remembers the first failure.
 
-    HDF5 does not survive one: it hides it, cannot close the file, or crashes when Python ends.
+    HDF5 does not survive one, a KeyboardInterrupt neither: it hides it, cannot close the file, or
+    crashes when Python ends.
     """
 
     def __init__(self, file: int, target: Path):
         self._file, self._target, self._at = file, target, 0
         self._failure: OSError | None = None
+        self._handler: Any = None
+        self._pressed: list[Any] = []
+
+    def __enter__(self) -> _Disk:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                signal.signal(signal.SIGINT, lambda *pressed: self._pressed.append(pressed))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        self.check()
 
     def check(self) -> None:
-        """Raise what went wrong so far."""
+        """Raise what went wrong so far, and let a Ctrl-C have its effect."""
+        while self._pressed:
+            self._handler(*self._pressed.pop())
         if self._failure is not None:
             number, why = self._failure.errno, self._failure.strerror
             raise OSError(number, why, str(self._target)) from self._failure
