@@ -18,8 +18,8 @@ from scipy.sparse import csr_array, load_npz
 from scipy.special import gammaln
 
 import nmfscale
-from nmfscale.solve.fit import project_rows
 from nmfscale.solve.initialize import initialize
+from nmfscale.solve.projection import project_rows
 from nmfscale.solve.topic_score import hunt_vertices
 
 DATA = {"neurips": 10, "pbmc_facs": 6}

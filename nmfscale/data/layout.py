@@ -23,7 +23,7 @@ BLOCK_NONZEROS = 1 << 23
 # the likelihood and its derivatives, which are linear in the counts, this makes no difference.
 MOST_SPLIT = 1 / 16
 # Bytes a nonzero count of both orders, about, and of all that a visit has at hand.
-_SLICE_BYTES, _BUFFER_BYTES = 7, 40
+SLICE_BYTES, _BUFFER_BYTES = 7, 40
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class Layout:
     def nbytes(self) -> int:
         """Memory of the sliced counts in bytes, about, where they are yet to be made."""
         if not self.kept:
-            return _SLICE_BYTES * self._nnz
+            return SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
 
 

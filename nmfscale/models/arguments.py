@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,13 +52,23 @@ def gamma_prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, A
     alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
     arrays = []
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
-        array = np.broadcast_to(np.asarray(value, dtype=np.float64), shape)
+        array = np.asarray(value, dtype=np.float64)
         if not np.isfinite(array).all() or (array < least).any():
             raise ValueError(
                 f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
             )
         arrays.append(array)
-    return arrays[0] - 1, arrays[1]
+    return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1], shape)
+
+
+def npy_target(out: str | os.PathLike[str]) -> Path:
+    """Return where an array can be written, known before any work is done."""
+    target = Path(os.path.realpath(out))
+    if target.suffix.lower() != ".npy" or target.is_dir():
+        raise ValueError(f"out={str(out)!r}: the name of a file that ends in .npy is needed.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: the folder {target.parent} does not exist.")
+    return target
 
 
 def what_is_held(

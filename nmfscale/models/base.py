@@ -1,4 +1,4 @@
-"""What every estimator of factors shares: parameters, fit, transform, score."""
+"""What every estimator of factors shares: its parameters, and how it is fitted."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ import os
 import sys
 import warnings
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
-from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
 
-from ..data.counts import as_counts
 from ..data.table import CountTable
 from ..solve.checkpoint import Checkpoint, checkpoints_for
 from ..solve.factor import Held
-from ..solve.fit import SOLVERS, FitResult, fit_factors, log_mu_sum, project_rows
+from ..solve.fit import SOLVERS, FitResult, fit_factors
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.memory import plan_fit
 from ..solve.monitor import Monitor
+from ..solve.projection import project_rows
 from ..solve.threads import resolve_threads
 from .arguments import checked_vector, what_is_held
+from .rows import RowsTransformer
 
 Array = NDArray[Any]
 
 
-class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class CountFactorization(RowsTransformer, BaseEstimator):
     """Base of the estimators that fit counts by a product of two non-negative factors."""
-
-    feature_names_in_: Array
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -221,89 +219,6 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         return self.fit(X, y, **fit_params).transform(X)
 
-    def transform(self, X: Any) -> Array:
-        """Return the loadings of samples, old or new, with the factors held.
-
-        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
-        not depend on the other samples.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-            Loadings.
-        """
-        check_is_fitted(self)
-        counts = self._counts(X, reset=False)
-        return self._loadings_of(counts)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-probability of a count under the model, loadings fitted to `X`.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        float
-            ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
-            multinomial log-likelihood without its combinatorial constant, per count. Higher is
-            better; 0 if there are no counts.
-        """
-        check_is_fitted(self)
-        counts = self._counts(X, reset=False)
-        if counts.total == 0:
-            return 0.0
-        L, F = self._loadings_of(counts), self.components_.T
-        sizes = np.maximum(np.asarray(L @ F.sum(axis=0), np.float64), 1e-30)
-        log_mu = log_mu_sum(counts, L, F, n_threads=resolve_threads(self.n_threads))
-        return float((log_mu - counts.row_totals @ np.log(sizes)) / counts.total)
-
-    def perplexity(self, X: Any) -> float:
-        """Return ``exp(-score(X))``, the perplexity of a count; lower is better.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        float
-            At least 1.
-        """
-        return float(np.exp(-self.score(X)))
-
-    def inverse_transform(self, X: ArrayLike) -> Array:
-        """Return the expected counts of loadings, ``X @ components_``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components)
-            Loadings.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features)
-            Dense.
-        """
-        check_is_fitted(self)
-        loadings = np.asarray(X)
-        if loadings.ndim != 2 or loadings.shape[1] != self.components_.shape[0]:
-            raise ValueError(
-                f"X has shape {loadings.shape}; "
-                f"loadings need (n_samples, {self.components_.shape[0]})."
-            )
-        return loadings @ self.components_
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
 
@@ -316,15 +231,6 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         save_model(self, path)
 
-    @property
-    def n_components_(self) -> int:
-        """Number of components."""
-        return int(self.components_.shape[0])
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_
-
     def __sklearn_tags__(self) -> Any:
         """Say what scikit-learn may assume: sparse and non-negative input, its type kept."""
         tags = super().__sklearn_tags__()
@@ -333,12 +239,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
-    # What a model makes of a fit of X by L F^T, and back.
-
     def _keep(self, result: FitResult, counts: CountTable) -> None:
-        raise NotImplementedError
-
-    def _loadings_of(self, counts: CountTable) -> Array:
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
@@ -347,39 +248,6 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self.get_params(deep=False),
             caller_name=type(self).__name__,
         )
-
-    def _counts(self, X: Any, *, reset: bool) -> CountTable:
-        counts = as_counts(
-            X,
-            integer=cast(Any, self.integer),
-            whom=type(self).__name__,
-            in_memory=self.memory_limit is None,
-        )
-        names = counts.feature_names
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        else:
-            _check_n_features(self, counts, reset=reset)
-            self._check_names(names, reset)
-        if reset:
-            self.sample_names_ = counts.sample_names
-        return counts
-
-    def _check_names(self, names: Any, reset: bool) -> None:
-        """Keep names of counts that are no table, or compare them where both sides have them."""
-        if reset:
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
-        elif names is not None and hasattr(self, "feature_names_in_"):
-            differ = np.flatnonzero(np.asarray(names, dtype=object) != self.feature_names_in_)
-            if differ.size:
-                at = int(differ[0])
-                raise ValueError(
-                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
-                    "where the model was fitted: bring the features into the order of the fit."
-                )
 
     def _dtype(self, counts: CountTable) -> np.dtype[Any]:
         if self.dtype is None:
@@ -393,6 +261,7 @@ class CountFactorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Decide what stays in memory, and where loadings are kept if they do not."""
         if self.memory_limit is None and not counts.from_file:
             return None
+        counts.layout(resolve_threads(self.n_threads))  # the first to ask decides on the threads
         plan = plan_fit(counts, self.n_components, dtype, self.memory_limit)
         if counts.from_file and plan.keep:
             counts.layout().keep()

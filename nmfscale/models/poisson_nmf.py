@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.table import CountTable
-from ..solve.fit import FitResult, project_rows
-from ..solve.threads import resolve_threads
-from .arguments import gamma_prior
+from ..solve.fit import FitResult
 from .base import CountFactorization
 
 
@@ -61,9 +59,10 @@ class PoissonNMF(CountFactorization):
     n_threads : int, default=None
         Threads; None uses the processors this process may use. The result does not depend on it.
     memory_limit : float or str, default=None
-        Bytes that the process may hold, such as ``"2GB"``, for counts in a packed store: what does
-        not fit is read in every iteration, and loadings that do not fit are kept on disk. A fit
-        that cannot fit is refused. None stands for the memory that is free.
+        Bytes that the process may hold, such as ``"2GB"``. Counts in a file then stay there: what
+        does not fit is read in every iteration, and loadings that do not fit are kept on disk.
+        What cannot fit is refused, by ``transform`` and ``score`` as well. None stands for the
+        memory that is free.
     random_state : int, RandomState instance or None, default=None
         Seed of the start.
     verbose : int, default=0
@@ -126,12 +125,5 @@ class PoissonNMF(CountFactorization):
         self.interrupted_ = result.interrupted
         self.n_iter_ = len(result.history)
 
-    def _loadings_of(self, counts: CountTable) -> NDArray[Any]:
-        shape = (counts.shape[0], self.n_components_)
-        return project_rows(
-            counts,
-            self.components_.T,
-            dtype=self.components_.dtype,
-            n_threads=resolve_threads(self.n_threads),
-            prior=gamma_prior(self.prior_loadings, shape, "prior_loadings"),
-        )
+    def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
+        return L

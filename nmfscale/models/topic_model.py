@@ -71,5 +71,5 @@ n_threads, memory_limit, random_state, verbose, callback
         self.size_factors_ = sizes
         self.loglik_ = float(result.history["loglik_multinomial"][-1])
 
-    def _loadings_of(self, counts: CountTable) -> NDArray[Any]:
-        return poisson_to_multinomial(super()._loadings_of(counts), self.components_.T).proportions
+    def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
+        return poisson_to_multinomial(L, self.components_.T).proportions

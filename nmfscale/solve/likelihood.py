@@ -10,7 +10,7 @@ from scipy.special import gammaln, xlogy
 
 from ..data.counts import as_counts
 from ..data.table import CountTable
-from .fit import log_mu_rows
+from .projection import log_mu_rows
 from .threads import resolve_threads
 
 Array = NDArray[Any]

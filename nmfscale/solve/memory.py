@@ -1,4 +1,4 @@
-"""What a fit will need of memory, said before it begins."""
+"""What a fit, or loadings of new rows, will need of memory, said before it begins."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data.layout import SLICE_BYTES, cut_blocks
 from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import SHARED_FROM
@@ -20,10 +21,13 @@ _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 _START_BYTES = 4_000_000 * 8 * 3
 # Imports that are made late, threads, and what an allocator does not give back.
 _BESIDES = 64 << 20
+# For new rows: copies of the loadings of a block in their own type and in float64, copies of F in
+# float64, and numbers of 8 bytes for every row of a block and for every row.
+_COPIES_BLOCK, _COPIES_MADE, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 3, 3, 5, 8, 4
 
 
 class MemoryLimitError(MemoryError, ValueError):
-    """A fit cannot be done within the memory that it may use."""
+    """A fit, or loadings of new rows, would need more memory than may be used."""
 
 
 class Plan(NamedTuple):
@@ -121,18 +125,13 @@ def plan_fit(
     MemoryLimitError
         If none fits, naming the bytes needed.
     """
-    import psutil
-
-    held = psutil.Process().memory_info().rss
-    limit = held + psutil.virtual_memory().available
-    if memory_limit is not None:
-        limit = parse_bytes(memory_limit)
+    held, limit = _held_and_limit(memory_limit)
     layout = counts.layout() if counts.from_file else None
     rest, loadings = _factor_bytes(counts, n_components, np.dtype(dtype).itemsize)
     rest += held + _BESIDES
     if layout is None:
-        # Both orders in slices: an index and a count, and some padding.
-        return _first_that_fits([Plan(rest + loadings + 7 * counts.nnz, True, None)], limit)
+        rest += SLICE_BYTES * counts.nnz
+        return _first_that_fits([Plan(rest + loadings, True, None)], limit)
     streamed = rest + layout.buffer_bytes
     folder = tempfile.gettempdir()
     return _first_that_fits(
@@ -149,9 +148,71 @@ def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
     for plan in plans:
         if plan.peak <= limit:
             return plan
-    raise MemoryLimitError(
-        f"the fit needs {readable(plans[-1].peak)} of memory ({plans[-1].peak:,} bytes) and may "
-        f"use {readable(limit)}: raise memory_limit, fit fewer components, or use dtype='float32'."
+    raise _too_much(
+        "the fit needs", plans[-1].peak, limit,
+        "raise memory_limit, fit fewer components, or use dtype='float32'",
+    )  # fmt: skip
+
+
+def check_projection(
+    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None,
+    *, n_threads: int = 1, gathered: bool = True,
+) -> int:  # fmt: skip
+    """Refuse loadings of new rows that would take more memory than the process may hold.
+
+    Parameters
+    ----------
+    counts, n_components, dtype, memory_limit
+        As for :func:`plan_fit`.
+    n_threads : int, default=1
+        That the layout of the counts is made with, where it is yet to be made.
+    gathered : bool, default=True
+        Whether the loadings of all rows are brought together in memory.
+
+    Returns
+    -------
+    int
+        Bytes that the process will hold at most, with what it holds now.
+
+    Raises
+    ------
+    MemoryLimitError
+        If that is too much, naming the bytes needed.
+    """
+    # made first: what the layout of a file holds is then held already
+    of_counts = counts.layout(n_threads).buffer_bytes if counts.from_file else 0
+    held, limit = _held_and_limit(memory_limit)
+    n, m = counts.shape
+    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
+    n_block = int(np.diff(cut_blocks(counts.row_nnz)).max())
+    of_block = stride * (_COPIES_BLOCK * itemsize + _COPIES_MADE * 8) + _PER_BLOCK_ROW * 8
+    rest = m * stride * _COPIES_HELD * 8 + n * _PER_NEW_ROW * 8
+    peak = held + _BESIDES + of_counts + rest + n_block * of_block
+    if not counts.from_file:
+        peak += SLICE_BYTES * counts.nnz
+    whole = n * n_components * itemsize if gathered else 0
+    if peak + whole > limit:
+        remedy = "raise memory_limit"
+        if peak <= limit:
+            remedy += ", or have transform write them to a file, with out='NAME.npy'"
+        raise _too_much("the loadings need", peak + whole, limit, remedy)
+    return peak + whole
+
+
+def _held_and_limit(memory_limit: int | float | str | None) -> tuple[int, int]:
+    """Bytes that the process holds now, and those that it may hold."""
+    import psutil
+
+    held = psutil.Process().memory_info().rss
+    if memory_limit is not None:
+        return held, parse_bytes(memory_limit)
+    return held, held + psutil.virtual_memory().available
+
+
+def _too_much(what: str, peak: int, limit: int, remedy: str) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"{what} {readable(peak)} of memory ({peak:,} bytes) and may use {readable(limit)}: "
+        f"{remedy}."
     )
 
 

@@ -1,0 +1,194 @@
+"""Rows of counts with the factors held: their loadings and how well they fit, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..data.table import CountTable
+from ..data.whole_file import whole_file
+from ..kernels import rows as kernels
+from .factor import MINVAL, aligned_copy, lane_order
+from .updates import per_lane
+from .visits import sliced_counts
+
+Array = NDArray[Any]
+_ROUNDS = 500
+# An expected count or size below this counts as this, so that its logarithm is finite.
+_LEAST = 1e-30
+
+
+class Projection:
+    """Loadings of the rows of counts with the factors F held.
+
+    Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
+    at most `tol` times its total, and then stands still, whatever its neighbours do. Beside the
+    counts, only the loadings of one block are in memory.
+
+    Parameters
+    ----------
+    counts : CountTable of shape (n, m)
+    F : ndarray (m, K)
+    L : ndarray (n, K), optional
+        Where the rows start; by default each has the same expected counts of every component.
+    n_steps : int, default=500
+        At most.
+    tol : float, default=1e-8
+    dtype : float32 or float64, default=float64
+    n_threads : int, default=1
+        The loadings do not depend on it.
+    prior : tuple of ndarray (n, K), optional
+        Pseudo-counts and rates of a Gamma prior.
+    """
+
+    def __init__(
+        self, counts: CountTable, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
+        tol: float = 1e-8, dtype: DTypeLike = np.float64, n_threads: int = 1,
+        prior: tuple[Array, Array] | None = None,
+    ):  # fmt: skip
+        self._counts, self._F, self._L, self._prior = counts, F, L, prior
+        self._n_steps, self._n_threads, self._dtype = n_steps, n_threads, np.dtype(dtype)
+        self._tol = max(tol, 50 * float(np.finfo(self._dtype).eps))
+        self._layout = counts.layout(n_threads)
+        K = F.shape[1]
+        self._stride = kernels.row_stride(K)
+        total = np.zeros(self._stride)
+        total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
+        self._total = total[:K]
+        self._problem = kernels.RowProblem(
+            lane_order(F, self._layout.column_order, self._stride, self._dtype, least=MINVAL),
+            total.astype(self._dtype),
+            K,
+            floor=MINVAL,
+            em_steps=1,
+            newton_steps=1,
+            qp_sweeps=50,
+            qp_tolerance=1e-12,
+        )
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """Rows of one block after the other, and their loadings."""
+        for block, slices in self._layout.visit("rows"):
+            sliced = sliced_counts(slices, self._counts.shape[1])
+            yield slice(block.start, block.stop), self._loadings(block, sliced)
+
+    def log_shares(self) -> Array:
+        """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""
+        log_mu = _LogMu(self._counts, self._F, self._n_threads)
+        u, out = self._F.sum(axis=0, dtype=np.float64), np.empty(self._counts.shape[0])
+        for block, slices in self._layout.visit("rows"):
+            sliced = sliced_counts(slices, self._counts.shape[1])
+            L = self._loadings(block, sliced).astype(np.float64, copy=False)
+            rows = slice(block.start, block.stop)
+            # summed row by row: the rounding of a product of matrices depends on their size
+            sizes = np.maximum((L * u).sum(axis=1), _LEAST)
+            out[rows] = log_mu.of(block, sliced, L)
+            out[rows] -= self._counts.row_totals[rows] * np.log(sizes)
+        return out
+
+    def _loadings(self, block: Any, sliced: Any) -> Array:
+        order = self._layout.row_order[block.first : block.last]
+        values = self._start(block, order)
+        after = aligned_copy(values)
+        scale, extra = per_lane(self._counts.row_totals, order), {}
+        if self._prior is not None:
+            extra = {
+                name: lane_order(p, order, self._stride, self._dtype, 0)
+                for name, p in zip(("pseudo", "rate"), self._prior, strict=True)
+            }
+            scale = scale + extra["pseudo"].sum(axis=1, dtype=np.float64)
+        # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
+        moving, kkt = scale > 0, np.zeros(len(order))
+        for _ in range(self._n_steps):
+            kernels.visit(
+                sliced, self._problem, values, after,
+                kkt_start=kkt, n_threads=self._n_threads, **extra,
+            )  # fmt: skip
+            moving &= kkt > self._tol * scale
+            if not moving.any():
+                break
+            values[moving] = after[moving]
+        del after, extra
+        values[values <= MINVAL] = 0
+        values[scale == 0] = 0
+        return _plain(block, order, values[:, : len(self._total)])
+
+    def _start(self, block: Any, order: Array) -> Array:
+        """Where the rows of a block start, in lane order."""
+        plain = self._L
+        if plain is None:
+            rows = slice(block.start, block.stop)
+            totals = self._counts.row_totals[rows, None]
+            plain, order = totals / (len(self._total) * self._total), _local(block, order)
+        return lane_order(plain, order, self._stride, self._dtype, least=MINVAL)
+
+
+def project_rows(counts: CountTable, F: Array, **options: Any) -> Array:
+    """Return loadings (n, K) of every row of the counts; `options` are those of `Projection`."""
+    projection = Projection(counts, F, **options)
+    out = np.empty((counts.shape[0], F.shape[1]), options.get("dtype", np.float64))
+    for rows, loadings in projection.blocks():
+        out[rows] = loadings
+    return out
+
+
+def write_array(
+    target: Path, shape: tuple[int, ...], dtype: np.dtype[Any], pieces: Iterable[Array]
+) -> None:
+    """Write an array to a file in NumPy's format, some rows at a time; whole or not at all."""
+    described = np.lib.format.dtype_to_descr(dtype)
+    with whole_file(target) as part, part.open("xb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": described, "fortran_order": False, "shape": shape}
+        )
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, dtype).data)
+
+
+def log_mu_rows(counts: CountTable, L: Array, F: Array, *, n_threads: int = 1) -> Array:
+    """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
+    log_mu, out = _LogMu(counts, F, n_threads), np.empty(counts.shape[0])
+    for block, slices in counts.layout(n_threads).visit("rows"):
+        rows = slice(block.start, block.stop)
+        out[rows] = log_mu.of(block, sliced_counts(slices, counts.shape[1]), L[rows])
+    return out
+
+
+class _LogMu:
+    """Sums of x log mu over the nonzeros of rows, with the factors held."""
+
+    def __init__(self, counts: CountTable, F: Array, n_threads: int):
+        layout = counts.layout(n_threads)
+        self._order, self._n_threads = layout.row_order, n_threads
+        self._stride = kernels.row_stride(F.shape[1])
+        F = np.asarray(F, np.float64)
+        design = lane_order(F, layout.column_order, self._stride, np.float64)
+        self._problem = kernels.RowProblem(design, np.zeros(self._stride), F.shape[1])
+
+    def of(self, block: Any, sliced: Any, L: Array) -> Array:
+        """Return them for the rows of a block, whose loadings are L."""
+        order = self._order[block.first : block.last]
+        found = np.zeros(len(order))
+        values = lane_order(
+            np.asarray(L, np.float64), _local(block, order), self._stride, np.float64
+        )
+        kernels.visit(
+            sliced, self._problem, values, None, loglik_end=found, n_threads=self._n_threads
+        )
+        return _plain(block, order, found)
+
+
+def _local(block: Any, order: Array) -> Array:
+    """Return the order of a block's lanes, counted from its own first row."""
+    return np.where(order < 0, -1, order - block.start)
+
+
+def _plain(block: Any, order: Array, values: Array) -> Array:
+    """Return what is in lane order in the order of the rows."""
+    out = np.empty((block.stop - block.start, *values.shape[1:]), values.dtype)
+    out[order[order >= 0] - block.start] = values[order >= 0]
+    return out

@@ -1,0 +1,238 @@
+"""Loadings of new rows and scores: the same bits in every place, in bounded memory, to a file."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from count_files import write_h5ad
+from numpy.testing import assert_array_equal
+
+import nmfscale
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.packing import pack
+from nmfscale.data.streamed import StreamedCounts
+from nmfscale.data.streams import open_stream
+from nmfscale.models import rows as row_models
+from nmfscale.solve.memory import MemoryLimitError, check_projection
+from nmfscale.solve.projection import Projection
+
+MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
+rng = np.random.default_rng(0)
+X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+X[7, 5] = 700
+X[:, 8] = X[11] = 0
+
+
+def fitted(model, **options):
+    options = {"max_iter": 20, "tol": 0, "random_state": 0} | options
+    return model(3, **options).fit(X)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """X in memory, in one block and in several, in a packed store and in a file."""
+    whole = as_counts(X)
+    whole.layout()
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X))
+    found = [whole, as_counts(X), tmp_path / "counts.nmf", tmp_path / "counts.h5ad"]
+    assert [len(as_counts(place).layout().blocks) > 1 for place in found[:3]] == [False, True, True]
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"prior_loadings": (1.1, 0.5)}])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options):
+    one = fitted(model, **options)
+    expected, score = one.transform(X), one.score(X)
+    for place in places:
+        for n_threads in (1, 3):
+            one.set_params(n_threads=n_threads, memory_limit="1TB")
+            found = one.transform(place)
+            assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+            written = one.transform(place, out=tmp_path / "loadings.npy")
+            assert written.tobytes() == expected.tobytes()
+            assert np.load(tmp_path / "loadings.npy").tobytes() == expected.tobytes()
+            assert one.score(place) == score
+            assert one.perplexity(place) == np.exp(-score)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_score_is_the_mean_log_probability(model):
+    one = fitted(model)
+    mu = one.transform(X) @ one.components_
+    mu[11] = 1
+    logs = np.log(np.maximum(mu / mu.sum(axis=1, keepdims=True), 1e-30))
+    np.testing.assert_allclose(one.score(X), (X * logs).sum() / X.sum(), rtol=1e-12)
+
+
+# To a file --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_written_is_a_read_only_map(places, tmp_path, model):
+    target = tmp_path / "loadings.npy"
+    target.write_text("something else")
+    (tmp_path / "link.npy").symlink_to(target)
+    found = fitted(model).transform(places[2], out=str(tmp_path / "link.npy"))
+    assert isinstance(found, np.memmap) and not found.flags.writeable
+    assert (tmp_path / "link.npy").is_symlink()
+    assert_array_equal(np.load(target), fitted(model).transform(X))
+
+
+def test_a_file_and_a_frame(tmp_path):
+    pytest.importorskip("pandas")
+    one = fitted(nmfscale.TopicModel).set_output(transform="pandas")
+    frame = one.transform(X, out=tmp_path / "loadings.npy")
+    assert list(frame.columns) == list(one.get_feature_names_out())
+    assert_array_equal(frame.to_numpy(), np.load(tmp_path / "loadings.npy"))
+
+
+@pytest.mark.parametrize("before", [None, "precious"])
+def test_a_failure_leaves_the_files_as_they_were(places, tmp_path, monkeypatch, before):
+    target, blocks = tmp_path / "loadings.npy", Projection.blocks
+    if before:
+        target.write_text(before)
+    there = sorted(os.listdir(tmp_path))
+
+    def fail_late(self):
+        for i, block in enumerate(blocks(self)):
+            if i == 3:
+                raise OSError("the disk is gone")
+            yield block
+
+    monkeypatch.setattr(Projection, "blocks", fail_late)
+    with pytest.raises(OSError, match="the disk is gone"):
+        fitted(nmfscale.TopicModel).transform(places[3], out=target)
+    assert sorted(os.listdir(tmp_path)) == there
+    assert not before or target.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("loadings.csv", ValueError, r"out='.*loadings\.csv': .* ends in \.npy"),
+        ("folder.npy", ValueError, r"out='.*folder\.npy': the name of a file"),
+        ("absent/loadings.npy", FileNotFoundError, "absent does not exist"),
+    ],
+)
+def test_files_that_do_not_serve(tmp_path, monkeypatch, name, error, message):
+    one = fitted(nmfscale.PoissonNMF)
+    (tmp_path / "folder.npy").mkdir()
+    monkeypatch.setattr(row_models, "Projection", None)  # said before any work
+    with pytest.raises(error, match=message):
+        one.transform(X, out=tmp_path / name)
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+def sparse_rows(n, m=40):
+    """Three counts in each row."""
+    columns = np.random.default_rng(1).integers(0, m, (n, 3))
+    entries = np.ones(3 * n, np.int32), (np.repeat(np.arange(n), 3), columns.ravel())
+    return sp.csr_array(sp.coo_array(entries, shape=(n, m)))
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    monkeypatch.setattr(row_models, "Projection", partial(Projection, n_steps=2))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_steps, model):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
+    n, K = 30_000, 32
+    counts = sparse_rows(n)
+    pack(as_counts(counts), tmp_path / "counts.nmf")
+    one = model(K, max_iter=2, tol=0, init="random", random_state=0, n_threads=1).fit(counts[:300])
+    whole, block = n * K * 8, 1000 * K * 8
+    for call in (
+        lambda: one.transform(tmp_path / "counts.nmf", out=tmp_path / "loadings.npy"),
+        lambda: one.score(tmp_path / "counts.nmf"),
+    ):
+        tracemalloc.start()
+        try:
+            call()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 10 * block + n * 100 < whole
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_steps, model):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
+    monkeypatch.setattr(nmfscale.solve.memory, "_held_and_limit", lambda limit: (0, limit))
+    n, K = 30_000, 32
+    counts = sparse_rows(n)
+    write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(counts))
+    one = model(K, max_iter=2, tol=0, init="random", random_state=0).fit(counts[:300])
+    expected = one.transform(counts)
+    least = check_projection(
+        StreamedCounts(open_stream(tmp_path / "counts.h5ad")), K, np.float64, 1 << 40,
+        gathered=False,
+    )  # fmt: skip
+    one.set_params(memory_limit=least)
+    wanted = f"{least + n * K * 8:,} bytes"
+    with pytest.raises(MemoryLimitError, match=rf"loadings need .*{wanted}.*out='NAME\.npy'"):
+        one.transform(tmp_path / "counts.h5ad")
+    written = one.transform(tmp_path / "counts.h5ad", out=tmp_path / "loadings.npy")
+    assert_array_equal(written, expected)
+    assert one.score(tmp_path / "counts.h5ad") == one.set_params(memory_limit=None).score(counts)
+    one.set_params(memory_limit=least - 1)
+    for call in (one.score, lambda path: one.transform(path, out=tmp_path / "more.npy")):
+        with pytest.raises(MemoryLimitError, match=rf"\({least:,} bytes\).*: raise memory_limit\."):
+            call(tmp_path / "counts.h5ad")
+    assert not (tmp_path / "more.npy").exists()
+
+
+HIGHEST = """
+import sys, numpy as np, nmfscale
+from functools import partial
+from pathlib import Path
+from nmfscale.data import layout
+from nmfscale.data.store import StoredCounts
+from nmfscale.models import rows
+from nmfscale.solve.memory import check_projection
+rows.Projection = partial(rows.Projection, n_steps=2)
+layout.BLOCK_NONZEROS = 60_000
+
+
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+folder, gathered = Path(sys.argv[1]), sys.argv[2] == "gathered"
+rng = np.random.default_rng(0)
+model = nmfscale.TopicModel(48, max_iter=1, tol=0, init="random", random_state=0, n_threads=1)
+model.fit(rng.integers(1, 3, (60, 40)))
+counts = StoredCounts(folder / "counts.nmf")
+predicted = check_projection(counts, 48, np.float64, "1TB", gathered=gathered)
+Path("/proc/self/clear_refs").write_text("5")
+before = memory("VmRSS")
+model.transform(counts, out=None if gathered else folder / "loadings.npy")
+print(predicted, before, memory("VmHWM"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("how", ["gathered", "written"])
+def test_the_predicted_memory_is_enough_and_not_far_off(tmp_path, monkeypatch, how):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 60_000)
+    n = 600_000
+    pack(as_counts(sparse_rows(n)), tmp_path / "counts.nmf")
+    words = [sys.executable, "-P", "-c", HIGHEST, str(tmp_path), how]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+    predicted, before, highest = map(int, done.stdout.split())
+    assert highest < predicted < highest + (150 << 20)
+    assert (highest - before > n * 48 * 8) == (how == "gathered")
