@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +29,29 @@ _FREE_CLAIM = 2**24
 _RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
 _OTHER_RATIO = 2**17
 _MOST_LINKS = 16
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
-    import h5py
-
-    if not os.path.isfile(path) or not h5py.is_hdf5(path):
-        return None
     try:
-        with h5py.File(path, "r") as file:
-            return str(file.attrs["format"]) if "format" in file.attrs else None
-    except (OSError, RuntimeError):
+        return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
+    except BlockingIOError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in TRANSIENT:
+            raise
         return None
+
+
+def _format_of(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as beginning:
+        if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
+            return None
+    with open_hdf5(path) as file:
+        return str(file.attrs["format"]) if "format" in file.attrs else None
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _write(
         labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
         if labels is not None:
             text = np.char.encode(labels.astype(str), "utf-8")
-            file.create_dataset(f"names/{name}", data=text)
+            _put(file, f"names/{name}", text)
     file.attrs.update({
         "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": package_version(),
         "shape": counts.shape, "nnz": counts.nnz, "dtype": str(counts.dtype),
