@@ -224,6 +224,21 @@ class TestTransform:
         read = np.array([line.split(",")[1:] for line in lines], dtype=np.float64)
         np.testing.assert_array_equal(read, expected)
 
+    def test_npy_is_written_as_it_goes(self, folder, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("nmfscale.data.layout.BLOCK_NONZEROS", 300)
+        model, named = nmfscale.load(folder / "named.h5"), folder / "named.h5ad"
+        # the limit of a fit is not that of this command
+        model.set_params(memory_limit="1MB").save(tmp_path / "limited.h5")
+        expected = model.set_params(memory_limit=None).transform(named)
+        words = ["transform", tmp_path / "limited.h5", named, "-o"]
+        for name, more in (("a.npy", []), ("b.npy", ["--memory-limit", "100GB"])):
+            assert run(*words, tmp_path / name, *more) == 0
+            assert f"60 x 3, {tmp_path / name}" in capsys.readouterr().out
+            np.testing.assert_array_equal(np.load(tmp_path / name), expected)
+        err = failure(capsys, *words, tmp_path / "c.npy", "--memory-limit", "1MB")
+        assert "the loadings need" in err and "raise memory_limit" in err
+        assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "limited.h5"]
+
     def test_samples_without_names_are_numbered(self, folder, tmp_path):
         words = [folder / "model.h5", folder / "counts.npz", "-o", tmp_path / "out.tsv"]
         assert run("transform", *words, "--threads", 1) == 0
@@ -239,7 +254,7 @@ class TestTransform:
     def test_refusals(self, folder, tmp_path, capsys):
         out = tmp_path / "out.npz"
         named, counts = folder / "named.h5", folder / "counts.npz"
-        assert "must end with one of .npz, .csv" in failure(
+        assert "must end with one of .npy, .npz, .csv" in failure(
             capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
         )
         assert "narrow.npz has 30 features, " in failure(

@@ -37,7 +37,8 @@ _EXAMPLES = {
   nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
-  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz""",
+  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz
+  nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB""",
     "info": """examples:
   nmfscale info cells.h5ad
   nmfscale info model.h5
@@ -128,8 +129,13 @@ def make_parser() -> argparse.ArgumentParser:
     transform.add_argument("model", metavar="MODEL", help="file written by fit")
     _add_input(transform)
     transform.add_argument(
-        "-o", "--output", required=True, metavar="OUT", help=".npz, .csv or .tsv, also with .gz"
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help=".npy, written as it goes; .npz; .csv or .tsv, also with .gz",
     )
+    _add_memory_limit(transform)
     _add_run_options(transform)
 
     info = _command(

@@ -128,10 +128,11 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
-    target = output(arguments.output, arguments.force, TABLES)
+    target = output(arguments.output, arguments.force, (".npy", *TABLES))
+    as_it_goes = target.suffix.lower() == ".npy"
     from ..models.file import load_model
 
-    model = load_model(arguments.model)
+    model = load_model(arguments.model).set_params(memory_limit=arguments.memory_limit)
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     counts = read_input(arguments)
@@ -139,9 +140,10 @@ def transform(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # The names have just been compared, or were found missing.
         warnings.filterwarnings("ignore", "X does not have valid feature names")
-        loadings = model.transform(counts)
-    with whole_file(target) as part:
-        write_table(part, loadings, counts.sample_names)
+        loadings = model.transform(counts, out=target if as_it_goes else None)
+    if not as_it_goes:
+        with whole_file(target) as part:
+            write_table(part, loadings, counts.sample_names)
     n_samples, n_topics = loadings.shape
     say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
     return 0
