@@ -1,0 +1,171 @@
+"""Files that are locked, and disks that stumble while they are read."""
+
+import errno
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from count_files import write_h5ad
+from small_fits import LONG_X, X, model, run
+
+from nmfscale.data import hdf5
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.packing import pack
+
+HOLD = """
+import h5py, sys, time
+with h5py.File(sys.argv[1], "r+"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.7, 30])
+def test_locked_file(tmp_path, monkeypatch, seconds):
+    monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
+    monkeypatch.setattr(hdf5, "LOCK_PATIENCE", 0.2 if seconds == 30 else 20)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    files = [tmp_path / "counts.nmf", write_h5ad(tmp_path / "a.h5ad", sp.csr_array(X))]
+    for path in files:
+        size = path.stat().st_size
+        words = [sys.executable, "-P", "-c", HOLD, path, str(seconds)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+            try:
+                assert holder.stdout.readline() == b"held\n"
+                if seconds == 30:
+                    with pytest.raises(BlockingIOError, match=f"{path.name} is locked"):
+                        model(max_iter=2).fit(path)
+                else:
+                    model(max_iter=2).fit(path)
+            finally:
+                holder.kill()
+        assert path.stat().st_size == size
+
+
+# Fails the next reads of one file, as many as a file says, with the number it says.
+STUMBLE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+static int fails(int fd) {
+    char link[64], path[4096];
+    int left = 0, number = 0;
+    const char *of = getenv("STUMBLE_AT"), *plan = getenv("STUMBLE_PLAN");
+    FILE *file;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (size < 0 || strncmp(path, of, size) || strlen(of) != (size_t)size) return 0;
+    if (!(file = fopen(plan, "r"))) return 0;
+    int found = fscanf(file, "%d %d", &left, &number);
+    fclose(file);
+    if (found != 2 || left <= 0 || !(file = fopen(plan, "w"))) return 0;
+    fprintf(file, "%d %d", left - 1, number);
+    fclose(file);
+    errno = number;
+    return 1;
+}
+ssize_t pread64(int fd, void *to, size_t size, off_t at) {
+    ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread64");
+    return fails(fd) ? -1 : real(fd, to, size, at);
+}
+ssize_t preadv64v2(int fd, const struct iovec *to, int n, off_t at, int flags) {
+    ssize_t (*real)(int, const struct iovec *, int, off_t, int) = dlsym(RTLD_NEXT, "preadv64v2");
+    return fails(fd) ? -1 : real(fd, to, n, at, flags);
+}
+"""
+
+READS = """
+import errno, os, sys
+from pathlib import Path
+from small_fits import LONG_X, bits, model
+from nmfscale.data import block_file, layout
+from nmfscale.models import base
+from nmfscale.solve.memory import Plan
+layout.BLOCK_NONZEROS = 20_000
+base.plan_fit = lambda *_: Plan(0, False, None)
+path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
+number, times, block_file.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+iterations, left = [int(word) for word in sys.argv[5:]], []
+
+def stumble(iteration):
+    left.append(plan.read_text().split()[0])
+    if iteration in iterations:
+        plan.write_text(f"{times} {number}")
+
+expected = bits(model(max_iter=5).fit(LONG_X))
+plan.write_text("0 0")
+stumble(0)
+again = model(max_iter=5, memory_limit="100GB", callback=lambda now: stumble(now["iteration"]))
+try:
+    assert bits(again.fit(path)) == expected
+    assert set(left) == {"0"}
+    print("went on")
+except OSError as error:
+    assert error.errno == number and path in str(error) and os.strerror(number) in str(error)
+    print("refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def stumbling(tmp_path_factory):
+    """Environment in which reads of a file fail."""
+    folder = tmp_path_factory.mktemp("stumble")
+    compiler = shutil.which("cc")
+    if not sys.platform.startswith("linux") or compiler is None:
+        pytest.skip("needs a C compiler and LD_PRELOAD")
+    (folder / "stumble.c").write_text(STUMBLE)
+    words = [
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(folder / "stumble.so"),
+        str(folder / "stumble.c"),
+        "-ldl",
+    ]
+    subprocess.run([compiler, *words], check=True, timeout=60)
+    return {"LD_PRELOAD": str(folder / "stumble.so"), "STUMBLE_PLAN": str(folder / "plan")}
+
+
+def write_long(kind, folder):
+    if kind == "store":
+        pack(as_counts(LONG_X), folder / "counts.nmf")
+        return folder / "counts.nmf"
+    matrix = {"csr": sp.csr_array, "csc": sp.csc_array, "dense": np.asarray}[kind](LONG_X)
+    return write_h5ad(folder / "counts.h5ad", matrix)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "iterations"),
+    [
+        ("store", errno.EIO, [2, 3]),
+        ("store", errno.ESTALE, [2]),
+        ("store", errno.ENOENT, [2]),
+        ("csr", errno.EIO, [0, 2, 3]),
+        ("csr", errno.ESTALE, [2]),
+        ("csr", errno.ENOENT, [2]),
+        ("csc", errno.EIO, [0]),
+        ("dense", errno.EIO, [0, 2, 3]),
+    ],
+)
+def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, number, iterations):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 20_000)
+    path = write_long(kind, tmp_path)
+    words = path, number, 2, 20, *iterations
+    assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "went on\n"
+
+
+@pytest.mark.parametrize("kind", ["store", "csr"])
+def test_reads_that_keep_failing(tmp_path, monkeypatch, stumbling, kind):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 20_000)
+    path = write_long(kind, tmp_path)
+    words = path, errno.EIO, 10**6, 0.3, 2
+    assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "refused\n"
