@@ -90,7 +90,7 @@ from small_fits import LONG_X, bits, model
 from nmfscale.data import block_file, layout
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
-layout.BLOCK_NONZEROS = 20_000
+layout.BLOCK_NONZEROS = 5_000
 base.plan_fit = lambda *_: Plan(0, False, None)
 path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
 number, times, block_file.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
@@ -157,7 +157,7 @@ def write_long(kind, folder):
     ],
 )
 def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, number, iterations):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 20_000)
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 5_000)
     path = write_long(kind, tmp_path)
     words = path, number, 2, 20, *iterations
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "went on\n"
@@ -165,7 +165,7 @@ def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, num
 
 @pytest.mark.parametrize("kind", ["store", "csr"])
 def test_reads_that_keep_failing(tmp_path, monkeypatch, stumbling, kind):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 20_000)
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 5_000)
     path = write_long(kind, tmp_path)
     words = path, errno.EIO, 10**6, 0.3, 2
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "refused\n"
