@@ -10,13 +10,14 @@ from __future__ import annotations
 import queue
 import secrets
 import statistics
+import sys
 import time
 import warnings
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # Seconds without an answer from the scheduler before it counts as lost.
@@ -38,6 +39,10 @@ class SchedulerLostError(ClusterError):
 
 class BlockFailedError(ClusterError):
     """One task failed again and again."""
+
+
+class WorkerDiedError(OSError):
+    """The worker of a task died."""
 
 
 class UnfitWorkerError(RuntimeError):
@@ -99,6 +104,22 @@ class Answer(NamedTuple):
     value: Any
     worker: str
     seconds: float
+
+
+def active_client() -> Any:
+    """Return the client that is active in this process, None if there is none or in a task."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client, get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        try:
+            return default_client()
+        except ValueError:
+            return None
+    return None
 
 
 def worker_memory() -> int | None:
@@ -166,6 +187,13 @@ class Crew:
         """For every key that is being worked on, the worker."""
         found = self._ask(self.client.scheduler.processing, workers=None)
         return {str(key): worker for worker, keys in found.items() for key in keys}
+
+    def holders(self, key: str) -> list[str]:
+        """Return the workers that have the answer of a key."""
+        found: list[str] = []
+        for workers in self._ask(self.client.scheduler.who_has, keys=[key]).values():
+            found.extend(workers)
+        return found
 
     def _ask(self, question: Any, **options: Any) -> Any:
         if self.client.status in ("closed", "closing"):
@@ -260,6 +288,10 @@ class Crew:
         for name in names:
             self._sent.pop(name, None)
 
+    def forget_all(self, but: str) -> None:
+        """Let workers drop what was sent, except under names that begin so."""
+        self.forget([name for name in self._sent if not name.startswith(but)])
+
     def run(
         self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False
     ) -> list[Any]:
@@ -325,7 +357,8 @@ class _Flight:
 
     number: int
     future: Any
-    since: float = field(default_factory=time.monotonic)
+    places: list[str]
+    fetch_seconds: float = 2.0
 
 
 class _Round:
@@ -373,8 +406,12 @@ class _Round:
             key=f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}",
             workers=places or None, allow_other_workers=not self.crew.unfit,
         )  # fmt: skip
-        self.flights[future.key] = _Flight(number, future)
-        future.add_done_callback(lambda done: self.landed.put(done.key))
+        self.await_again(_Flight(number, future, places))
+
+    def await_again(self, flight: _Flight) -> None:
+        """Count a job as out until its future is done."""
+        self.flights[flight.future.key] = flight
+        flight.future.add_done_callback(lambda done: self.landed.put(done.key))
 
     def land(self, key: str) -> None:
         """Take an answer, or what came in its place."""
@@ -382,28 +419,40 @@ class _Round:
         if flight is None:
             return
         number, future = flight.number, flight.future
-        self.last_answer = time.monotonic()
         if number in self.answered:
             return
         try:
             if future.status == "finished":
-                self.take(number, future)
+                self.take(flight)
             elif future.status == "error":
                 self.fail(number, future.exception(timeout=_RPC_TIMEOUT))
-            else:
+            elif future.status == "cancelled":
                 future.result(timeout=_RPC_TIMEOUT)
+            elif future.status == "lost":
+                self.submit(number)
+            else:
+                self.await_again(flight)
         except (CancelledError, LoopCancelledError, TimeoutError, OSError) as error:
             if getattr(error, "reason", "") == "scheduler-connection-lost":
                 raise self.crew.lost("its connection broke") from error
             self.fail(number, error)
 
-    def take(self, number: int, future: Any) -> None:
+    def take(self, flight: _Flight) -> None:
         """Keep an answer, and cancel other copies of the job."""
-        job = self.jobs[number]
+        number, job = flight.number, self.jobs[flight.number]
+        self.last_answer = time.monotonic()
         if self.keep:
-            self.answered[number] = future
+            self.answered[number] = flight.future
         else:
-            answer = future.result(timeout=max(_RPC_TIMEOUT, self.crew.patience.task))
+            try:
+                answer = flight.future.result(timeout=flight.fetch_seconds)
+            except TimeoutError:
+                flight.fetch_seconds *= 2
+                if self.crew.holders(flight.future.key):
+                    self.await_again(flight)
+                else:  # its worker died since
+                    self.submit(number)
+                return
             self.crew.seconds[self.name].append(answer.seconds)
             self.crew.settle(job.home, answer.worker)
             self.crew.behind.discard(answer.worker)
@@ -414,7 +463,7 @@ class _Round:
 
     def fail(self, number: int, error: BaseException) -> None:
         """Try again what may go better next time; give up the rest."""
-        worker = getattr(error, "worker", None)
+        worker, self.last_answer = getattr(error, "worker", None), time.monotonic()
         if isinstance(error, MissingArraysError):
             if error.args[0] not in self.sends[number]:
                 self.sends[number].add(error.args[0])
@@ -451,6 +500,7 @@ class _Round:
             self.crew.wait_for_workers()
             self.last_answer = time.monotonic()
             return
+        self.rescue()
         known = self.crew.seconds[self.name]
         usual = statistics.median(known) if known else None
         if quiet > max(patience.task, 5 * (usual or 0.0)):
@@ -461,6 +511,25 @@ class _Round:
             and not self.suspects
         ):
             self.copy()
+
+    def rescue(self) -> None:
+        """Send out again what waits for workers that are gone.
+
+        A scheduler that had no workers for a moment forgets that others would do as well.
+        """
+        here = self.crew.workers()
+        waiting = [key for key, f in self.flights.items() if not here.keys() & set(f.places)]
+        busy = self.crew.busy() if waiting else {}
+        for key in waiting:
+            if key not in busy:
+                flight = self.flights.pop(key)
+                out = {other.number for other in self.flights.values()}
+                self.crew.client.cancel([flight.future], force=True)
+                if not out:  # alone, so that no other task has killed the worker
+                    self.fail(flight.number, WorkerDiedError("its worker died"))
+                elif flight.number not in out:
+                    self.submit(flight.number)
+                self.last_copy = time.monotonic()
 
     def copy(self) -> None:
         """Start what is out once more at other workers: the first answer counts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -16,13 +17,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 from ..data.table import CountTable
-from ..solve.checkpoint import Checkpoint, checkpoints_for
+from ..solve.checkpoint import Checkpoint, checkpoints_for, recorded_level
 from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.memory import plan_fit
 from ..solve.monitor import Monitor
 from ..solve.projection import project_rows
+from ..solve.site import Site, client_of_fit, site_of_fit
 from ..solve.threads import resolve_threads
 from .arguments import checked_vector, what_is_held
 from .rows import RowsTransformer
@@ -107,6 +109,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
+        client: Any = None,
     ) -> Self:
         """Fit the model.
 
@@ -139,6 +142,12 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         resume : bool, default=False
             Go on from the newest checkpoint in the folder, if there is one. The fit ends with the
             same bits as one that was never stopped, wherever the counts are now.
+        client : distributed.Client, default=None
+            Dask cluster whose workers do the work (``solver="auto"``), with the same bits. By
+            default that of the client that is active, for counts in files and dask arrays, or this
+            process. Workers that see the store and the folder of `checkpoint` (else the system's
+            temporary folder) read and write there; to others everything is sent. Counts that are
+            no packed store are packed first; those of a single block are fitted in this process.
 
         Returns
         -------
@@ -154,6 +163,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             If the fit needs more than `memory_limit`.
         CheckpointError
             If the checkpoints in the folder are of another fit, or damaged.
+        ClusterError
+            If the workers, or the scheduler, are gone for good, or a task fails again and again.
 
         Warns
         -----
@@ -161,41 +172,31 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             If `max_iter` iterations were not enough.
         """
         self._check_parameters()
-        counts = self._counts(X, reset=True)
-        dtype = self._dtype(counts)
-        folder = self._plan(counts, dtype)
-        L, F = check_factors(L, F, counts, self.n_components, dtype)
-        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
-        held = what_is_held(
-            counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
-            row_weights=row_weights, topics=fixed_topics, features=fixed_features,
-            samples=fixed_samples, prior_factors=self.prior_factors,
-            prior_loadings=self.prior_loadings,
-        )  # fmt: skip
-        if sizes is not None and L is not None:
-            L = L * sizes[:, None].astype(dtype)
-        checkpoints = checkpoints_for(
-            checkpoint, self.n_init, counts, self.n_components, dtype, held, solver=self.solver,
-            extrapolate=self.extrapolate, every=checkpoint_every, resume=resume,
-        )  # fmt: skip
-        best: FitResult | None = None
-        rng = check_random_state(self.random_state)
-        for saved in checkpoints:
-            result = self._fit_once(counts, L, F, rng, dtype, held, folder, saved)
-            if best is None or result.loglik > best.loglik:
-                best = result
-            if result.interrupted:
-                break
-        assert best is not None
-        if sizes is not None:
-            best = FitResult(
-                best.L / sizes[:, None].astype(dtype),
-                best.F,
-                best.history,
-                best.converged,
-                best.interrupted,
-            )
-        self._keep(best, counts)
+        before = self.__dict__.copy()
+        try:
+            counts = self._counts(X, reset=True, in_memory=client is None)
+            dtype = self._dtype(counts)
+            L, F = check_factors(L, F, counts, self.n_components, dtype)
+            sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+            held = what_is_held(
+                counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
+                row_weights=row_weights, topics=fixed_topics, features=fixed_features,
+                samples=fixed_samples, prior_factors=self.prior_factors,
+                prior_loadings=self.prior_loadings,
+            )  # fmt: skip
+            if sizes is not None and L is not None:
+                L = L * sizes[:, None].astype(dtype)
+            client = client_of_fit(client, counts, self.solver)
+            how = {"every": checkpoint_every, "resume": resume}
+            best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
+            if sizes is not None:
+                best = replace(best, L=best.L / sizes[:, None].astype(dtype))
+            self._keep(best, counts)
+        except BaseException:
+            # neither half fitted nor with names that are not those of the factors
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
         self._warn_unless_converged(best)
         return self
 
@@ -257,40 +258,68 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
 
-    def _plan(self, counts: CountTable, dtype: Any) -> str | None:
+    def _plan(self, counts: CountTable, dtype: Any, site: Site | None) -> str | None:
         """Decide what stays in memory, and where loadings are kept if they do not."""
         if self.memory_limit is None and not counts.from_file:
             return None
         counts.layout(resolve_threads(self.n_threads))  # the first to ask decides on the threads
-        plan = plan_fit(counts, self.n_components, dtype, self.memory_limit)
+        plan = plan_fit(
+            counts, self.n_components, dtype, self.memory_limit, elsewhere=site is not None
+        )
         if counts.from_file and plan.keep:
             counts.layout().keep()
         if self.verbose:
             print(plan, file=sys.stderr)
         return plan.folder
 
+    def _fit_at_site(
+        self, client: Any, counts: CountTable, L: Any, F: Any, dtype: Any, held: Held,
+        checkpoint: Any, how: dict[str, Any],
+    ) -> FitResult:  # fmt: skip
+        """Fit `n_init` times where the work is done, and return the best."""
+        rng = check_random_state(self.random_state)
+        with site_of_fit(
+            client, counts, self.n_components, n_threads=self.n_threads, verbose=self.verbose,
+            checkpoint=checkpoint, level=recorded_level(checkpoint) if how["resume"] else None,
+        ) as (counts, site):  # fmt: skip
+            folder = self._plan(counts, dtype, site)
+            checkpoints = checkpoints_for(
+                checkpoint, self.n_init, counts, self.n_components, dtype, held,
+                solver=self.solver, extrapolate=self.extrapolate, **how,
+            )  # fmt: skip
+            best: FitResult | None = None
+            for saved in checkpoints:
+                result = self._fit_once(counts, L, F, rng, dtype, held, folder, saved, site)
+                if best is None or result.loglik > best.loglik:
+                    best = result
+                if result.interrupted:
+                    break
+        assert best is not None
+        return best
+
     def _fit_once(
         self, counts: CountTable, L: Any, F: Any, rng: Any, dtype: Any, held: Held,
-        folder: str | None, checkpoint: Checkpoint | None,
+        folder: str | None, checkpoint: Checkpoint | None, site: Site | None,
     ) -> FitResult:  # fmt: skip
         monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
         n_threads = resolve_threads(self.n_threads)
         if L is None or F is None:
-            start_L, start_F = self._start(counts, F, rng, dtype, n_threads)
+            start_L, start_F = self._start(counts, F, rng, dtype, n_threads, site)
             L, F = start_L if L is None else L, start_F if F is None else F
         return fit_factors(
             counts, L, F, monitor, solver=self.solver, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, dtype=dtype, n_threads=n_threads, held=held,
-            folder=folder, checkpoint=checkpoint,
+            folder=folder, checkpoint=checkpoint, site=site,
         )  # fmt: skip
 
     def _start(
-        self, counts: CountTable, F: Any, rng: Any, dtype: Any, n_threads: int
+        self, counts: CountTable, F: Any, rng: Any, dtype: Any, n_threads: int, site: Site | None
     ) -> tuple[Array, Array]:
         def fit_rows(factors: Array, loadings: Array) -> Array:
-            return project_rows(
-                counts, factors, L=loadings, n_steps=4, dtype=dtype, n_threads=n_threads
-            )
+            how = {"L": loadings, "n_steps": 4, "dtype": dtype}
+            if site is not None:
+                return site.project_rows(counts, factors, **how)
+            return project_rows(counts, factors, n_threads=n_threads, **how)
 
         if F is None:
             return initialize(

@@ -171,12 +171,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _loadings_of(self, L: Array) -> Array:
         raise NotImplementedError
 
-    def _counts(self, X: Any, *, reset: bool) -> CountTable:
+    def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountTable:
         counts = as_counts(
             X,
             integer=cast(Any, self.integer),
             whom=type(self).__name__,
-            in_memory=self.memory_limit is None,
+            in_memory=in_memory and self.memory_limit is None,
         )
         names = counts.feature_names
         if hasattr(X, "columns"):

@@ -15,6 +15,7 @@ import os
 import time
 import warnings
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,18 @@ def checkpoints_for(
         folders = [folders[0] / f"restart-{i}" for i in range(n_starts)]
     about = _describe(counts, n_components, dtype, held, solver=solver, extrapolate=extrapolate)
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
+
+
+def recorded_level(folder: str | os.PathLike[str] | None) -> str | None:
+    """Return the instruction set of the newest checkpoint in a folder, if there is one."""
+    import h5py
+
+    found = sorted(Path(folder).glob("**/checkpoint-????????.h5")) if folder is not None else []
+    for path in reversed(found):
+        with suppress(OSError, KeyError, RuntimeError, ValueError), h5py.File(path, "r") as file:
+            about = json.loads(file.attrs["about"])
+            return "baseline" if about["instruction set"] == "baseline" else "avx2"
+    return None
 
 
 def _describe(

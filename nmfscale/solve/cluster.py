@@ -39,6 +39,7 @@ from .tasks import (
     load_arrays,
     move_rows,
     numbered,
+    project,
     save_arrays,
     save_point,
     sum_columns,
@@ -214,6 +215,18 @@ class RemoteRows:
             float(np.sum([prior for moved in found for prior in moved.log_priors])),
         )
         return RowReport.of_all([report for moved in found for report in moved.reports])
+
+    def project(self, F: Array, total: Array, n_steps: int) -> Array:
+        """Return loadings (n, K) a few steps from here, with F, in lane order, held."""
+        ref, self._n_points = self._publish(F), self._n_points + 1
+        name = f"point-{self._n_points}"
+        jobs = self._jobs("rows", [ref], name, self.factor.values.parts, ref, total, n_steps)
+        found = self.crew.run("project", project, jobs)
+        self.factor.values.parts = [
+            self._plain(self._ref(name, group, saved))
+            for group, saved in zip(self.groups, found, strict=True)
+        ]
+        return self.plain()
 
     def _ref(self, name: str, group: Group, saved: Any) -> Ref:
         """Where a worker saved arrays; or save what it handed back."""

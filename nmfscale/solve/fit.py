@@ -15,6 +15,7 @@ from .checkpoint import Checkpoint
 from .factor import Held
 from .joint import fit_joint
 from .monitor import Monitor
+from .site import Site
 from .threads import limit_blas
 from .updates import Halves
 
@@ -52,14 +53,24 @@ def fit_factors(
     held: Held | None = None,
     folder: str | None = None,
     checkpoint: Checkpoint | None = None,
+    site: Site | None = None,
 ) -> FitResult:
-    """Fit from (L, F) until the monitor says stop; loadings in memory or in files in `folder`."""
+    """Fit from (L, F) until the monitor says stop.
+
+    Loadings are in memory, in files in `folder`, or with the workers of `site`, which has the
+    method "auto" only.
+    """
     held = held or Held()
     with limit_blas(1), monitor:
         if solver == "auto":
             begin = first_type(dtype, F.shape[1], held, monitor.max_iter)
+            if site is None:
+                halves = Halves(counts, L, F, begin, n_threads, held, folder)
+            else:
+                rows = site.rows(counts, L, begin, held)
+                halves = Halves.over(counts, rows, F, begin, n_threads, held)
             halves = fit_accelerated(
-                Halves(counts, L, F, begin, n_threads, held, folder),
+                halves,
                 monitor,
                 exact_type=dtype,
                 momentum=extrapolate,

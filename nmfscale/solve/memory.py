@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         """One line for a user."""
-        where = "read from the file in every iteration" if not self.keep else "in memory"
+        where = "in memory" if self.keep else "read from the file in every iteration"
         loadings = "" if self.folder is None else f", loadings on disk in {self.folder}"
         return f"predicted peak memory {readable(self.peak)}: counts {where}{loadings}"
 
@@ -100,8 +100,9 @@ def readable(n_bytes: float) -> str:
 
 
 def plan_fit(
-    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None
-) -> Plan:
+    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None,
+    *, elsewhere: bool = False,
+) -> Plan:  # fmt: skip
     """Decide what stays in memory; refuse a fit for which even the least is too much.
 
     Parameters
@@ -114,6 +115,8 @@ def plan_fit(
         Of the factors.
     memory_limit : int, float, str or None
         Bytes that the process may hold; by default what the machine has free and it holds now.
+    elsewhere : bool, default=False
+        Whether other processes read the counts.
 
     Returns
     -------
@@ -129,6 +132,8 @@ def plan_fit(
     layout = counts.layout() if counts.from_file else None
     rest, loadings = _factor_bytes(counts, n_components, np.dtype(dtype).itemsize)
     rest += held + _BESIDES
+    if elsewhere:
+        return _first_that_fits([Plan(rest + loadings, False, None)], limit)
     if layout is None:
         rest += SLICE_BYTES * counts.nnz
         return _first_that_fits([Plan(rest + loadings, True, None)], limit)

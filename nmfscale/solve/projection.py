@@ -22,12 +22,72 @@ _ROUNDS = 500
 _LEAST = 1e-30
 
 
-class Projection:
-    """Loadings of the rows of counts with the factors F held.
+class Projector:
+    """Moves rows of a block, in lane order, while the factors are held.
 
     Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
-    at most `tol` times its total, and then stands still, whatever its neighbours do. Beside the
-    counts, only the loadings of one block are in memory.
+    at most `tol` times its total, and then stands still, whatever its neighbours do.
+
+    Parameters
+    ----------
+    design, total : ndarray (lanes, stride) and (stride,)
+        F in lane order, and its column sums in float64.
+    n_components, n_steps : int
+        `n_steps` at most.
+    tol : float
+    n_threads : int
+        The loadings do not depend on it.
+    """
+
+    def __init__(
+        self, design: Array, total: Array, n_components: int, n_steps: int, tol: float,
+        n_threads: int,
+    ):  # fmt: skip
+        self.n_steps, self._n_threads = n_steps, n_threads
+        self._tol = max(tol, 50 * float(np.finfo(design.dtype).eps))
+        self._problem = kernels.RowProblem(
+            design,
+            total.astype(design.dtype),
+            n_components,
+            floor=MINVAL,
+            em_steps=1,
+            newton_steps=1,
+            qp_sweeps=50,
+            qp_tolerance=1e-12,
+        )
+
+    def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
+        """Move rows from where `values` has them to where they belong, in place."""
+        after, scale = aligned_copy(values), totals
+        if prior:
+            scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
+        # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
+        moving, kkt = scale > 0, np.zeros(len(values))
+        for _ in range(self.n_steps):
+            kernels.visit(
+                sliced, self._problem, values, after,
+                kkt_start=kkt, n_threads=self._n_threads, **prior,
+            )  # fmt: skip
+            moving &= kkt > self._tol * scale
+            if not moving.any():
+                break
+            values[moving] = after[moving]
+        values[values <= MINVAL] = 0
+        values[scale == 0] = 0
+
+
+def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
+    """Return factors (m, K) in lane order, and their column sums, as a `Projector` takes them."""
+    K, stride = F.shape[1], kernels.row_stride(F.shape[1])
+    total = np.zeros(stride)
+    total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
+    return lane_order(F, order, stride, dtype, least=MINVAL), total
+
+
+class Projection:
+    """Loadings of the rows of counts with the factors F held: see `Projector`.
+
+    Beside the counts, only the loadings of one block are in memory.
 
     Parameters
     ----------
@@ -51,24 +111,12 @@ class Projection:
         prior: tuple[Array, Array] | None = None,
     ):  # fmt: skip
         self._counts, self._F, self._L, self._prior = counts, F, L, prior
-        self._n_steps, self._n_threads, self._dtype = n_steps, n_threads, np.dtype(dtype)
-        self._tol = max(tol, 50 * float(np.finfo(self._dtype).eps))
+        self._n_threads, self._dtype = n_threads, np.dtype(dtype)
         self._layout = counts.layout(n_threads)
         K = F.shape[1]
-        self._stride = kernels.row_stride(K)
-        total = np.zeros(self._stride)
-        total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
-        self._total = total[:K]
-        self._problem = kernels.RowProblem(
-            lane_order(F, self._layout.column_order, self._stride, self._dtype, least=MINVAL),
-            total.astype(self._dtype),
-            K,
-            floor=MINVAL,
-            em_steps=1,
-            newton_steps=1,
-            qp_sweeps=50,
-            qp_tolerance=1e-12,
-        )
+        design, total = design_of(F, self._layout.column_order, self._dtype)
+        self._stride, self._total = len(total), total[:K]
+        self._projector = Projector(design, total, K, n_steps, tol, n_threads)
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """Rows of one block after the other, and their loadings."""
@@ -93,28 +141,14 @@ class Projection:
     def _loadings(self, block: Any, sliced: Any) -> Array:
         order = self._layout.row_order[block.first : block.last]
         values = self._start(block, order)
-        after = aligned_copy(values)
-        scale, extra = per_lane(self._counts.row_totals, order), {}
+        totals, prior = per_lane(self._counts.row_totals, order), {}
         if self._prior is not None:
-            extra = {
+            prior = {
                 name: lane_order(p, order, self._stride, self._dtype, 0)
                 for name, p in zip(("pseudo", "rate"), self._prior, strict=True)
             }
-            scale = scale + extra["pseudo"].sum(axis=1, dtype=np.float64)
-        # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
-        moving, kkt = scale > 0, np.zeros(len(order))
-        for _ in range(self._n_steps):
-            kernels.visit(
-                sliced, self._problem, values, after,
-                kkt_start=kkt, n_threads=self._n_threads, **extra,
-            )  # fmt: skip
-            moving &= kkt > self._tol * scale
-            if not moving.any():
-                break
-            values[moving] = after[moving]
-        del after, extra
-        values[values <= MINVAL] = 0
-        values[scale == 0] = 0
+        self._projector.move(sliced, values, totals, prior)
+        del prior
         return _plain(block, order, values[:, : len(self._total)])
 
     def _start(self, block: Any, order: Array) -> Array:

@@ -10,18 +10,32 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..data.block_file import mark_of
+from ..data.layout import cut_blocks
+from ..data.packing import pack
 from ..data.store import StoredCounts
+from ..data.table import CountTable
 from ..data.whole_file import package_version
-from ..data.workers import Crew, NoWorkersError, Patience, worker_memory
+from ..data.workers import (
+    Crew,
+    NoWorkersError,
+    Patience,
+    UnfitWorkerError,
+    active_client,
+    worker_memory,
+)
 from ..kernels import rows as kernels
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .memory import MemoryLimitError, readable
+from .projection import design_of
 from .tasks import Setting, take_level
 from .threads import available_processors, resolve_threads
 from .visits import FAN_IN
@@ -75,14 +89,29 @@ class Site:
 
     def __init__(self, crew: Crew, setting: Setting, folder: Path, save_every: int):
         self.crew, self.setting, self.folder, self.save_every = crew, setting, folder, save_every
+        self._n_rows = 0
 
     def rows(self, counts: Any, L: Array, dtype: Any, held: Held) -> RemoteRows:
-        """Return the rows of a fit."""
-        rows = RemoteRows(
-            counts, L, dtype, held, self.crew, self.setting, self.folder, self.save_every
+        """Return the rows of a fit; those of the one before go."""
+        shutil.rmtree(self.folder / str(self._n_rows), ignore_errors=True)
+        self._n_rows += 1
+        name = str(self._n_rows)
+        folder = self.folder / name
+        folder.mkdir()
+        setting = replace(
+            self.setting,
+            run=f"{self.setting.run}-{name}",
+            folder=self.setting.folder and str(folder),
         )
+        rows = RemoteRows(counts, L, dtype, held, self.crew, setting, folder, self.save_every)
         self.crew.fetch = rows.fetch
+        self.crew.forget_all(but="counts-")
         return rows
+
+    def project_rows(self, counts: Any, F: Array, *, L: Array, n_steps: int, dtype: Any) -> Array:
+        """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
+        design, total = design_of(F, counts.layout().column_order, np.dtype(dtype))
+        return self.rows(counts, L, dtype, Held()).project(design, total, n_steps)
 
 
 @contextmanager
@@ -156,6 +185,63 @@ def open_site(
         yield Site(crew, setting, place, save_every)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        kernels.use_level(before)
+
+
+def client_of_fit(client: Any, counts: CountTable, solver: str) -> Any:
+    """Return the client of a fit: the one given, or for counts in files the one that is active."""
+    if client is None:
+        return active_client() if counts.from_file and solver == "auto" else None
+    if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
+        raise ValueError(f"client={client!r} is no distributed.Client.")
+    if solver != "auto":
+        raise ValueError(f"client= goes with solver='auto', not {solver!r}.")
+    return client
+
+
+@contextmanager
+def site_of_fit(
+    client: Any, counts: CountTable, n_components: int, *, checkpoint: Any = None,
+    level: str | None = None, n_threads: int | None = None, verbose: int = 0,
+) -> Iterator[tuple[CountTable, Site | None]]:  # fmt: skip
+    """Give the counts as a fit needs them, and the site; None where it is this process.
+
+    `level` is the instruction set of a fit that is resumed.
+    """
+    if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
+        client = None
+        if verbose:
+            print("counts of a single block are fitted in this process", file=sys.stderr)
+    if client is None:
+        with _at_level(level):
+            yield counts, None
+        return
+    remedy, folder = "With checkpoint= a fit can be resumed.", None
+    if checkpoint is not None:
+        folder = str(Path(checkpoint).resolve())
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
+    with tempfile.TemporaryDirectory(prefix=".nmfscale-counts-", dir=folder) as place:
+        if not isinstance(counts, StoredCounts):
+            pack(counts, Path(place, "counts.nmf"), n_threads=resolve_threads(n_threads))
+            counts = StoredCounts(Path(place, "counts.nmf"))
+        with open_site(
+            client, counts, n_components, n_threads=n_threads, folder=folder, level=level,
+            remedy=remedy, verbose=verbose,
+        ) as site:  # fmt: skip
+            yield counts, site
+
+
+@contextmanager
+def _at_level(level: str | None) -> Iterator[None]:
+    """Use an instruction set inside, if this processor has it."""
+    before = kernels.level()
+    try:
+        if level is not None:
+            with suppress(UnfitWorkerError):  # the checkpoint will say that it does not agree
+                take_level(level)
+        yield
+    finally:
         kernels.use_level(before)
 
 

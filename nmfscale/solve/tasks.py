@@ -24,9 +24,19 @@ from ..data.whole_file import package_version, whole_file
 from ..data.workers import MissingArraysError, UnfitWorkerError
 from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
+from .projection import Projector
 from .threads import limit_blas
 from .updates import restore_zeros
-from .visits import Arrival, ColumnVisit, RowReport, Rows, RowVisit, fold, go_on
+from .visits import (
+    Arrival,
+    ColumnVisit,
+    RowReport,
+    Rows,
+    RowVisit,
+    fold,
+    go_on,
+    sliced_counts,
+)
 
 Arrays = dict[str, Array]
 
@@ -394,6 +404,22 @@ def add_branches(*branches: Summed) -> Summed:
     arrivals = [arrival for branch in branches for arrival in branch.arrivals]
     first = [array.copy() for array in branches[0].sums]
     return Summed(arrivals, fold([first, *(branch.sums for branch in branches[1:])]))
+
+
+def project(
+    setting: Setting, group: Group, name: str, point: Point, F: Ref, total: Array, n_steps: int,
+    given: Mapping[str, Any],
+) -> Ref | Arrays:  # fmt: skip
+    """Save the loadings that a few steps from a point lead to while F is held."""
+    setting.take()
+    with limit_blas(1):
+        bench, K = Bench(setting, group, given), setting.n_components
+        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, 1e-8, setting.n_threads)
+        all_rows = bench.rows([aligned_copy(values) for values in bench.point(point)])
+        for slices, rows in zip(bench.slices("rows"), all_rows, strict=True):
+            sliced = sliced_counts(slices, slices.n_others)
+            projector.move(sliced, rows.factor.values, rows.totals, rows.factor.prior())
+        return bench.save(name, numbered([rows.factor.values for rows in all_rows]))
 
 
 def save_point(

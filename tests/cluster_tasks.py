@@ -1,0 +1,80 @@
+"""Tasks that workers of the tests run; they import them from here."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from nmfscale.data.workers import MissingArraysError, UnfitWorkerError
+
+
+def twice(number, given):
+    """Two times a number, and the sum of what was sent."""
+    return 2 * number + sum(float(np.sum(array)) for array in given.values())
+
+
+def add(*numbers):
+    return sum(numbers)
+
+
+def abort_at(number, bad, given):
+    if number == bad:
+        os.abort()
+    return number
+
+
+def fail_once(number, folder, kind, given):
+    """Fail the first time that a number comes."""
+    mark = Path(folder, f"{kind}-{number}")
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        raise OSError(5, "Input/output error", str(mark))
+    return number
+
+
+def always(error, number, given):
+    raise {"value": ValueError, "os": OSError, "memory": MemoryError}[error](f"number {number}")
+
+
+def sleep(seconds, given):
+    time.sleep(seconds)
+    return seconds
+
+
+def slow_at(folder, number, given):
+    """Sleep long in the process that took the first number, be quick elsewhere."""
+    mark = Path(folder, "slow")
+    if number == 0 and not mark.exists():
+        mark.write_text(str(os.getpid()))
+    time.sleep(20 if mark.exists() and mark.read_text() == str(os.getpid()) else 0.05)
+    return number
+
+
+def needs(name, given):
+    if name not in given:
+        raise MissingArraysError(name)
+    return float(given[name].sum())
+
+
+def unfit_at(folder, number, given):
+    """Only processes other than the first are fit."""
+    mark = Path(folder, "first")
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+    if mark.read_text() == str(os.getpid()):
+        raise UnfitWorkerError("an old version")
+    return number
+
+
+def fail_at_worker(address):
+    from distributed import get_worker
+
+    if get_worker().address == address:
+        raise ImportError("no module named nmfscale")
+    return get_worker().address

@@ -1,0 +1,261 @@
+"""Tasks on a cluster whose workers die, stall, or cannot do what they should."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import cluster_tasks as tasks
+import numpy as np
+import pytest
+
+from nmfscale.data.workers import (
+    BlockFailedError,
+    Crew,
+    Job,
+    NoWorkersError,
+    Patience,
+    SchedulerLostError,
+)
+
+distributed = pytest.importorskip("distributed")
+
+# A hang is a failure: no test may take longer.
+WALL = 60
+SENT = {"ones": np.ones(3), "twos": np.full(4, 2.0)}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    # Dask's own warnings about workers that we kill
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    settings = {"distributed.scheduler.worker-ttl": "10s", "distributed.comm.timeouts.tcp": "12s"}
+    import dask
+
+    with (
+        dask.config.set(settings),
+        distributed.LocalCluster(
+            n_workers=3, threads_per_worker=1, dashboard_address=None, silence_logs=60
+        ) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with distributed.Client(cluster) as client:
+        client.wait_for_workers(3, timeout=WALL)
+        yield client
+
+
+def within(seconds, function):
+    """Return what a function returns, and fail if it takes too long."""
+    done = []
+
+    def run():
+        try:
+            done.append((function(), None))
+        except BaseException as error:
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert done, f"no answer in {seconds} s"
+    if done[0][1] is not None:
+        raise done[0][1]
+    return done[0][0]
+
+
+def kill(mark):
+    """Kill the process whose number is in a file."""
+    os.kill(int(mark.read_text()), signal.SIGKILL)
+
+
+def crew(client, **patience):
+    return Crew(client, SENT.__getitem__, Patience(**patience), "Resume from the checkpoint.")
+
+
+def jobs(*args_of_each, sends=()):
+    return [
+        Job(f"rows {i}", args if isinstance(args, tuple) else (args,), i, sends)
+        for i, args in enumerate(args_of_each)
+    ]
+
+
+def run(crew, function, all_jobs, seconds=WALL, **options):
+    return within(seconds, lambda: crew.run("test", function, all_jobs, **options))
+
+
+def test_answers_come_in_order(client):
+    numbers = list(range(20))
+    assert run(crew(client), tasks.twice, jobs(*numbers)) == [2 * n for n in numbers]
+
+
+def test_what_is_sent_arrives(client):
+    assert run(crew(client), tasks.twice, jobs(0, 1, sends=("ones", "twos"))) == [11.0, 13.0]
+
+
+def test_what_a_task_misses_is_sent_after_all(client):
+    assert run(crew(client), tasks.needs, jobs("ones", "twos")) == [3.0, 8.0]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3, 4, 5, 16, 18])
+def test_a_tree_adds_everything(client, n_jobs):
+    mine = crew(client)
+    found = within(
+        WALL, lambda: mine.reduce("sums", tasks.twice, jobs(*range(n_jobs)), tasks.add, 4)
+    )
+    assert found == n_jobs * (n_jobs - 1)
+
+
+def test_jobs_stay_where_they_were(client):
+    mine = crew(client)
+    numbers = range(9)
+    run(mine, tasks.twice, jobs(*numbers))
+    first = mine.homes(numbers)
+    run(mine, tasks.twice, jobs(*numbers))
+    kept = sum(mine.homes(numbers)[n] == first[n] for n in numbers)
+    assert kept >= 6
+    assert sorted(list(first.values()).count(w) for w in set(first.values())) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", ["os", "kill"])
+def test_what_failed_once_is_tried_again(client, tmp_path, kind):
+    numbers = range(6)
+    found = run(crew(client), tasks.fail_once, jobs(*((n, str(tmp_path), kind) for n in numbers)))
+    assert found == list(numbers)
+
+
+def test_a_job_that_kills_its_worker_is_named_and_others_are_not(client):
+    with pytest.raises(
+        BlockFailedError, match="rows 2 failed 3 times.*(Killed|WorkerDied).*checkpoint"
+    ):
+        run(crew(client), tasks.abort_at, jobs(*((n, 2) for n in range(6))))
+
+
+@pytest.mark.parametrize("error", ["os", "memory"])
+def test_trouble_that_stays_is_named(client, error):
+    with pytest.raises(BlockFailedError, match=r"rows 1 failed 3 times.*number 1"):
+        run(crew(client), tasks.always, [Job("rows 1", (error, 1), 0)])
+
+
+def test_errors_of_the_data_are_raised_at_once(client):
+    with pytest.raises(ValueError, match="number 0"):
+        run(crew(client), tasks.always, [Job("rows 0", ("value", 0), 0)])
+
+
+def test_a_slow_worker_is_overtaken(client, tmp_path):
+    mine = crew(client, late=0.3)
+    run(mine, tasks.slow_at, jobs(*((str(tmp_path / "none"), n) for n in (1, 2, 3))))
+    begin = time.monotonic()
+    found = run(mine, tasks.slow_at, jobs(*((str(tmp_path), n) for n in range(6))))
+    assert found == list(range(6)) and time.monotonic() - begin < 15
+    kill(tmp_path / "slow")
+
+
+def test_a_stopped_worker_is_overtaken(client, tmp_path):
+    mine = crew(client, late=0.3)
+    run(mine, tasks.twice, jobs(*range(6)))
+    mine.seconds["nmfscale-test"].extend([0.05] * 20)
+    begin = time.monotonic()
+    assert run(mine, tasks.fail_once, jobs((0, str(tmp_path), "stop"))) == [0]
+    assert time.monotonic() - begin < 15
+    kill(tmp_path / "stop-0")
+
+
+def test_without_any_answer_tasks_are_given_up(client):
+    mine = crew(client, task=0.5, attempts=2)
+    with pytest.raises(BlockFailedError, match="TimeoutError: no answer"):
+        run(mine, tasks.sleep, jobs(3.0))
+
+
+def test_unfit_workers_are_left_out(client, tmp_path):
+    mine = crew(client)
+    found = run(mine, tasks.unfit_at, jobs(*((str(tmp_path), n) for n in range(6))))
+    assert found == list(range(6)) and len(mine.unfit) == 1 and len(mine.workers()) == 2
+
+
+def test_every_worker_is_asked(client):
+    mine = crew(client)
+    bad = next(iter(mine.workers()))
+    found = within(WALL, lambda: mine.each(tasks.fail_at_worker, bad))
+    assert isinstance(found.pop(bad), ImportError)
+    assert found == {worker: worker for worker in found} and len(found) == 2
+
+
+def test_lost_data_are_sent_again(client):
+    mine = crew(client)
+    run(mine, tasks.twice, jobs(0, sends=("ones",)))
+    client.cancel([mine.sent("ones")], force=True)
+    assert run(mine, tasks.twice, jobs(1, 2, sends=("ones",))) == [5.0, 7.0]
+
+
+def test_restart_of_all_workers():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        thread = threading.Timer(0.5, lambda: client.restart(wait_for_workers=False))
+        thread.start()
+        assert run(crew(client), tasks.sleep, jobs(*[0.2] * 12)) == [0.2] * 12
+        thread.join()
+
+
+def test_no_worker_comes():
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None, silence_logs=60) as empty,
+        distributed.Client(empty) as client,
+    ):
+        with pytest.raises(NoWorkersError, match="no worker for 0.6 s. Resume from the checkpoint"):
+            run(crew(client, workers=0.6), tasks.twice, jobs(0))
+
+
+def test_workers_may_come_late():
+    with (
+        distributed.LocalCluster(
+            n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=60
+        ) as late,
+        distributed.Client(late) as client,
+    ):
+        thread = threading.Timer(1.0, lambda: late.scale(1))
+        thread.start()
+        assert run(crew(client), tasks.twice, jobs(1, 2)) == [2, 4]
+        thread.join()
+
+
+SCHEDULER = """
+import time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    with LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=60, **options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        time.sleep(100)
+"""
+
+
+def test_the_scheduler_dies():
+    # the scheduler, too, reads what is submitted
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCHEDULER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as scheduler:
+        client = distributed.Client(scheduler.stdout.readline().strip(), timeout=WALL)
+        try:
+            threading.Timer(1.0, scheduler.kill).start()
+            with pytest.raises(SchedulerLostError, match="Resume from the checkpoint"):
+                run(crew(client), tasks.sleep, jobs(*[0.5] * 20))
+        finally:
+            scheduler.kill()
+            client.close(timeout=2)
