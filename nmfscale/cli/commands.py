@@ -56,7 +56,7 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     target = output(arguments.output, arguments.force)
     with fit_client(arguments) as client:
-        counts = read_input(arguments)
+        counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{counts.report()}")
         how = {"checkpoint": arguments.checkpoint, "resume": arguments.resume}

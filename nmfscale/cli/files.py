@@ -15,10 +15,11 @@ from .messages import log
 TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
-def read_input(arguments: argparse.Namespace) -> Any:
+def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     """Open the counts that a command was given.
 
-    A packed store, and with a memory limit every file, is read piece by piece when it is needed.
+    A packed store is read piece by piece when it is needed; so is every other file if it should
+    be `streamed`, or there is a memory limit.
     """
     from ..data.store import StoredCounts, is_store
     from ..data.stored import read_counts
@@ -29,7 +30,7 @@ def read_input(arguments: argparse.Namespace) -> Any:
         if choices:
             raise ValueError(f"--{next(iter(choices))} does not apply to a packed store.")
         counts = StoredCounts(arguments.input)
-    elif getattr(arguments, "memory_limit", None) is None:
+    elif not streamed and getattr(arguments, "memory_limit", None) is None:
         counts = read_counts(arguments.input, **choices)
     else:
         return stream_input(arguments)

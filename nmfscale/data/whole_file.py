@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+@cache
 def package_version() -> str:
     """Return the version of the package, for the record in a file."""
     try:

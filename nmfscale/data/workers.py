@@ -11,18 +11,22 @@ import queue
 import secrets
 import statistics
 import sys
+import threading
 import time
 import warnings
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # Seconds without an answer from the scheduler before it counts as lost.
 _RPC_TIMEOUT = 30
 _PULSE = 0.1
+# ... and for several answers at once, before they are fetched one by one.
+_TOGETHER_TIMEOUT = 10
 
 
 class ClusterError(RuntimeError):
@@ -194,6 +198,20 @@ class Crew:
         for workers in self._ask(self.client.scheduler.who_has, keys=[key]).values():
             found.extend(workers)
         return found
+
+    def fetch_together(self, futures: list[Any]) -> list[Answer] | None:
+        """Return the answers of futures that are done, None if one of them is not to be had."""
+        found: list[list[Answer]] = []
+
+        def fetch() -> None:
+            with suppress(Exception):
+                found.append(self.client.gather(futures, errors="raise"))
+
+        # it may wait for ever for an answer whose worker died
+        thread = threading.Thread(target=fetch, daemon=True)
+        thread.start()
+        thread.join(_TOGETHER_TIMEOUT)
+        return found[0] if found else None
 
     def _ask(self, question: Any, **options: Any) -> Any:
         if self.client.status in ("closed", "closing"):
@@ -379,34 +397,72 @@ class _Round:
     def answers(self) -> list[Any]:
         """Submit everything and wait for all answers."""
         self.homes = self.crew.homes(job.home for job in self.jobs)
-        for number in range(len(self.jobs)):
-            self.submit(number)
+        together: dict[str, list[int]] = defaultdict(list)
+        for number, job in enumerate(self.jobs):
+            together[self.homes[job.home]].append(number)
+        for home, numbers in together.items():
+            self.send(numbers, [home])
         while len(self.answered) < len(self.jobs):
             if not self.flights:
                 self.submit(self.suspects.popleft())
-            try:
-                key = self.landed.get(timeout=_PULSE)
-            except queue.Empty:
+            keys = self.landings()
+            if not keys:
                 self.watch()
-            else:
-                self.land(key)
+            elif not self.land_together(keys):
+                for key in keys:
+                    self.land(key)
         return [self.answered[number] for number in range(len(self.jobs))]
 
+    def landings(self) -> list[str]:
+        """Return the keys that are done, after a while if there are none yet."""
+        keys = []
+        with suppress(queue.Empty):
+            keys.append(self.landed.get(timeout=_PULSE))
+            while True:
+                keys.append(self.landed.get_nowait())
+        return keys
+
+    def land_together(self, keys: list[str]) -> bool:
+        """Fetch several answers at once; whether that went as smoothly as it should."""
+        flights = [self.flights[key] for key in keys if key in self.flights]
+        smooth = all(flight.future.status == "finished" for flight in flights)
+        if self.keep or len(flights) < 2 or not smooth:
+            return False
+        answers = self.crew.fetch_together([flight.future for flight in flights])
+        if answers is None:
+            return False
+        for flight, answer in zip(flights, answers, strict=True):
+            del self.flights[flight.future.key]
+            if flight.number not in self.answered:
+                self.keep_answer(flight.number, answer)
+        return True
+
     def submit(self, number: int, avoid: str | None = None) -> None:
-        """Send a job out, once more if it is out already."""
+        """Send one job out, perhaps once more."""
         job, workers = self.jobs[number], self.crew.workers()
         home = self.homes[job.home]
         places = [home] if home in workers and home != avoid else []
         places = places or [worker for worker in workers if worker != avoid] or list(workers)
-        given = {name: self.crew.sent(name) for name in self.sends[number]}
-        plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
-        self.n_submitted += 1
-        future = self.crew.client.submit(
-            perform, self.function, job.args, None if plain else given, pure=False,
-            key=f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}",
-            workers=places or None, allow_other_workers=not self.crew.unfit,
+        self.send([number], places)
+
+    def send(self, numbers: list[int], places: list[str]) -> None:
+        """Send jobs out to these workers if possible: many at once cost the scheduler less."""
+        jobs = [self.jobs[number] for number in numbers]
+        given = []
+        for number, job in zip(numbers, jobs, strict=True):
+            plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
+            sent = {name: self.crew.sent(name) for name in self.sends[number]}
+            given.append(None if plain else sent)
+        keys = []
+        for number in numbers:
+            self.n_submitted += 1
+            keys.append(f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}")
+        futures = self.crew.client.map(
+            perform, [self.function] * len(jobs), [job.args for job in jobs], given, key=keys,
+            pure=False, workers=places or None, allow_other_workers=not self.crew.unfit,
         )  # fmt: skip
-        self.await_again(_Flight(number, future, places))
+        for number, future in zip(numbers, futures, strict=True):
+            self.await_again(_Flight(number, future, places))
 
     def await_again(self, flight: _Flight) -> None:
         """Count a job as out until its future is done."""
@@ -439,24 +495,34 @@ class _Round:
 
     def take(self, flight: _Flight) -> None:
         """Keep an answer, and cancel other copies of the job."""
-        number, job = flight.number, self.jobs[flight.number]
-        self.last_answer = time.monotonic()
+        number = flight.number
         if self.keep:
+            self.last_answer = time.monotonic()
             self.answered[number] = flight.future
-        else:
-            try:
-                answer = flight.future.result(timeout=flight.fetch_seconds)
-            except TimeoutError:
-                flight.fetch_seconds *= 2
-                if self.crew.holders(flight.future.key):
-                    self.await_again(flight)
-                else:  # its worker died since
-                    self.submit(number)
-                return
-            self.crew.seconds[self.name].append(answer.seconds)
-            self.crew.settle(job.home, answer.worker)
-            self.crew.behind.discard(answer.worker)
-            self.answered[number] = answer.value
+            self.cancel_copies(number)
+            return
+        try:
+            answer = flight.future.result(timeout=flight.fetch_seconds)
+        except TimeoutError:
+            flight.fetch_seconds *= 2
+            if self.crew.holders(flight.future.key):
+                self.await_again(flight)
+            else:  # its worker died since
+                self.submit(number)
+            return
+        self.keep_answer(number, answer)
+
+    def keep_answer(self, number: int, answer: Answer) -> None:
+        """Keep an answer, and note who gave it."""
+        self.last_answer = time.monotonic()
+        self.crew.seconds[self.name].append(answer.seconds)
+        self.crew.settle(self.jobs[number].home, answer.worker)
+        self.crew.behind.discard(answer.worker)
+        self.answered[number] = answer.value
+        self.cancel_copies(number)
+
+    def cancel_copies(self, number: int) -> None:
+        """Cancel what is still out of a job that has its answer."""
         copies = [f.future for f in self.flights.values() if f.number == number]
         if copies:
             self.crew.client.cancel(copies, force=True)

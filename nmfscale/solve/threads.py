@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 _VARIABLE = "NMFSCALE_NUM_THREADS"
 
@@ -82,8 +84,14 @@ def available_processors() -> int:
 @contextmanager
 def limit_blas(n_threads: int) -> Iterator[None]:
     """Hold the threads of BLAS, and of other libraries' OpenMP loops, to `n_threads` inside."""
-    with threadpool_limits(limits=n_threads):
+    with _libraries(len(sys.modules)).limit(limits=n_threads):
         yield
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """Return the libraries that have threads; looked for again when modules were imported since."""
+    return ThreadpoolController()
 
 
 def _integer_or_text(text: str) -> int | str:
