@@ -183,9 +183,10 @@ def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:
-    """Write rows with equal keys."""
+    """Write rows; what one of them lacks is empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
