@@ -45,7 +45,7 @@ def store(tmp_path):
 @pytest.fixture
 def read_anew(monkeypatch):
     """Counts are read from their file in every iteration."""
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
 
 
 # The process ends -----------------------------------------------------------------------------
@@ -221,7 +221,7 @@ from nmfscale.data import layout
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
 layout.BLOCK_NONZEROS = SMALL_BLOCK
-base.plan_fit = lambda *_: Plan(0, False, sys.argv[2])
+base.plan_fit = lambda *_, **__: Plan(0, False, sys.argv[2])
 process, seen = psutil.Process(), []
 def look(record):
     files = sum(len(found) for _, _, found in os.walk(sys.argv[2]))

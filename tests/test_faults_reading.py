@@ -11,10 +11,12 @@ import scipy.sparse as sp
 from count_files import write_h5ad
 from small_fits import LONG_X, X, model, run
 
+import nmfscale
 from nmfscale.data import hdf5
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
+from nmfscale.solve.checkpoint import CheckpointError
 
 HOLD = """
 import h5py, sys, time
@@ -29,18 +31,28 @@ def test_locked_file(tmp_path, monkeypatch, seconds):
     monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
     monkeypatch.setattr(hdf5, "LOCK_PATIENCE", 0.2 if seconds == 30 else 20)
     pack(as_counts(X), tmp_path / "counts.nmf")
-    files = [tmp_path / "counts.nmf", write_h5ad(tmp_path / "a.h5ad", sp.csr_array(X))]
-    for path in files:
+    model(max_iter=2).fit(X, checkpoint=tmp_path / "state", checkpoint_every=0)
+    model(max_iter=2).fit(X).save(tmp_path / "model.h5")
+    older, checkpoint = sorted((tmp_path / "state").iterdir())
+    older.unlink()
+    uses = {
+        tmp_path / "counts.nmf": model(max_iter=2).fit,
+        write_h5ad(tmp_path / "a.h5ad", sp.csr_array(X)): model(max_iter=2).fit,
+        tmp_path / "model.h5": nmfscale.load,
+        checkpoint: lambda path: model(max_iter=2).fit(X, checkpoint=path.parent, resume=True),
+    }
+    for path, use in uses.items():
         size = path.stat().st_size
         words = [sys.executable, "-P", "-c", HOLD, path, str(seconds)]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
             try:
                 assert holder.stdout.readline() == b"held\n"
                 if seconds == 30:
-                    with pytest.raises(BlockingIOError, match=f"{path.name} is locked"):
-                        model(max_iter=2).fit(path)
+                    error = CheckpointError if path is checkpoint else BlockingIOError
+                    with pytest.raises(error, match=f"{path.name} is locked"):
+                        use(path)
                 else:
-                    model(max_iter=2).fit(path)
+                    use(path)
             finally:
                 holder.kill()
         assert path.stat().st_size == size
@@ -91,7 +103,7 @@ from nmfscale.data import block_file, layout
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
 layout.BLOCK_NONZEROS = 5_000
-base.plan_fit = lambda *_: Plan(0, False, None)
+base.plan_fit = lambda *_, **__: Plan(0, False, None)
 path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
 number, times, block_file.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 iterations, left = [int(word) for word in sys.argv[5:]], []
@@ -146,7 +158,7 @@ def write_long(kind, folder):
 @pytest.mark.parametrize(
     ("kind", "number", "iterations"),
     [
-        ("store", errno.EIO, [2, 3]),
+        ("store", errno.EIO, [0, 2, 3]),
         ("store", errno.ESTALE, [2]),
         ("store", errno.ENOENT, [2]),
         ("csr", errno.EIO, [0, 2, 3]),

@@ -10,6 +10,8 @@ from sklearn.exceptions import NotFittedError
 
 h5py = pytest.importorskip("h5py")
 
+from nmfscale.data.hdf5 import format_of  # noqa: E402
+from nmfscale.data.sound_hdf5 import put, put_json  # noqa: E402
 from nmfscale.models.file import (  # noqa: E402
     is_model_file,
     load_model,
@@ -114,8 +116,11 @@ def test_round_trip_keeps_every_bit(tmp_path, dtype):
         np.array(["a", "βγ"]),
         np.array([], dtype=object),
         np.arange(6, dtype=np.uint8).reshape(2, 3).T,
+        np.zeros(3, np.dtype([("a", bool), ("b", float)], align=True)),
+        "x" * 200_000,
+        np.array(["one\udcff", ""], dtype=object),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 def test_any_plain_attribute_comes_back(tmp_path, value):
     model = fitted()
@@ -180,10 +185,10 @@ def test_names_that_are_no_text_are_kept_as_text(tmp_path):
 
 def test_the_file_can_be_read_without_us(saved):
     with h5py.File(saved) as file:
-        assert file.attrs["format"] == "nmfscale-model"
+        assert file.attrs["format"] == b"nmfscale-model"
         assert file.attrs["format_version"] == 1
-        assert file.attrs["model"] == "StandIn"
-        assert json.loads(file.attrs["parameters"])["n_components"] == 3
+        assert file.attrs["model"] == b"StandIn"
+        assert json.loads(bytes(file["about"][()]))["parameters"]["n_components"] == 3
         assert file["components"].shape == (3, 7)
         assert file["feature_names"].asstr()[0] == "gène 0"
         assert file["history"].dtype.names == HISTORY.names
@@ -251,7 +256,7 @@ def test_missing_file_and_folder(tmp_path):
 def test_other_formats_are_refused(tmp_path, content):
     path = tmp_path / "model.h5"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.h5 is not a model file: it is not in the HDF5"):
+    with pytest.raises(ValueError, match=r"model\.h5 is not an HDF5 file"):
         load_model(path)
     assert not is_model_file(path)
 
@@ -269,24 +274,59 @@ def test_foreign_hdf5_is_refused(tmp_path):
 def test_truncated_files_are_refused(saved, share):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=r"model\.h5 is (damaged|not a model)"):
+    with pytest.raises(ValueError, match=r"model\.h5 is (damaged|not an HDF5 file)"):
         load_model(saved, classes=CLASSES)
 
 
-def test_flipped_bits_in_the_factors_are_found(saved):
-    content = bytearray(saved.read_bytes())
-    place = content.find(fitted().components_.tobytes())
-    assert place > 0
-    content[place + 13] ^= 4
-    saved.write_bytes(content)
-    with pytest.raises(ValueError, match="is damaged"):
+def test_a_flipped_bit_in_any_dataset_is_found(tmp_path):
+    path = tmp_path / "model.h5"
+    save_model(fitted(init=np.arange(5), tol=np.array(["one", "two"])), path)
+    with h5py.File(path) as file:
+        found = []
+        file.visititems(lambda _, node: found.append(node) if hasattr(node, "dtype") else None)
+        places = {node.name[1:]: (node.id.get_offset(), node.nbytes) for node in found}
+    assert {"about", "components", "loglik", "feature_names", "parameters/tol"} < set(places)
+    whole = path.read_bytes()
+    for name, (start, size) in places.items():
+        content = bytearray(whole)
+        content[start + size // 2] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"model.h5 is damaged.*{name} is damaged"):
+            load_model(path, classes=CLASSES)
+
+
+def test_text_of_variable_length_is_recognized_and_not_read(saved):
+    edit(saved, lambda file: file.attrs.create("format", "nmfscale-model"))
+    assert is_model_file(saved)
+    with pytest.raises(ValueError, match="damaged.*format is no text of fixed length"):
         load_model(saved, classes=CLASSES)
+    edit(saved, lambda file: file.attrs.create("format", "nmfscale-counts"))
+    assert format_of(saved) == "nmfscale-counts"
 
 
-def put(name, values):
+def replace(name, values):
     def change(file):
         del file[name]
-        file[name] = values
+        put(file, name, values)
+
+    return change
+
+
+def of_variable_length(name):
+    def change(file):
+        del file[name]
+        file[name] = ["a", "b"]
+
+    return change
+
+
+def say(name, value):
+    """Change one thing of what a file says about itself."""
+
+    def change(file):
+        about = json.loads(bytes(file["about"][()]))
+        del file["about"]
+        put_json(file, "about", about | {name: value})
 
     return change
 
@@ -297,21 +337,30 @@ def put(name, values):
         (lambda f: f.attrs.modify("format_version", 2), "model format 2; .* up to 1.*Upgrade"),
         (lambda f: f.attrs.modify("format_version", 0), "format_version is .*0"),
         (lambda f: f.attrs.create("format_version", "x"), "format_version is 'x'"),
-        (lambda f: f.attrs.modify("model", "Oracle"), "holds a Oracle"),
-        (lambda f: f.attrs.modify("model", "np"), "holds a np"),
-        (lambda f: f.attrs.modify("parameters", "{"), "parameters is not JSON"),
-        (lambda f: f.attrs.modify("fitted", "[]"), "fitted is not a JSON object"),
-        (lambda f: f.attrs.modify("parameters", '{"colour": 1}'), "does not know: colour"),
-        (lambda f: f.attrs.__delitem__("created"), "attribute created is missing"),
-        (lambda f: f.__delitem__("components"), "dataset 'components' is missing"),
-        (lambda f: f.__delitem__("loadings"), "dataset 'loadings' is missing"),
-        (lambda f: f.attrs.modify("fitted", "{}"), "dataset 'components' is missing"),
-        (put("components", np.ones((3, 6))), r"'components' has shape \(3, 6\) .*\(3, 7\)"),
-        (put("components", np.ones(7)), r"'components' has shape \(7,\)"),
-        (put("loadings", np.ones((5, 4))), r"'loadings' has shape \(5, 4\) .*\(5, 3\)"),
-        (put("size_factors", np.ones(6)), r"'size_factors' has shape \(6,\) .*\(5,\)"),
-        (put("components", np.full((3, 7), np.nan)), "'components' holds NaN"),
-        (put("feature_names", 3), "damaged"),
+        (lambda f: f.attrs.create("model", np.bytes_("Oracle")), "holds a Oracle"),
+        (lambda f: f.attrs.create("model", np.bytes_("np")), "holds a np"),
+        (replace("about", np.frombuffer(b"{", np.uint8)), "damaged.*Expecting"),
+        (replace("about", np.frombuffer(b"[]", np.uint8)), "no JSON object 'parameters'"),
+        (say("fitted", []), "no JSON object 'fitted'"),
+        (say("fitted", {"fit": "int"}), "'fit' is no fitted attribute"),
+        (say("fitted", {"__class__": "int"}), "'__class__' is no fitted attribute"),
+        (say("parameters", {"colour": 1}), "does not know: colour"),
+        (say("parameters", {"init": {}}), "damaged"),
+        (say("parameters", {"init": {"dict": 1}}), "damaged"),
+        (say("parameters", {"init": {"dataset": 1}}), "damaged"),
+        (say("parameters", {"init": {"dataset": "parameters"}}), "damaged.*no 'parameters'"),
+        (lambda f: f.attrs.__delitem__("created"), "damaged.*created"),
+        (lambda f: f["loglik"].attrs.__delitem__("crc32"), "damaged.*crc32"),
+        (lambda f: f.__delitem__("components"), "damaged.*no 'components'"),
+        (lambda f: f.__delitem__("loadings"), "damaged.*no 'loadings'"),
+        (say("fitted", {}), "dataset 'components' is missing"),
+        (replace("components", np.ones((3, 6))), r"'components' has shape \(3, 6\) .*\(3, 7\)"),
+        (replace("components", np.ones(7)), r"'components' has shape \(7,\)"),
+        (replace("loadings", np.ones((5, 4))), r"'loadings' has shape \(5, 4\) .*\(5, 3\)"),
+        (replace("size_factors", np.ones(6)), r"'size_factors' has shape \(6,\) .*\(5,\)"),
+        (replace("components", np.full((3, 7), np.nan)), "'components' holds NaN"),
+        (replace("feature_names", 3), "damaged"),
+        (of_variable_length("feature_names"), "damaged.*feature_names is of variable length"),
     ],
 )
 def test_inconsistent_files_are_refused(saved, change, complaint):

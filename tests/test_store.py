@@ -141,6 +141,21 @@ def test_the_store_does_not_depend_on_threads(tmp_path, small_blocks):
             assert_array_equal(one[name][()], other[name][()])
 
 
+@pytest.mark.parametrize("factor", [1, 90, 2**20, 0.125])
+def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
+    matrix = sp.csr_array(X * factor)
+    counts = nmfscale.Counts(
+        matrix.indptr, matrix.indices, matrix.data, matrix.shape,
+        sample_names=[f"sample {i}" for i in range(90)], groups=["α", "b"] * 45, notes=["a note"],
+    )  # fmt: skip
+    one, other = tmp_path / "one.nmf", tmp_path / "other.nmf"
+    pack(counts, one)
+    pack(StoredCounts(one), other)
+    assert other.read_bytes() == one.read_bytes()
+    pack(StoredCounts(other), other)
+    assert other.read_bytes() == one.read_bytes()
+
+
 def test_progress_counts_every_nonzero(tmp_path, small_blocks):
     seen = []
     pack(as_counts(X), tmp_path / "counts.nmf", progress=seen.append)
@@ -228,6 +243,16 @@ def test_attributes_that_do_not_fit(store, name, value, message):
         StoredCounts(store)
 
 
+@pytest.mark.parametrize("name", ["format", "dtype", "slice_dtype", "nmfscale_version"])
+def test_text_of_variable_length_is_not_read(store, name):
+    with h5py.File(store, "r+") as file:
+        file.attrs[name] = file.attrs[name].decode()
+    assert stores.is_store(store)
+    if name != "format":
+        with pytest.raises(DamagedStoreError, match=f"{name} is no text of fixed length"):
+            StoredCounts(store)
+
+
 def test_external_storage_is_refused(store, tmp_path):
     (tmp_path / "secret").write_bytes(b"secret" * 1000)
     with h5py.File(store, "r+") as file:
@@ -313,7 +338,7 @@ PLANS = {
 )
 def test_a_fit_from_a_store_has_the_same_bits(store, tmp_path, monkeypatch, plan, options):
     folder = PLANS[plan].folder and str(tmp_path)
-    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS[plan]._replace(folder=folder))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS[plan]._replace(folder=folder))
     before = store.read_bytes()
     one, other = fit(X, **options), fit(store, **options)
     assert numbers(one, X) == numbers(other, store)
@@ -322,11 +347,11 @@ def test_a_fit_from_a_store_has_the_same_bits(store, tmp_path, monkeypatch, plan
 
 
 def test_each_order_is_read_once_an_iteration(store, monkeypatch):
-    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS["read"])
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS["read"])
     counts = StoredCounts(store)
     history = fit(counts, init="random").history_
     assert_array_equal(np.diff(history["bytes_read"][:-1]), counts.layout().nbytes)
-    monkeypatch.setattr(base, "plan_fit", lambda *_: PLANS["kept"])
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS["kept"])
     counts = StoredCounts(store)
     assert fit(counts).history_["bytes_read"][-1] == counts.layout().nbytes
     assert not fit(X).history_["bytes_read"].any()
@@ -453,12 +478,12 @@ def test_links_and_claims_are_refused(store, tmp_path, name):
         kind, crc = file[name].dtype, file[name].attrs["crc32"]
         del file[name]
         file[name] = h5py.ExternalLink(tmp_path / "other.h5", "numbers")
-    with pytest.raises(DamagedStoreError, match="in the file itself"):
+    with pytest.raises(DamagedStoreError, match="not in the file itself"):
         StoredCounts(store)
     with h5py.File(store, "r+") as file:
         del file[name]
         # 8 TB that are nowhere
         made = file.create_dataset(name, (10**12,), kind, chunks=(1 << 16,))
         made.attrs["crc32"] = crc
-    with pytest.raises(DamagedStoreError, match="contiguous"):
+    with pytest.raises(DamagedStoreError, match="not contiguous"):
         StoredCounts(store)

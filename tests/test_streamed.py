@@ -74,7 +74,7 @@ def test_what_is_known_of_streamed_counts(source):
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, keep, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, keep, None))
     before = source.read_bytes()
     memory = nmfscale.read_counts(source)
     one, other = fit(memory), fit(source, memory_limit="1TB")
@@ -85,13 +85,13 @@ def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
 
 @pytest.mark.parametrize("source", ["csc", "mtx"], indirect=True)
 def test_the_papers_methods_need_whole_columns(source, monkeypatch):
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
     with pytest.raises(ValueError, match=r"counts\.\w+.* needs whole columns: use solver='auto'"):
         fit(source, solver="scd", memory_limit="1TB")
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, True, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, True, None))
     one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 1 << 23)
     one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
@@ -111,7 +111,7 @@ def test_a_store_packed_from_a_file_is_one_packed_from_memory(source, tmp_path):
 def test_backed_anndata(tmp_path, monkeypatch):
     anndata = pytest.importorskip("anndata")
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
     anndata.AnnData(sp.csr_matrix(X)).write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     assert isinstance(as_counts(backed, in_memory=False), StreamedCounts)
@@ -156,7 +156,7 @@ def dask_array(kind, chunks):
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(base, "plan_fit", lambda *_: Plan(0, False, None))
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
     array = dask_array(kind, chunks)
     one, other = fit(X), fit(array, memory_limit=memory_limit)
     assert numbers(one, X) == numbers(other, array)

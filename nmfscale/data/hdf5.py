@@ -36,12 +36,15 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
     try:
         return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
-    except BlockingIOError:
-        raise
     except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in TRANSIENT:
+        if is_passing(error):
             raise
         return None
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error says nothing of the file: a writer holds it, or the disk stumbles."""
+    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, *TRANSIENT)
 
 
 def _format_of(path: Path) -> str | None:
@@ -51,7 +54,10 @@ def _format_of(path: Path) -> str | None:
         if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
             return None
     with open_hdf5(path) as file:
-        return str(file.attrs["format"]) if "format" in file.attrs else None
+        if "format" not in file.attrs:
+            return None
+        found = file.attrs["format"]
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 @contextmanager
@@ -73,6 +79,16 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
             raise
 
 
+def read_file(path: Path, read: Callable[[Any], Any]) -> Any:
+    """Return what `read` finds in a file, after a while if a writer holds it or a disk stumbles."""
+
+    def attempt() -> Any:
+        with open_file(path) as file:
+            return read(file)
+
+    return patiently(path, attempt)
+
+
 def open_file(path: Path) -> Any:
     """Open a file for reading only, after a while if a writer holds it."""
     import h5py
@@ -92,7 +108,7 @@ def open_file(path: Path) -> Any:
             if error.errno != errno.EAGAIN:
                 if error.errno not in TRANSIENT and not h5py.is_hdf5(path):
                     raise ValueError(
-                        f"{path} is not an HDF5 file; expected an AnnData or 10x file."
+                        f"{path} is not an HDF5 file: it was cut off, or is of another kind."
                     ) from error
                 raise
             if time.monotonic() + pause > deadline:

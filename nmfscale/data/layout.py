@@ -169,9 +169,7 @@ class Block:
         if which in self._made:
             return self._made[which]
         made: Slices = getattr(self._slicer, which)(self.start, self.stop, self._order)
-        if self.keep:
-            self._made[which] = made
-        return made
+        return self._made.setdefault(which, made) if self.keep else made
 
 
 class Layout:
@@ -233,6 +231,10 @@ class Layout:
         """
         slices = (getattr(block, which) for block in self.blocks)
         yield from zip(self.blocks, slices if self.kept else made_ahead(slices), strict=True)
+
+    def visit_both(self) -> Iterator[tuple[Any, Slices, Slices]]:
+        """Blocks, their rows and their columns."""
+        yield from ((block, block.rows, block.columns) for block in self.blocks)
 
     def keep(self) -> None:
         """Let blocks stay in memory once they were made."""

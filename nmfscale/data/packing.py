@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .block_file import ORDERS, PARTS
 from .layout import ValueCounts
+from .sound_hdf5 import put, put_json, put_names
 from .store import FORMAT, FORMAT_VERSION, is_store
 from .table import CountTable
 from .whole_file import package_version
 from .whole_hdf5 import whole_hdf5
-
-Array = NDArray[Any]
 
 
 def pack(
@@ -77,42 +73,36 @@ def _write(
 ) -> None:  # fmt: skip
     layout = counts.layout(n_threads)
     found = ValueCounts(layout)
-    for i, block in enumerate(layout.blocks):
+    for i, (block, *both) in enumerate(layout.visit_both()):
         group = file.create_group(f"blocks/{i:06d}")
         group.attrs["start"], group.attrs["stop"] = block.start, block.stop
-        for order in ORDERS:
-            slices = getattr(block, order)
+        for order, slices in zip(ORDERS, both, strict=True):
             for part in PARTS:
-                _put(group, f"{order}_{part}", getattr(slices, part))
-            if order == "rows":
-                found.add(slices)
+                put(group, f"{order}_{part}", getattr(slices, part))
+        found.add(both[0])
         check_disk()
         if progress is not None:
             progress(int(counts.row_nnz[block.start : block.stop].sum()))
     for which in ORDERS:
         side = which[:-1]
-        _put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
-        _put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
+        put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
+        put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
     values = found.result()
     if values is not None:
-        _put(file, "values/value", values[0])
-        _put(file, "values/times", values[1])
+        put(file, "values/value", values[0])
+        put(file, "values/times", values[1])
     for name, array in zip(("value", "times"), layout.large, strict=True):
-        _put(file, f"large/{name}", array)
+        put(file, f"large/{name}", array)
     for name in ("sample", "feature", "group"):
         labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
         if labels is not None:
-            text = np.char.encode(labels.astype(str), "utf-8")
-            _put(file, f"names/{name}", text)
-    file.attrs.update({
-        "format": FORMAT, "format_version": FORMAT_VERSION, "nmfscale_version": package_version(),
-        "shape": counts.shape, "nnz": counts.nnz, "dtype": str(counts.dtype),
-        "slice_dtype": str(layout.count_dtype), "largest": counts.largest,
-        "first_fraction": counts.first_fraction or "", "notes": json.dumps(list(counts.notes)),
-        "source": json.dumps(source),
+            put_names(file, f"names/{name}", labels)
+    put_json(file, "about", {
+        "notes": counts.notes, "source": source, "first_fraction": counts.first_fraction,
     })  # fmt: skip
-
-
-def _put(group: Any, name: str, array: Array) -> None:
-    dataset = group.create_dataset(name, data=np.ascontiguousarray(array))
-    dataset.attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+    file.attrs.update({
+        "format": np.bytes_(FORMAT), "format_version": FORMAT_VERSION,
+        "nmfscale_version": np.bytes_(package_version()), "shape": counts.shape, "nnz": counts.nnz,
+        "dtype": np.bytes_(str(counts.dtype)), "slice_dtype": np.bytes_(str(layout.count_dtype)),
+        "largest": counts.largest,
+    })  # fmt: skip

@@ -2,16 +2,18 @@
 
 Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 1,
 ``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts that were packed),
-``slice_dtype``, ``largest``, ``first_fraction`` (empty for whole numbers), ``notes`` (JSON),
-``source`` (JSON, what was packed) and, written last, ``complete`` = 1.
+``slice_dtype``, ``largest`` and, written last, ``complete`` = 1.  Text has a fixed length.
 
 =====================  ==========================================================================
+``about``              JSON, as bytes: ``notes``, ``source`` (what was packed) and
+                       ``first_fraction`` (null for whole numbers)
 ``rows/nnz``           (n,) int64, nonzero counts of each sample; ``rows/totals`` float64, their sum
 ``columns/nnz``        (m,) int64, the same of each feature; ``columns/totals`` float64
 ``values/value``       the distinct counts, and ``values/times``, how often each occurs; only where
                        nearly all counts are below 65,536
 ``large/value``        the counts that are split in pieces, and ``large/times``
-``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known
+``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known, as
+                       many bytes for each as the longest needs
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `Slices`
 =====================  ==========================================================================
@@ -24,7 +26,6 @@ while the processor is busy with the block before.  Each has a ``crc32``.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -46,8 +47,9 @@ from .block_file import (
 )
 from .compressed import CHUNK, row_chunks
 from .counts import Counts
-from .hdf5 import checked_dataset, format_of, need
+from .hdf5 import format_of, is_passing, need, read_file
 from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead, no_whole_columns
+from .sound_hdf5 import fixed_text, located, sound, sound_json, sound_names
 from .table import CountTable, RowRange
 
 Array = NDArray[Any]
@@ -60,17 +62,6 @@ def is_store(path: str | os.PathLike[str]) -> bool:
     return format_of(path) == FORMAT
 
 
-def _own(group: Any, name: str) -> Any:
-    """Return a dataset of contiguous numbers that is in the file itself, as long as it says."""
-    try:
-        dataset = need(group, name)
-        if dataset.chunks or dataset.ndim != 1:
-            raise KeyError(f"contiguous numbers in {name}")
-        return checked_dataset(dataset)
-    except ValueError as error:
-        raise KeyError(f"{name} in the file itself: {error}") from error
-
-
 def _stored_block(
     group: Any, number: int, start: int, stop: int, first: int, order: Array, shape: tuple[int, int]
 ) -> StoredBlock:
@@ -79,7 +70,7 @@ def _stored_block(
         raise KeyError(f"rows {start}:{stop} in {group.name}")
     places = {}
     for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
-        dataset = _own(group, name)
+        dataset = located(group, name)
         places[name] = Place(
             dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
         )
@@ -109,7 +100,7 @@ class StoredLayout:
 
     def __init__(self, path: Path, file: Any, counts: StoredCounts):
         self.path, self.shape = path, counts.shape
-        self.count_dtype = np.dtype(file.attrs["slice_dtype"])
+        self.count_dtype = np.dtype(fixed_text(file.attrs, "slice_dtype"))
         self.file = BlockFile(path, self.count_dtype, mark_of(path.stat()))
         self.column_order = lane_order_of(counts.column_nnz)
         self.blocks, self.orders = [], []
@@ -123,10 +114,10 @@ class StoredLayout:
                 for block, order in zip(self.blocks, self.orders, strict=True)
             ]
         )
-        self.large = _own(file, "large/value")[()], _own(file, "large/times")[()]
+        self.large = sound(file, "large/value"), sound(file, "large/times")
         self._values = None
         if "values" in file:
-            self._values = _own(file, "values/value")[()], _own(file, "values/times")[()]
+            self._values = sound(file, "values/value"), sound(file, "values/times")
         self._kept: dict[tuple[int, str], Slices] | None = None
         self._buffers: list[Array] | None = None
 
@@ -169,6 +160,12 @@ class StoredLayout:
             yield from zip(self.blocks, made_ahead(slices), strict=True)
         finally:
             self._buffers = buffers
+
+    def visit_both(self) -> Iterator[tuple[StoredBlock, Slices, Slices]]:
+        """Blocks, their rows and their columns, which are written over as in `visit`."""
+        rows, columns = (self.visit(which) for which in ORDERS)
+        for (block, one), (_, other) in zip(rows, columns, strict=True):
+            yield block, one, other
 
     def _read(self, i: int, which: str, buffers: list[Array] | None) -> Slices:
         if self._kept is None or buffers is not None:
@@ -224,32 +221,31 @@ class StoredCounts(CountTable):
     from_file = True
 
     def __init__(self, path: str | os.PathLike[str]):
-        import h5py
-
         self.path = Path(path)
         with self.path.open("rb"):
             pass
         if not is_store(self.path):
             raise DamagedStoreError(f"{path} is not a packed store of counts, or is damaged.")
         try:
-            with h5py.File(self.path, "r") as file:
-                self._open(file)
-        except (KeyError, OSError, RuntimeError, TypeError) as error:
+            read_file(self.path, self._open)
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            if is_passing(error):
+                raise
             raise DamagedStoreError(
                 f"{path} is damaged or incomplete: {error}. Pack the counts again."
             ) from error
 
     def _open(self, file: Any) -> None:
-        about = dict(file.attrs)
-        if about.get("complete") != 1:
+        numbers, writer = file.attrs, fixed_text(file.attrs, "nmfscale_version")
+        if numbers.get("complete") != 1:
             raise KeyError("it was not finished")
-        if int(about["format_version"]) > FORMAT_VERSION:
+        if int(numbers["format_version"]) > FORMAT_VERSION:
             raise KeyError(
-                f"it has format {about['format_version']}, written by nmfscale "
-                f"{about['nmfscale_version']}; this version reads up to {FORMAT_VERSION}"
+                f"it has format {numbers['format_version']}, written by nmfscale {writer}; this "
+                f"version reads up to {FORMAT_VERSION}"
             )
         names = {
-            name: np.char.decode(_own(file, f"names/{part}")[()], "utf-8").astype(object)
+            name: sound_names(file, f"names/{part}").astype(object)
             for name, part in (
                 ("sample_names", "sample"),
                 ("feature_names", "feature"),
@@ -257,21 +253,19 @@ class StoredCounts(CountTable):
             )
             if f"names/{part}" in file
         }
-        n, m = (int(size) for size in about["shape"])
+        n, m = (int(size) for size in numbers["shape"])
+        about = sound_json(file, "about")
         super().__init__(
-            (n, m),
-            notes=json.loads(about["notes"]),
-            first_fraction=about["first_fraction"] or None,
-            **names,
+            (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
-        self._nnz, self._dtype = int(about["nnz"]), np.dtype(about["dtype"])
-        self.largest, self.source = float(about["largest"]), json.loads(about["source"])
+        self._nnz, self._dtype = int(numbers["nnz"]), np.dtype(fixed_text(numbers, "dtype"))
+        self.largest, self.source = float(numbers["largest"]), about["source"]
         for which in ORDERS:
             for what in ("nnz", "totals"):
-                array = _own(file, f"{which}/{what}")
+                array = sound(file, f"{which}/{what}")
                 if array.shape != ((n,) if which == "rows" else (m,)):
                     raise KeyError(f"{which}/{what} has shape {array.shape}")
-                setattr(self, f"{which[:-1]}_{what}", array[()])
+                setattr(self, f"{which[:-1]}_{what}", array)
         self._layout = StoredLayout(self.path, file, self)
 
     @property

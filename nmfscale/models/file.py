@@ -1,30 +1,29 @@
 """Model files: one fitted estimator in one HDF5 file, without pickle.
 
-Format 1.  Root attributes:
+Format 1.  Root attributes: ``format`` = "nmfscale-model", ``format_version`` = 1, ``model`` (class
+name), ``nmfscale_version`` and ``created`` (UTC, ISO 8601) of the writer.  Dataset ``about``, one
+JSON object as bytes:
 
-- ``format`` = "nmfscale-model", ``format_version`` = 1, ``model`` (class name),
-  ``nmfscale_version`` and ``created`` (UTC, ISO 8601) of the writer;
-- ``parameters``: JSON object, the constructor's arguments.  What JSON cannot hold is an object
-  with one key: ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}`` or
+- ``parameters``: the constructor's arguments.  What JSON cannot hold is an object with one key:
+  ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}`` or
   ``{"dataset": "parameters/init"}``.  Generators and functions become null;
-- ``fitted``: JSON object, each fitted attribute and its kind ("array", "text", "scalar", "bool",
-  "int", "float", "str" or "none");
-- ``left_out``: JSON object, what was not stored and the type it had.
+- ``fitted``: each fitted attribute and its kind ("array", "text", "scalar", "bool", "int",
+  "float", "str" or "none");
+- ``left_out``: what was not stored and the type it had.
 
 One dataset for each fitted attribute, named without the closing underscore: ``components``
 (K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``history`` (compound, one record per
 iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in``, ``feature_names`` (m,),
-``sample_names`` (n,) and so on.  Text is UTF-8 of variable length; number arrays carry Fletcher-32
-checksums, which HDF5 verifies on reading.
+``sample_names`` (n,) and so on.  Names are UTF-8, as many bytes for each as the longest needs; an
+attribute of kind "str" is an array of bytes.  Every dataset has a ``crc32``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,21 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.hdf5 import format_of
-from ..data.whole_file import package_version, whole_file
+from ..data.hdf5 import format_of, is_passing, read_file
+from ..data.sound_hdf5 import (
+    fixed_text,
+    located,
+    put,
+    put_json,
+    put_names,
+    put_text,
+    sound,
+    sound_json,
+    sound_names,
+    sound_text,
+)
+from ..data.whole_file import package_version
+from ..data.whole_hdf5 import whole_hdf5
 
 __all__ = ["is_model_file", "load_model", "read_header", "save_model"]
 
@@ -49,6 +61,11 @@ _AXES = {
     "sample_names_": "n",
 }
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+# What reading may come to in a file that is not as it was written.
+_DAMAGE = (
+    AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError,
+    JSONDecodeError,
+)  # fmt: skip
 
 
 def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
@@ -74,15 +91,13 @@ def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     OSError
         If the folder does not exist or cannot be written.
     """
-    import h5py
-
     check_is_fitted(estimator, "components_")
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the name of a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    with whole_file(target) as part, h5py.File(part, "x") as file:
+    with whole_hdf5(target) as (file, _):
         _write(file, estimator)
 
 
@@ -110,12 +125,11 @@ def load_model(
         If there is no such file.
     ValueError
         If the file is not a model file, is damaged or incomplete, or comes from a newer version.
+    OSError
+        If a writer holds the file, or the disk cannot be read, for half a minute.
     """
-    with _opened(path) as file:
-        header = _header(file, path)
-        estimator_class = _find_class(header["model"], classes, path)
-        parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
-        fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
+    header, parameters, fitted = _read_patiently(path, _contents)
+    estimator_class = _find_class(header["model"], classes, path)
     _check_shapes(fitted, path)
     known = estimator_class._get_param_names()
     unknown = sorted(set(parameters).difference(known))
@@ -146,11 +160,10 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises
     ------
-    FileNotFoundError, ValueError
+    FileNotFoundError, ValueError, OSError
         As :func:`load_model`.
     """
-    with _opened(path) as file:
-        return _header(file, path)
+    return dict(_read_patiently(path, _header))
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
@@ -178,14 +191,15 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
         name: _encode(value, name, file, left_out)
         for name, value in estimator.get_params(deep=False).items()
     }
-    file.attrs["format"] = FORMAT
+    put_json(file, "about", {"parameters": parameters, "fitted": fitted, "left_out": left_out})
     file.attrs["format_version"] = FORMAT_VERSION
-    file.attrs["model"] = type(estimator).__name__
-    file.attrs["nmfscale_version"] = package_version()
-    file.attrs["created"] = datetime.now(UTC).isoformat(timespec="seconds")
-    file.attrs["parameters"] = json.dumps(parameters)
-    file.attrs["fitted"] = json.dumps(fitted)
-    file.attrs["left_out"] = json.dumps(left_out)
+    for name, text in {
+        "format": FORMAT,
+        "model": type(estimator).__name__,
+        "nmfscale_version": package_version(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }.items():
+        file.attrs[name] = np.bytes_(text)
 
 
 def _kind(value: Any) -> str:
@@ -203,19 +217,15 @@ def _kind(value: Any) -> str:
 
 
 def _store(file: Any, name: str, value: Any, kind: str) -> None:
-    import h5py
-
-    if kind == "none":
-        return
     if kind == "text":
         # Names of other types, such as the numbers of a pandas index, are kept as their text.
-        text = np.array([str(item) for item in value.ravel()], dtype=object).reshape(value.shape)
-        file.create_dataset(name, data=text, dtype=h5py.string_dtype())
-        file[name].attrs["dtype"] = value.dtype.str if value.dtype.kind == "U" else "object"
-    elif kind == "array" and value.ndim > 0 and value.size > 0:
-        file.create_dataset(name, data=value, fletcher32=True)
-    else:
-        file.create_dataset(name, data=value)
+        text = np.array([str(item) for item in value.ravel()], dtype=str).reshape(value.shape)
+        dataset = put_names(file, name, text)
+        dataset.attrs["dtype"] = np.bytes_(value.dtype.str if value.dtype.kind == "U" else "object")
+    elif kind == "str":
+        put_text(file, name, value)
+    elif kind != "none":
+        put(file, name, value)
 
 
 def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
@@ -245,25 +255,32 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     )
 
 
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a model file; whatever HDF5 finds wrong with it becomes one ValueError."""
-    import h5py
-
+def _read_patiently(path: str | os.PathLike[str], read: Callable[[Any, Any], Any]) -> Any:
+    """Call `read` with the file and its path; what HDF5 finds wrong becomes a ValueError."""
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
-    if not h5py.is_hdf5(path):
-        raise ValueError(f"{path} is not a model file: it is not in the HDF5 format.")
     try:
-        with h5py.File(path, "r") as file:
-            yield file
-    except (OSError, RuntimeError, KeyError, TypeError) as error:
+        return read_file(Path(path), lambda file: read(file, path))
+    except _DAMAGE as error:
+        if is_passing(error):
+            raise
         raise ValueError(f"{path} is damaged or was cut off: {error}") from error
+
+
+def _contents(file: Any, path: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Read header, parameters and fitted attributes."""
+    header = _header(file, path)
+    for name in header["fitted"]:
+        if not name.endswith("_") or name.startswith("_"):
+            raise ValueError(f"{path} is damaged: {name!r} is no fitted attribute.")
+    parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
+    fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
+    return header, parameters, fitted
 
 
 def _header(file: Any, path: Any) -> dict[str, Any]:
     attributes = file.attrs
-    if attributes.get("format") != FORMAT:
+    if "format" not in attributes or fixed_text(attributes, "format") != FORMAT:
         raise ValueError(
             f"{path} is an HDF5 file but not a model file (no attribute format={FORMAT!r})."
         )
@@ -273,20 +290,17 @@ def _header(file: Any, path: Any) -> dict[str, Any]:
     if number > FORMAT_VERSION:
         raise ValueError(
             f"{path} has model format {number}; this nmfscale reads up to {FORMAT_VERSION}.  "
-            f"Upgrade nmfscale (the file was written by {attributes.get('nmfscale_version')})."
+            f"Upgrade nmfscale (the file was written by "
+            f"{fixed_text(attributes, 'nmfscale_version')})."
         )
     header: dict[str, Any] = {"format_version": int(number)}
-    for name in ("model", "nmfscale_version", "created", "parameters", "fitted", "left_out"):
-        if not isinstance(attributes.get(name), str):
-            raise ValueError(f"{path} is damaged: the attribute {name} is missing.")
-        header[name] = attributes[name]
+    for name in ("model", "nmfscale_version", "created"):
+        header[name] = fixed_text(attributes, name)
+    about = sound_json(file, "about")
     for name in ("parameters", "fitted", "left_out"):
-        try:
-            header[name] = json.loads(header[name])
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is damaged: {name} is not JSON ({error}).") from error
-        if not isinstance(header[name], dict):
-            raise ValueError(f"{path} is damaged: {name} is not a JSON object.")
+        if not isinstance(about, dict) or not isinstance(about.get(name), dict):
+            raise ValueError(f"{path} is damaged: about has no JSON object {name!r}.")
+        header[name] = about[name]
     return header
 
 
@@ -301,32 +315,24 @@ def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type
     return found
 
 
-def _dataset(file: Any, name: str) -> Any:
-    import h5py
-
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset):
-        raise ValueError(f"{file.filename} is damaged: the dataset {name!r} is missing.")
-    return found
-
-
 def _read(file: Any, name: str, kind: str) -> Any:
     """Read one fitted attribute."""
     if kind == "none":
         return None
-    stored = _dataset(file, _dataset_name(name))
+    name = _dataset_name(name)
     if kind == "text":
-        return _read_text(stored)
+        return _read_text(file, name)
     if kind == "str":
-        return stored.asstr()[()]
-    value = stored[()]
+        return sound_text(file, name)
+    value = sound(file, name)
     if kind == "array":
         return np.asarray(value)
     return _PLAIN[kind](value) if kind in _PLAIN else value
 
 
-def _read_text(stored: Any) -> np.ndarray:
-    return stored.asstr()[()].astype(np.dtype(stored.attrs["dtype"]))
+def _read_text(file: Any, name: str) -> np.ndarray:
+    kind = fixed_text(located(file, name).attrs, "dtype")
+    return sound_names(file, name).astype(np.dtype(kind))
 
 
 def _decode(value: Any, file: Any) -> Any:
@@ -342,8 +348,9 @@ def _decode(value: Any, file: Any) -> Any:
         return tuple(_decode(content, file))
     if tag == "dtype":
         return np.dtype(content)
-    stored = _dataset(file, content)
-    return _read_text(stored) if "dtype" in stored.attrs else stored[()]
+    if "dtype" in located(file, content).attrs:
+        return _read_text(file, content)
+    return sound(file, content)
 
 
 def _check_shapes(fitted: dict[str, Any], path: Any) -> None:

@@ -16,13 +16,14 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.hdf5 import checked_dataset, need
+from ..data.hdf5 import checked_dataset, need, read_file
 from ..data.table import CountTable
 from ..data.whole_file import UNFINISHED
 from ..data.whole_hdf5 import whole_hdf5
@@ -124,7 +125,8 @@ class Checkpoint:
         reasons = []
         for path in reversed(self._files()) if self.resume else ():
             try:
-                return self._read(path)
+                numbers, arrays = read_file(path, partial(self._read, path=path))
+                return numbers, arrays
             except CheckpointError:
                 raise
             except (OSError, KeyError, RuntimeError, ValueError) as error:
@@ -136,22 +138,19 @@ class Checkpoint:
             )
         return None
 
-    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-        import h5py
-
-        with h5py.File(path, "r") as file:
-            if file.attrs.get("format") != np.bytes_(FORMAT) or file.attrs.get("complete") != 1:
-                raise KeyError("not a complete checkpoint")
-            about = json.loads(file.attrs["about"])
-            for name in sorted(set(about) | set(self.about)):
-                if about.get(name) != self.about.get(name):
-                    raise CheckpointError(
-                        f"{path} is of another fit: {name} was {about.get(name)!r} and is "
-                        f"{self.about.get(name)!r} now."
-                    )
-            names = json.loads(file.attrs["arrays"])
-            numbers = json.loads(_sound(file, "numbers").tobytes())
-            return numbers, {name: _sound(file, name) for name in names}
+    def _read(self, file: Any, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+        if file.attrs.get("format") != np.bytes_(FORMAT) or file.attrs.get("complete") != 1:
+            raise KeyError("not a complete checkpoint")
+        about = json.loads(file.attrs["about"])
+        for name in sorted(set(about) | set(self.about)):
+            if about.get(name) != self.about.get(name):
+                raise CheckpointError(
+                    f"{path} is of another fit: {name} was {about.get(name)!r} and is "
+                    f"{self.about.get(name)!r} now."
+                )
+        names = json.loads(file.attrs["arrays"])
+        numbers = json.loads(_sound(file, "numbers").tobytes())
+        return numbers, {name: _sound(file, name) for name in names}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("checkpoint-????????.h5"))
