@@ -196,7 +196,7 @@ def test_every_worker_is_asked(client):
 def test_lost_data_are_sent_again(client):
     mine = crew(client)
     run(mine, tasks.twice, jobs(0, sends=("ones",)))
-    client.cancel([mine.sent("ones")], force=True)
+    client.cancel([mine.sent("ones", [])], force=True)
     assert run(mine, tasks.twice, jobs(1, 2, sends=("ones",))) == [5.0, 7.0]
 
 

@@ -19,7 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # Seconds without an answer from the scheduler before it counts as lost.
@@ -70,6 +70,8 @@ class Patience:
     task : float, default=60
         Without any answer before tasks are given up and tried again; five times the usual if that
         is longer.
+    silent : float, default=5
+        Without a sign of life from a worker, when others gave some, before it is passed over.
     late : float, default=1
         Without any answer before a second copy of what is out is started; twice the usual if that
         is longer.
@@ -78,6 +80,7 @@ class Patience:
     workers: float = 300.0
     attempts: int = 3
     task: float = 60.0
+    silent: float = 5.0
     late: float = 1.0
 
 
@@ -174,10 +177,11 @@ class Crew:
         self.run_name, self._n_rounds = secrets.token_hex(4), 0
         self.seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=64))
         self.unfit: set[str] = set()
-        self.behind: set[str] = set()
+        self._behind: dict[str, float] = {}
         self._homes: dict[int, str] = {}
         self._sent: dict[str, Any] = {}
         self._seen: tuple[float, dict[str, int]] = (-1e9, {})
+        self._silent: tuple[float, set[str]] = (-1e9, set())
 
     def workers(self) -> dict[str, int]:
         """Addresses of the workers that are fit, and how many tasks each does at a time."""
@@ -192,12 +196,25 @@ class Crew:
         found = self._ask(self.client.scheduler.processing, workers=None)
         return {str(key): worker for worker, keys in found.items() for key in keys}
 
-    def holders(self, key: str) -> list[str]:
-        """Return the workers that have the answer of a key."""
-        found: list[str] = []
-        for workers in self._ask(self.client.scheduler.who_has, keys=[key]).values():
-            found.extend(workers)
+    def silent(self) -> set[str]:
+        """Return the workers that were not heard of lately, though others were."""
+        at, found = self._silent
+        if time.monotonic() - at > 1.0:
+            known = self._ask(self.client.scheduler.identity)["workers"]
+            heard = {worker: each["last_seen"] for worker, each in known.items()}
+            last = max(heard.values(), default=0.0)
+            found = {w for w, when in heard.items() if last - when > self.patience.silent}
+            self._silent = time.monotonic(), found
         return found
+
+    def holders(self, keys: Iterable[str]) -> dict[str, set[str]]:
+        """For every key, the workers that have its answer."""
+        found = self._ask(self.client.scheduler.who_has, keys=list(keys))
+        return {str(key): set(workers) for key, workers in found.items()}
+
+    def only_at(self, workers: set[str], keys: Iterable[str]) -> set[str]:
+        """Return the keys whose answers these workers have and no other."""
+        return {key for key, found in self.holders(keys).items() if found and found <= workers}
 
     def fetch_together(self, futures: list[Any]) -> list[Answer] | None:
         """Return the answers of futures that are done, None if one of them is not to be had."""
@@ -210,7 +227,11 @@ class Crew:
         # it may wait for ever for an answer whose worker died
         thread = threading.Thread(target=fetch, daemon=True)
         thread.start()
-        thread.join(_TOGETHER_TIMEOUT)
+        deadline = time.monotonic() + _TOGETHER_TIMEOUT
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(1.0)
+            if thread.is_alive() and self.silent():
+                break
         return found[0] if found else None
 
     def _ask(self, question: Any, **options: Any) -> Any:
@@ -272,7 +293,7 @@ class Crew:
     def homes(self, numbers: Iterable[int]) -> dict[int, str]:
         """Say where jobs should run: where they did before, evenly, not at workers that lag."""
         workers = self.wait_for_workers()
-        ready = [w for w in workers if w not in self.behind] or list(workers)
+        ready = [w for w in workers if not self.lags(w)] or list(workers)
         numbers = sorted(set(numbers))
         most = -(-len(numbers) // len(ready))
         load = dict.fromkeys(ready, 0)
@@ -293,13 +314,56 @@ class Crew:
         """Note where a job was done."""
         self._homes[number] = worker
 
-    def sent(self, name: str) -> Any:
+    def fall_behind(self, workers: Iterable[str]) -> None:
+        """Give these workers less to do for a while."""
+        self._behind.update(dict.fromkeys(workers, time.monotonic() + self.patience.task))
+
+    def catch_up(self, worker: str) -> None:
+        """Note that a worker does what it should."""
+        self._behind.pop(worker, None)
+
+    def lags(self, worker: str) -> bool:
+        """Whether a worker fell behind lately."""
+        return self._behind.get(worker, 0.0) > time.monotonic()
+
+    def sent(self, name: str, places: list[str]) -> Any:
         """Return the future of what is sent under a name, sent again if it is lost."""
         future = self._sent.get(name)
         if future is None or future.status in ("cancelled", "lost"):
-            future = self.client.scatter(self.fetch(name), hash=False)
-            self._sent[name] = future
+            self._sent[name] = future = self._send(self.fetch(name), places)
         return future
+
+    def _send(self, data: Any, places: list[str]) -> Any:
+        """Send data to a worker, one of `places` at first, or to another if it does not answer."""
+        for _ in range(2 * self.patience.attempts):
+            workers = self.wait_for_workers()
+            ready = [w for w in workers if not self.lags(w)] or list(workers)
+            worker = next((w for w in places if w in ready), ready[0])
+            found: list[Any] = []
+
+            def send(worker: str = worker, found: list[Any] = found) -> None:
+                try:
+                    found.append(self.client.scatter(data, hash=False, workers=[worker]))
+                except Exception as error:
+                    found.append(error)
+
+            # it may wait as long as the worker's link is down
+            thread = threading.Thread(target=send, daemon=True)
+            thread.start()
+            while thread.is_alive() and worker not in self.silent():
+                thread.join(1.0)
+            if found and not isinstance(found[0], Exception):
+                return found[0]
+            self.fall_behind([worker])
+        why = found[0] if found else "no answer"
+        raise ClusterError(f"data cannot be sent to the workers ({why}). {self.remedy}".strip())
+
+    def forget_all_at(self, workers: set[str]) -> set[str]:
+        """Forget what was sent and is at these workers only; return its names."""
+        keys = {future.key: name for name, future in self._sent.items()}
+        lost = {keys[key] for key in self.only_at(workers, keys)}
+        self.forget(lost)
+        return lost
 
     def forget(self, names: Iterable[str]) -> None:
         """Let workers drop what was sent under these names."""
@@ -377,6 +441,7 @@ class _Flight:
     future: Any
     places: list[str]
     fetch_seconds: float = 2.0
+    since: float = field(default_factory=time.monotonic)
 
 
 class _Round:
@@ -391,7 +456,7 @@ class _Round:
         self.sends = [set(job.sends) for job in jobs]
         # jobs whose worker died: innocent ones too, so that each is tried alone
         self.suspects: deque[int] = deque()
-        self.last_answer = self.last_copy = time.monotonic()
+        self.last_answer = self.last_copy = self.last_look = time.monotonic()
         self.n_submitted = 0
 
     def answers(self) -> list[Any]:
@@ -451,7 +516,7 @@ class _Round:
         given = []
         for number, job in zip(numbers, jobs, strict=True):
             plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
-            sent = {name: self.crew.sent(name) for name in self.sends[number]}
+            sent = {name: self.crew.sent(name, places) for name in self.sends[number]}
             given.append(None if plain else sent)
         keys = []
         for number in numbers:
@@ -498,6 +563,7 @@ class _Round:
         number = flight.number
         if self.keep:
             self.last_answer = time.monotonic()
+            self.crew.seconds[self.name].append(self.last_answer - flight.since)
             self.answered[number] = flight.future
             self.cancel_copies(number)
             return
@@ -505,7 +571,8 @@ class _Round:
             answer = flight.future.result(timeout=flight.fetch_seconds)
         except TimeoutError:
             flight.fetch_seconds *= 2
-            if self.crew.holders(flight.future.key):
+            key = flight.future.key
+            if self.crew.holders([key]).get(key, set()) - self.crew.silent():
                 self.await_again(flight)
             else:  # its worker died since
                 self.submit(number)
@@ -517,7 +584,7 @@ class _Round:
         self.last_answer = time.monotonic()
         self.crew.seconds[self.name].append(answer.seconds)
         self.crew.settle(self.jobs[number].home, answer.worker)
-        self.crew.behind.discard(answer.worker)
+        self.crew.catch_up(answer.worker)
         self.answered[number] = answer.value
         self.cancel_copies(number)
 
@@ -567,6 +634,7 @@ class _Round:
             self.last_answer = time.monotonic()
             return
         self.rescue()
+        self.pass_over()
         known = self.crew.seconds[self.name]
         usual = statistics.median(known) if known else None
         if quiet > max(patience.task, 5 * (usual or 0.0)):
@@ -597,6 +665,33 @@ class _Round:
                     self.submit(flight.number)
                 self.last_copy = time.monotonic()
 
+    def pass_over(self) -> None:
+        """Do without workers that give no sign of life, long before the scheduler does."""
+        if time.monotonic() - self.last_look < 1.0:
+            return
+        self.last_look = time.monotonic()
+        silent = self.crew.silent()
+        if not silent:
+            return
+        self.crew.fall_behind(silent)
+        out = {flight.number for flight in self.flights.values()}
+        args = [arg for number in out for arg in self.jobs[number].args]
+        if self.crew.only_at(silent, [arg.key for arg in args if hasattr(arg, "key")]):
+            raise BlockFailedError(
+                f"answers are at workers that are silent. {self.crew.remedy}".strip()
+            ) from CancelledError()
+        self.homes = self.crew.homes(job.home for job in self.jobs)
+        lost = self.crew.forget_all_at(silent)
+        blind = {number for number in out if self.sends[number] & lost}
+        gone = [key for key, flight in self.flights.items() if flight.number in blind]
+        self.crew.client.cancel([self.flights.pop(key).future for key in gone], force=True)
+        busy = self.crew.busy()
+        places: dict[int, set[str]] = defaultdict(set)
+        for key, flight in self.flights.items():
+            places[flight.number].add(busy.get(key, ""))
+        for number in sorted(blind | {n for n, found in places.items() if found <= silent}):
+            self.submit(number)
+
     def copy(self) -> None:
         """Start what is out once more at other workers: the first answer counts."""
         self.last_copy = time.monotonic()
@@ -605,7 +700,7 @@ class _Round:
         for key, flight in self.flights.items():
             out[flight.number].append(key)
         alone = {number: busy.get(keys[0]) for number, keys in out.items() if len(keys) == 1}
-        self.crew.behind.update(worker for worker in alone.values() if worker is not None)
+        self.crew.fall_behind(worker for worker in alone.values() if worker is not None)
         self.homes = self.crew.homes(job.home for job in self.jobs)
         for number, worker in alone.items():
             self.submit(number, avoid=worker)
