@@ -155,6 +155,7 @@ class _Path:
 
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
+        self.free = {}
         for arrays in (self.before, self.next, self.best):
             for side, array in arrays.items():
                 arrays[side] = halves.cast(side, array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,8 @@ Array = NDArray[Any]
 LANES = 16
 MINVAL = 1e-10
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
-_PIECE = 1 << 16
+_PIECE = 1 << 12
+_MAPPED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,9 @@ class Factor:
         """Return the factor in the order of the user's rows, (n_rows, K)."""
         values = self.values if values is None else values
         out = aligned_empty((self.n_rows, self.n_components), values.dtype, self.folder)
-        filled = self.order >= 0
-        out[self.order[filled]] = values[filled, : self.n_components]
+        for first in range(0, len(values), _PIECE):
+            order, rows = self.order[first : first + _PIECE], values[first : first + _PIECE]
+            out[order[order >= 0]] = rows[order >= 0, : self.n_components]
         return out
 
     def column_sums(self, weights: Array | None = None) -> Array:
@@ -139,6 +142,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None)
         with tempfile.TemporaryFile(dir=folder) as file:
             return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
     size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size >= _MAPPED_BYTES:
+        # goes back to the system with the array; the allocator would keep it
+        return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)

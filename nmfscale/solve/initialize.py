@@ -134,7 +134,8 @@ def check_factors(
     Returns
     -------
     L : ndarray of shape (n_samples, n_components) or None
-        C-contiguous copy, numbers below 1e-10 raised to it; None if `L` is None.
+        C-contiguous, numbers below 1e-10 raised to it, the array itself where nothing has to
+        change; None if `L` is None.
     F : ndarray of shape (n_features, n_components) or None
         The same of `F`.
 
@@ -181,6 +182,8 @@ def _checked_factor(
             f"{name}[{row}, {column}] is {factor[row, column]}; "
             f"all its numbers must be finite in {np.dtype(dtype)} and not negative."
         )
+    if factor.dtype == dtype and (factor >= SMALLEST).all():
+        return np.ascontiguousarray(factor)  # no copy: it is only read
     return _floored(factor, dtype)
 
 
