@@ -66,7 +66,11 @@ def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
     found: dict[int, list[dict]] = {1: [], 2: []}
     for _ in range(repeats):
         for n_workers in found:
-            options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+            options = {
+                "threads_per_worker": 1,
+                "dashboard_address": "127.0.0.1:0",
+                "silence_logs": 50,
+            }
             with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
                 found[n_workers].append(seconds_of(path, K, client, n_iter))
                 print(n_workers, "workers", found[n_workers][-1], flush=True)
@@ -228,7 +232,7 @@ def run(arguments: argparse.Namespace) -> None:
         rows = throughput(path, arguments.topics, arguments.repeats, n_iter)
         here = seconds_of(path, TOPICS, None, 4)
         rows.append({"what": f"in this process, {TOPICS} topics"} | here)
-        options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
         with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
             rows += small_blocks(client, Path(folder), numbers, n_iter)
             rows += reductions(client, sizes, 16, arguments.repeats)

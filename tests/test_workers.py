@@ -44,7 +44,7 @@ def cluster():
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
-            n_workers=3, threads_per_worker=1, dashboard_address=None, silence_logs=60
+            n_workers=3, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
         ) as cluster,
     ):
         yield cluster
@@ -203,7 +203,7 @@ def test_lost_data_are_sent_again(client):
 def test_restart_of_all_workers():
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -215,7 +215,9 @@ def test_restart_of_all_workers():
 
 def test_no_worker_comes():
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=None, silence_logs=60) as empty,
+        distributed.LocalCluster(
+            n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=60
+        ) as empty,
         distributed.Client(empty) as client,
     ):
         with pytest.raises(NoWorkersError, match="no worker for 0.6 s. Resume from the checkpoint"):
@@ -225,7 +227,7 @@ def test_no_worker_comes():
 def test_workers_may_come_late():
     with (
         distributed.LocalCluster(
-            n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=60
+            n_workers=0, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
         ) as late,
         distributed.Client(late) as client,
     ):
@@ -239,7 +241,7 @@ SCHEDULER = """
 import time
 from distributed import LocalCluster
 if __name__ == "__main__":
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=60, **options) as cluster:
         print(cluster.scheduler_address, flush=True)
         time.sleep(100)
