@@ -14,7 +14,6 @@ import json
 import os
 import time
 import warnings
-import zlib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.hdf5 import checked_dataset, need, read_file
+from ..data.hdf5 import read_file
+from ..data.sound_hdf5 import put, put_json, sound, sound_json
 from ..data.table import CountTable
 from ..data.whole_file import UNFINISHED
 from ..data.whole_hdf5 import whole_hdf5
@@ -33,8 +33,6 @@ Array = NDArray[Any]
 FORMAT, VERSION = "nmfscale-checkpoint", 1
 _KEPT = 2
 _MOST_FAILURES = 3
-# Numbers that a checksum is taken of at a time.
-_PIECE = 1 << 22
 
 
 class CheckpointError(ValueError):
@@ -99,9 +97,9 @@ class Checkpoint:
                 file.attrs["about"] = np.bytes_(json.dumps(self.about))
                 file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
                 # an attribute holds 64 kB, and a history may be longer
-                text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
-                for name, array in {"numbers": text, **arrays}.items():
-                    file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
+                put_json(file, "numbers", numbers)
+                for name, array in arrays.items():
+                    put(file, name, array)
                 file.flush()
                 file.attrs["complete"] = 1
         except OSError as error:
@@ -149,8 +147,7 @@ class Checkpoint:
                     f"{self.about.get(name)!r} now."
                 )
         names = json.loads(file.attrs["arrays"])
-        numbers = json.loads(_sound(file, "numbers").tobytes())
-        return numbers, {name: _sound(file, name) for name in names}
+        return sound_json(file, "numbers"), {name: sound(file, name) for name in names}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("checkpoint-????????.h5"))
@@ -213,21 +210,3 @@ def _describe(
         "counts": digest.hexdigest(), "held": known.hexdigest(), "n_components": n_components,
         "dtype": str(np.dtype(dtype)), "instruction set": level, **options,
     }  # fmt: skip
-
-
-def _sound(file: Any, name: str) -> Array:
-    """Read an array that is in the file itself, as large as it says, with the right checksum."""
-    dataset = checked_dataset(need(file, name))
-    if dataset.chunks:
-        raise KeyError(f"{name} is not contiguous")
-    array: Array = dataset[()]
-    if _crc32(array) != dataset.attrs["crc32"]:
-        raise KeyError(f"{name} is damaged: its checksum differs")
-    return array
-
-
-def _crc32(array: Array) -> int:
-    flat, crc = np.ascontiguousarray(array).reshape(-1), 0
-    for first in range(0, flat.size, _PIECE):
-        crc = zlib.crc32(flat[first : first + _PIECE].data, crc)
-    return crc

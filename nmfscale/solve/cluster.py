@@ -21,6 +21,7 @@ from ..data.store import StoredCounts
 from ..data.workers import Crew, Job
 from ..kernels import rows as kernels
 from .factor import Array, Factor, Held, Report, aligned_empty
+from .local_rows import factor_in_lanes, per_lane
 from .tasks import (
     Ahead,
     Arrays,
@@ -45,7 +46,6 @@ from .tasks import (
     sum_columns,
     sum_rows,
 )
-from .updates import factor_in_lanes, per_lane
 from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
 
 # Branches of the tree that are tasks, at most.

@@ -13,7 +13,7 @@ from ..data.table import CountTable
 from ..data.whole_file import whole_file
 from ..kernels import rows as kernels
 from .factor import MINVAL, aligned_copy, lane_order
-from .updates import per_lane
+from .local_rows import per_lane
 from .visits import sliced_counts
 
 Array = NDArray[Any]

@@ -24,9 +24,9 @@ from ..data.whole_file import package_version, whole_file
 from ..data.workers import MissingArraysError, UnfitWorkerError
 from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
+from .local_rows import restore_zeros
 from .projection import Projector
 from .threads import limit_blas
-from .updates import restore_zeros
 from .visits import (
     Arrival,
     ColumnVisit,

@@ -1,0 +1,169 @@
+"""The rows of L with their counts, block by block, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..data.layout import Slices
+from ..data.table import CountTable
+from ..kernels import rows as kernels
+from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, lane_order
+from .visits import Arrival, ColumnVisit, RowReport, Rows, RowVisit, go_on
+
+
+def factor_in_lanes(
+    plain: Array, order: Array, dtype: Any, *, held: Array | None = None, prior: Any = None,
+    folder: str | None = None,
+) -> Factor:  # fmt: skip
+    """Return a factor (n, K) in lane order, raised to the floor, with what is held of it."""
+    n_rows, K = plain.shape
+    stride = kernels.row_stride(K)
+    values = lane_order(plain, order, stride, dtype, least=MINVAL, folder=folder)
+    factor = Factor(order, n_rows, K, values, folder=folder)
+    if held is not None:
+        factor.held = np.zeros(len(order), bool)
+        factor.held[order >= 0] = held[order[order >= 0]]
+    if prior is not None:
+        factor.pseudo, factor.rate = (lane_order(p, order, stride, dtype, 0) for p in prior)
+    return factor
+
+
+def per_lane(per_row: Array, order: Array) -> Array:
+    """Return one number for each row in lane order, 0 where there is no row."""
+    out = np.zeros(len(order))
+    out[order >= 0] = per_row[order[order >= 0]]
+    return out
+
+
+def restore_zeros(values: Array) -> None:
+    """Parameters at the floor are zeros of the fit."""
+    # the floor as float32 has it is a little above, and float32 may have carried the fit
+    values[values <= MINVAL * (1 + 1e-6)] = 0
+
+
+class LocalRows:
+    """The rows of L with their counts, block by block, in this process.
+
+    Parameters
+    ----------
+    counts : CountTable of shape (n, m)
+    L : ndarray (n, K)
+        Start, positive.
+    dtype : float32 or float64
+    n_threads : int
+    held : Held
+    folder : str, optional
+        Where loadings are kept in files without a name; by default they are in memory.
+    """
+
+    def __init__(
+        self, counts: CountTable, L: Array, dtype: Any, n_threads: int, held: Held,
+        folder: str | None = None,
+    ):  # fmt: skip
+        self.layout, self.n_threads = counts.layout(n_threads), n_threads
+        order = self.layout.row_order
+        self.factor = factor_in_lanes(
+            L, order, dtype, held=held.samples, prior=held.prior_loadings, folder=folder
+        )
+        weights = None if held.weights is None else per_lane(held.weights, order)
+        self.all = Rows(self.factor, per_lane(counts.row_totals, order), weights)
+        self._kept: list[Array | None] = [None] * len(self.layout.blocks)
+
+    @property
+    def one_block(self) -> bool:
+        """Whether columns are whole."""
+        return len(self.layout.blocks) == 1
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read from a file so far."""
+        return self.layout.bytes_read
+
+    def parts(self) -> Iterator[tuple[slice, Rows]]:
+        """Lanes of every block, and its rows."""
+        for i, block in enumerate(self.layout.blocks):
+            here = slice(block.first, block.last)
+            rows = self.all.part(here, block.stop - block.start)
+            rows.kept = self._kept[i]
+            yield here, rows
+
+    def visit(self, which: str) -> Iterator[tuple[Slices, Rows]]:
+        """Hand out counts and rows, block by block."""
+        for (_, slices), (_, rows) in zip(self.layout.visit(which), self.parts(), strict=True):
+            yield slices, rows
+
+    def move(self, visit: RowVisit, out: Array) -> RowReport:
+        """Move all rows into `out`."""
+        reports = []
+        for i, (slices, rows) in enumerate(self.visit("rows")):
+            block = self.layout.blocks[i]
+            reports.append(visit.run(slices, rows, out[block.first : block.last], self.n_threads))
+            self._kept[i] = rows.kept
+        return RowReport.of_all(reports)
+
+    def go_on(
+        self, now: Array, before: Array, momentum: float, report: Report, out: Array
+    ) -> Arrival:
+        """Go on from `now` to a next point, written to `out`."""
+        self.factor.values = out
+        arrivals = [
+            go_on(rows, now[here], before[here], momentum, self.n_threads)
+            for here, rows in self.parts()
+        ]
+        arrival = Arrival.of_all(arrivals)
+        arrival.note(report, self.factor.n_rows, self.factor.n_components)
+        return arrival
+
+    def sums(self, visit: ColumnVisit) -> list[Array]:
+        """Sum the columns over all blocks."""
+        return visit.over(self.visit("columns"), self.n_threads)
+
+    def column_sums(self) -> Array:
+        """Return the sums over rows."""
+        found = [rows.factor.column_sums(rows.weights) for _, rows in self.parts()]
+        return np.sum(found, axis=0)
+
+    def log_sizes(self, total_F: Array) -> float:
+        """Sum of t_i log s_i over all samples: see `Rows.log_sizes`."""
+        return float(np.sum([rows.log_sizes(total_F) for _, rows in self.parts()]))
+
+    def log_prior(self) -> float:
+        """Sum of the logarithms of the loadings' prior."""
+        return float(np.sum([rows.factor.log_prior() for _, rows in self.parts()]))
+
+    def put(self, out: Array, values: Array) -> None:
+        """Copy a point."""
+        np.copyto(out, values)
+
+    def cast(self, values: Array) -> Array:
+        """Return a point in the type of the rows."""
+        return aligned_copy(values, self.factor.values.dtype, self.factor.folder)
+
+    def as_type(self, dtype: Any) -> LocalRows:
+        """Return the same rows in another type."""
+        other = object.__new__(LocalRows)
+        other.__dict__.update(self.__dict__)
+        other.factor = self.factor.as_type(dtype)
+        other.all = Rows(other.factor, self.all.totals, self.all.weights)
+        return other
+
+    def restore_zeros(self) -> None:
+        """Set what is at the floor to zero."""
+        restore_zeros(self.factor.values)
+
+    def state(self) -> dict[str, Array]:
+        """Arrays from which `restore` makes the same rows."""
+        kept = {f"kept_L_{i:06d}": part for i, part in enumerate(self._kept) if part is not None}
+        return {"L": self.factor.values} | kept
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        np.copyto(self.factor.values, arrays["L"])
+        self._kept = [arrays.get(f"kept_L_{i:06d}") for i in range(len(self._kept))]
+
+    def array(self, values: Array) -> Array:
+        """Return a point as one array in lane order."""
+        return values
