@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import BinaryIO
 
 # What a file is called until it is complete; a process that is killed may leave one behind.
 UNFINISHED = ".part-"
+_OPEN_FILES = "/proc/self/fd"
 
 
 @contextmanager
@@ -38,6 +40,37 @@ def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
             os.close(folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_stream(target: Path) -> Iterator[BinaryIO]:
+    """Give a file to read and write that gets its name at the end, as with `whole_file`.
+
+    Where the system has files without a name, a process that is killed leaves nothing behind.
+    """
+    nameless = _nameless(target.parent)
+    if nameless is None:
+        with whole_file(target) as part, open(part, "xb+", buffering=0) as raw:
+            yield raw
+        return
+    with nameless, whole_file(target) as part:
+        yield nameless
+        # given a folder, even one that does not matter, the link of /proc is followed
+        number = nameless.fileno()
+        os.link(f"{_OPEN_FILES}/{number}", part, src_dir_fd=number, follow_symlinks=True)
+
+
+def _nameless(folder: Path) -> BinaryIO | None:
+    if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_OPEN_FILES):
+        return None
+    try:
+        return open(folder, "rb+", buffering=0, opener=_open_nameless)
+    except OSError:  # a file system without; or whole_file says what is wrong
+        return None
+
+
+def _open_nameless(folder: str, flags: int) -> int:
+    return os.open(folder, flags | os.O_TMPFILE, 0o666)
 
 
 @cache

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .whole_file import whole_file
+from .whole_file import whole_stream
 
 
 @contextmanager
@@ -22,16 +22,12 @@ def whole_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """
     import h5py
 
-    with whole_file(target) as part, open(part, "xb", opener=_for_both) as raw:
+    with whole_stream(target) as raw:
         disk = _Disk(raw.fileno(), target)
         with disk:
             # this version of HDF5 has checksums of all but the arrays and text of any length
             with h5py.File(disk, "w", libver=("v110", "v110")) as file:
                 yield file, disk.check
-
-
-def _for_both(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_WRONLY | os.O_RDWR, 0o666)
 
 
 class _Disk:
