@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import SHARED_FROM
 from .factor import LANES
+from .visits import FAN_IN
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
@@ -227,7 +229,10 @@ def _factor_bytes(counts: CountTable, n_components: int, itemsize: int) -> tuple
     stride = kernels.row_stride(n_components)
     lanes = -(-m // LANES) * LANES
     kind = kernels.SUM_FULL if n_components < SHARED_FROM else kernels.SUM_DIAGONAL
-    statistics = kernels.statistics_size(n_components, kind) * 8
+    # the sum at hand, and branches of the tree that wait for their neighbours
+    n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
+    n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(n_blocks, FAN_IN))
+    statistics = kernels.statistics_size(n_components, kind) * 8 * n_sums
     factors = lanes * (_COPIES_F * stride * itemsize + statistics)
     start = min(counts.nnz * 24, _START_BYTES)
     return factors + start + n * _PER_ROW * 8, n * stride * itemsize * _COPIES_L
