@@ -229,8 +229,8 @@ class Crew:
         thread.start()
         deadline = time.monotonic() + _TOGETHER_TIMEOUT
         while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(1.0)
-            if thread.is_alive() and self.silent():
+            thread.join(_PULSE)
+            if any(future.status != "finished" for future in futures) or self.silent():
                 break
         return found[0] if found else None
 
@@ -504,7 +504,7 @@ class _Round:
 
     def submit(self, number: int, avoid: str | None = None) -> None:
         """Send one job out, perhaps once more."""
-        job, workers = self.jobs[number], self.crew.workers()
+        job, workers = self.jobs[number], self.crew.wait_for_workers()
         home = self.homes[job.home]
         places = [home] if home in workers and home != avoid else []
         places = places or [worker for worker in workers if worker != avoid] or list(workers)
@@ -524,7 +524,7 @@ class _Round:
             keys.append(f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}")
         futures = self.crew.client.map(
             perform, [self.function] * len(jobs), [job.args for job in jobs], given, key=keys,
-            pure=False, workers=places or None, allow_other_workers=not self.crew.unfit,
+            pure=False, workers=places, allow_other_workers=not self.crew.unfit,
         )  # fmt: skip
         for number, future in zip(numbers, futures, strict=True):
             self.await_again(_Flight(number, future, places))
