@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -78,3 +79,27 @@ def fail_at_worker(address):
     if get_worker().address == address:
         raise ImportError("no module named nmfscale")
     return get_worker().address
+
+
+def take_rows(rows, matrix):
+    return matrix[rows]
+
+
+def bits_of_a_fit(path, block, max_iter):
+    """Fit in a task, where a client is active, too."""
+    from distributed import get_client
+    from small_fits import bits, model
+
+    from nmfscale.data import layout
+
+    before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
+    try:
+        with get_client().as_current():
+            return bits(model(max_iter=max_iter).fit(path))
+    finally:
+        layout.BLOCK_NONZEROS = before
+
+
+def native_threads():
+    """Count the threads of this process that Python does not know."""
+    return len(os.listdir("/proc/self/task")) - threading.active_count()

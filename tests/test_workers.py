@@ -11,6 +11,7 @@ import warnings
 import cluster_tasks as tasks
 import numpy as np
 import pytest
+from clusters import WALL, cluster_of, within
 
 from nmfscale.data.workers import (
     BlockFailedError,
@@ -23,8 +24,6 @@ from nmfscale.data.workers import (
 
 distributed = pytest.importorskip("distributed")
 
-# A hang is a failure: no test may take longer.
-WALL = 60
 SENT = {"ones": np.ones(3), "twos": np.full(4, 2.0)}
 
 
@@ -38,16 +37,8 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def cluster():
-    settings = {"distributed.scheduler.worker-ttl": "10s", "distributed.comm.timeouts.tcp": "12s"}
-    import dask
-
-    with (
-        dask.config.set(settings),
-        distributed.LocalCluster(
-            n_workers=3, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
-        ) as cluster,
-    ):
-        yield cluster
+    with cluster_of(3) as client:
+        yield client.cluster
 
 
 @pytest.fixture
@@ -55,25 +46,6 @@ def client(cluster):
     with distributed.Client(cluster) as client:
         client.wait_for_workers(3, timeout=WALL)
         yield client
-
-
-def within(seconds, function):
-    """Return what a function returns, and fail if it takes too long."""
-    done = []
-
-    def run():
-        try:
-            done.append((function(), None))
-        except BaseException as error:
-            done.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert done, f"no answer in {seconds} s"
-    if done[0][1] is not None:
-        raise done[0][1]
-    return done[0][0]
 
 
 def kill(mark):

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 from ..data.table import CountTable
-from ..solve.checkpoint import Checkpoint, checkpoints_for, recorded_level
+from ..solve.checkpoint import Checkpoint, checkpoints_for
 from ..solve.factor import Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors
 from ..solve.initialize import STARTS, check_factors, initialize
@@ -174,7 +174,10 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         self._check_parameters()
         before = self.__dict__.copy()
         try:
+            given, client = client, client_of_fit(client, self.solver)
             counts = self._counts(X, reset=True, in_memory=client is None)
+            if given is None and not counts.from_file:
+                client = None
             dtype = self._dtype(counts)
             L, F = check_factors(L, F, counts, self.n_components, dtype)
             sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
@@ -186,7 +189,6 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             )  # fmt: skip
             if sizes is not None and L is not None:
                 L = L * sizes[:, None].astype(dtype)
-            client = client_of_fit(client, counts, self.solver)
             how = {"every": checkpoint_every, "resume": resume}
             best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
             if sizes is not None:
@@ -280,7 +282,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         rng = check_random_state(self.random_state)
         with site_of_fit(
             client, counts, self.n_components, n_threads=self.n_threads, verbose=self.verbose,
-            checkpoint=checkpoint, level=recorded_level(checkpoint) if how["resume"] else None,
+            checkpoint=checkpoint, resume=how["resume"],
         ) as (counts, site):  # fmt: skip
             folder = self._plan(counts, dtype, site)
             checkpoints = checkpoints_for(

@@ -32,6 +32,7 @@ from ..data.workers import (
     worker_memory,
 )
 from ..kernels import rows as kernels
+from .checkpoint import recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .memory import MemoryLimitError, readable
@@ -40,6 +41,8 @@ from .tasks import Setting, take_level
 from .threads import available_processors, resolve_threads
 from .visits import FAN_IN
 
+# Of folders that go when the fit ends.
+_PREFIX = ".nmfscale-"
 # Of what a worker may hold, so much is used: Dask slows it down beyond.
 _SHARE = 0.6
 # Python and its libraries.
@@ -153,7 +156,7 @@ def open_site(
     MemoryLimitError
         If workers have too little memory.
     """
-    place = Path(tempfile.mkdtemp(prefix=".nmfscale-run-", dir=folder))
+    place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
     try:
         crew = Crew(client, str, patience, remedy)
@@ -188,10 +191,10 @@ def open_site(
         kernels.use_level(before)
 
 
-def client_of_fit(client: Any, counts: CountTable, solver: str) -> Any:
-    """Return the client of a fit: the one given, or for counts in files the one that is active."""
+def client_of_fit(client: Any, solver: str) -> Any:
+    """Return the client given, or the one that is active; None if the solver has no use for it."""
     if client is None:
-        return active_client() if counts.from_file and solver == "auto" else None
+        return active_client() if solver == "auto" else None
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
         raise ValueError(f"client={client!r} is no distributed.Client.")
     if solver != "auto":
@@ -202,12 +205,13 @@ def client_of_fit(client: Any, counts: CountTable, solver: str) -> Any:
 @contextmanager
 def site_of_fit(
     client: Any, counts: CountTable, n_components: int, *, checkpoint: Any = None,
-    level: str | None = None, n_threads: int | None = None, verbose: int = 0,
+    resume: bool = False, n_threads: int | None = None, verbose: int = 0,
 ) -> Iterator[tuple[CountTable, Site | None]]:  # fmt: skip
-    """Give the counts as a fit needs them, and the site; None where it is this process.
-
-    `level` is the instruction set of a fit that is resumed.
-    """
+    """Give the counts as a fit needs them, and the site; None where it is this process."""
+    level = recorded_level(checkpoint) if resume else None
+    if resume and checkpoint is not None:
+        for left in Path(checkpoint).glob(f"{_PREFIX}*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
     if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
         client = None
         if verbose:
@@ -221,7 +225,7 @@ def site_of_fit(
         folder = str(Path(checkpoint).resolve())
         Path(folder).mkdir(parents=True, exist_ok=True)
         remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
-    with tempfile.TemporaryDirectory(prefix=".nmfscale-counts-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=folder) as place:
         if not isinstance(counts, StoredCounts):
             pack(counts, Path(place, "counts.nmf"), n_threads=resolve_threads(n_threads))
             counts = StoredCounts(Path(place, "counts.nmf"))

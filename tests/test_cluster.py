@@ -1,0 +1,404 @@
+"""Fits on a Dask cluster: the same bits as in memory, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import cluster_tasks as tasks
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from clusters import WALL, At, cluster_of, prefixes, soon, tasks_known, within
+from count_files import write_h5ad, write_tenx
+from small_fits import X, bits, model, run
+
+import nmfscale
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.packing import pack
+from nmfscale.data.store import StoredCounts
+from nmfscale.solve import site as sites
+
+pytest.importorskip("distributed")
+slow = pytest.mark.slow
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+BLOCK = 500
+rng = np.random.default_rng(1)
+START = {"L": rng.uniform(0.1, 1, (len(X), 3)), "F": rng.uniform(0.1, 1, (X.shape[1], 3))}
+HELD = {
+    "row_weights": np.arange(len(X)) % 3,
+    "size_factors": rng.uniform(0.5, 2, len(X)),
+    "fixed_topics": np.arange(3) == 1,
+    "fixed_features": np.arange(X.shape[1]) % 7 == 0,
+    "fixed_samples": np.arange(len(X)) % 5 == 0,
+}
+PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", BLOCK)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    # Dask's own warnings about workers that we kill
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2) as client:
+        yield client
+
+
+@pytest.fixture
+def store(tmp_path):
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    assert len(StoredCounts(tmp_path / "counts.nmf").layout().blocks) == 6
+    return tmp_path / "counts.nmf"
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The sites of fits that took place on a cluster."""
+    found, open_site = [], sites.open_site
+
+    def open_and_note(*args, **options):
+        found.append(args)
+        return open_site(*args, **options)
+
+    monkeypatch.setattr(sites, "open_site", open_and_note)
+    return found
+
+
+def fit(source, client=None, fitted=None, limit=WALL, **options):
+    how = {"checkpoint", "checkpoint_every", "resume", *HELD, *START} & set(options)
+    how = {name: options.pop(name) for name in how}
+    fitted = fitted or model(**{"max_iter": 3} | options)
+    return within(limit, lambda: fitted.fit(source, client=client, **how))
+
+
+# The same bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=slow)])
+def test_same_bits(client, store, dtype):
+    # from its twelfth iteration on, the method keeps curvature
+    options = {"dtype": dtype, "max_iter": 15}
+    assert bits(fit(store, client, **options)) == bits(fit(X, **options))
+
+
+@pytest.mark.parametrize("which", ["all", *(pytest.param(n, marks=slow) for n in HELD)])
+def test_same_bits_with_weights_and_what_is_held(client, store, which):
+    options = START | (HELD | PRIORS if which == "all" else {which: HELD[which]})
+    assert bits(fit(store, client, **options)) == bits(fit(X, **options))
+
+
+@slow
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("n_components", [1, 3, 20])
+def test_same_bits_with_priors(client, store, prior, n_components):
+    options = {prior: PRIORS[prior], "n_components": n_components, "max_iter": 15}
+    assert bits(fit(store, client, **options)) == bits(fit(X, **options))
+
+
+@slow
+@pytest.mark.parametrize("init", ["topic-score", "random", "nndsvd"])
+def test_same_bits_from_several_starts(client, store, init):
+    options = {"init": init, "n_init": 2, "max_iter": 3}
+    one, other = fit(store, client, **options), fit(X, **options)
+    assert bits(one) == bits(other)
+
+
+@slow
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_same_bits_with_any_number_of_workers_and_threads(store, n_workers):
+    with cluster_of(n_workers) as other:
+        found = {bits(fit(store, other, n_threads=n, max_iter=15)) for n in (1, 2, 4)}
+    assert found == {bits(fit(X, max_iter=15))}
+
+
+def test_transform_after_a_fit_on_a_cluster(client, store):
+    one, other = fit(store, client), fit(X)
+    assert one.transform(X[:7]).tobytes() == other.transform(X[:7]).tobytes()
+    assert one.score(X) == other.score(X)
+
+
+def real_text(folder):
+    """Write a matrix of text in every format; return it and what can be fitted."""
+    da = pytest.importorskip("dask.array")
+    counts = nmfscale.corpora.docstrings()
+    matrix = sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
+    write_h5ad(folder / "counts.h5ad", matrix)
+    write_tenx(folder / "counts.h5", sp.csr_array(matrix), 2)
+    nmfscale.pack(counts, folder / "counts.nmf")
+    rows = da.from_array(np.arange(counts.shape[0]), chunks=1000)
+    array = rows.map_blocks(
+        tasks.take_rows, matrix, chunks=(rows.chunks[0], (counts.shape[1],)), new_axis=1,
+        dtype=matrix.dtype, meta=np.zeros((0, 0), matrix.dtype),
+    )  # fmt: skip
+    names = "counts.nmf", "counts.h5ad", "counts.h5"
+    return matrix, [*(folder / name for name in names), matrix, array]
+
+
+@slow
+@pytest.mark.parametrize("n_components", [10, 20])
+def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 60_000)
+    matrix, sources = real_text(tmp_path)
+    options = {"n_components": n_components, "max_iter": 14, "dtype": "float32"}
+    expected = bits(fit(matrix, **options))
+    for n_workers, n_threads in ((1, 4), (2, 2), (3, 1)):
+        with cluster_of(n_workers) as other:
+            for source in sources if n_workers == 2 else sources[:1]:
+                assert bits(fit(source, other, n_threads=n_threads, **options)) == expected
+
+
+# Which client does what -----------------------------------------------------------------------
+
+
+def test_counts_in_memory_are_packed_first(client, opened):
+    assert bits(fit(X, client)) == bits(fit(X))
+    assert len(opened) == 1 and isinstance(opened[0][1], StoredCounts)
+    assert not opened[0][1].layout().path.exists()
+
+
+@pytest.mark.parametrize("kind", ["store", pytest.param("h5ad", marks=slow), "dask array"])
+def test_the_active_client_is_for_counts_in_files(client, tmp_path, store, opened, kind):
+    source = str(store)
+    if kind == "h5ad":
+        source = str(write_h5ad(tmp_path / "counts.h5ad", sp.csr_array(X)))
+    elif kind == "dask array":
+        source = pytest.importorskip("dask.array").from_array(X, chunks=(20, -1))
+    expected = bits(fit(X))
+    assert not opened
+    assert bits(fit(source)) == expected
+    assert [args[0] for args in opened] == [client]
+
+
+def test_not_inside_a_task(client, store):
+    found = client.submit(tasks.bits_of_a_fit, str(store), BLOCK, 3, pure=False)
+    assert found.result(timeout=WALL) == bits(fit(X))
+
+
+@pytest.mark.parametrize("blocks", ["one", pytest.param("two", marks=slow)])
+def test_fewer_blocks_than_workers(tmp_path, monkeypatch, opened, blocks):
+    most = {"one": X.size, "two": 1700}[blocks]
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", most)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    n_blocks = len(StoredCounts(tmp_path / "counts.nmf").layout().blocks)
+    assert n_blocks == {"one": 1, "two": 2}[blocks]
+    with cluster_of(3, processes=blocks == "two") as other:
+        assert bits(fit(tmp_path / "counts.nmf", other)) == bits(fit(X))
+    assert len(opened) == n_blocks - 1
+
+
+def test_clients_that_do_not_do(client, store):
+    with pytest.raises(ValueError, match="client=5 is no distributed.Client"):
+        fit(store, 5)
+    with pytest.raises(ValueError, match="client= goes with solver='auto', not 'em'"):
+        fit(store, client, solver="em")
+
+
+def test_other_solvers_stay_in_this_process(client, tmp_path, opened):
+    source = write_h5ad(tmp_path / "counts.h5ad", sp.csr_array(X))
+    assert bits(fit(source, solver="em")) == bits(fit(X, solver="em"))
+    assert not opened
+
+
+def test_tasks_have_names_to_read(client, store):
+    fit(store, client, max_iter=1)
+    names = {"nmfscale-rows", "nmfscale-sums", "nmfscale-sums-tree", "nmfscale-project"}
+    assert names <= prefixes(client)
+
+
+# Checkpoints ----------------------------------------------------------------------------------
+
+
+def checkpointed(source, client, folder, iteration):
+    """Fit until an iteration, and save there."""
+    stopped = model(max_iter=15, callback=At({iteration: lambda: 1 / 0}))
+    with pytest.raises(ZeroDivisionError):
+        fit(source, client, stopped, checkpoint=folder, checkpoint_every=0)
+
+
+@pytest.mark.parametrize("at", [5, pytest.param(14, marks=slow)])
+def test_what_a_cluster_saved_is_resumed_in_memory(client, store, tmp_path, at):
+    state = tmp_path / "state"
+    checkpointed(store, client, state, at)
+    assert bits(fit(X, max_iter=15, checkpoint=state, resume=True)) == bits(fit(X, max_iter=15))
+
+
+@slow
+@pytest.mark.parametrize("at", [5, 14])
+def test_what_was_saved_in_memory_is_resumed_on_a_cluster(client, store, tmp_path, at):
+    state = tmp_path / "state"
+    checkpointed(X, None, state, at)
+    fitted = fit(store, client, max_iter=15, checkpoint=state, resume=True)
+    assert bits(fitted) == bits(fit(X, max_iter=15))
+
+
+@slow
+def test_resumed_with_another_number_of_workers(client, store, tmp_path):
+    state = tmp_path / "state"
+    checkpointed(store, client, state, 13)
+    with cluster_of(1) as other:
+        fitted = fit(store, other, max_iter=15, checkpoint=state, resume=True)
+    assert bits(fitted) == bits(fit(X, max_iter=15))
+
+
+def names_besides_checkpoints(folder):
+    return {name for name in os.listdir(folder) if not name.startswith("checkpoint-")}
+
+
+DRIVER = """
+import os, signal, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+from distributed import Client
+from nmfscale.data import layout
+from small_fits import bits, model
+store, state, address = sys.argv[1:4]
+presses, layout.BLOCK_NONZEROS = map(int, sys.argv[4:])
+def look(record):
+    Path(state, "iteration").write_text(str(record["iteration"]))
+    if record["iteration"] == 4:
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+with Client(address) as client:
+    fitted = model(max_iter=40, callback=look)
+    Path(state).mkdir(exist_ok=True)
+    try:
+        fitted.fit(store, client=client, checkpoint=state, checkpoint_every=0)
+        print(len(fitted.history_) < 9, bool((fitted.components_ >= 0).all()))
+    except KeyboardInterrupt:
+        print("stopped", hasattr(fitted, "components_"))
+"""
+
+
+@slow
+def test_driver_killed(client, store, tmp_path):
+    state = tmp_path / "state"
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-P", "-c", DRIVER, store, state, client.scheduler.address, 0, BLOCK]
+    expected = bits(fit(X, max_iter=40))
+    with subprocess.Popen([str(word) for word in words], env=known) as driver:
+        soon(lambda: len(list(state.glob("checkpoint-*"))) == 2, WALL)
+        driver.kill()
+    assert any(name.startswith(".nmfscale-") for name in names_besides_checkpoints(state))
+    with cluster_of(1) as other:
+        fitted = fit(store, other, max_iter=40, checkpoint=state, resume=True)
+    assert bits(fitted) == expected
+    soon(lambda: not tasks_known(client))
+    assert names_besides_checkpoints(state) <= {"iteration"}
+
+
+# Nothing is left behind -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary files of this process."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def press():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "end", ["well", pytest.param("ZeroDivisionError", marks=slow), "KeyboardInterrupt"]
+)
+def test_nothing_is_left(client, tmp_path, temporary, end):
+    actions = {"well": {}, "ZeroDivisionError": {2: lambda: 1 / 0}, "KeyboardInterrupt": {2: press}}
+    fitted = model(max_iter=3, callback=At(actions[end]))
+    before = dict(fitted.__dict__)
+    how = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    if end == "well":
+        fit(X, client, fitted, **how)
+    else:
+        with pytest.raises((ZeroDivisionError, KeyboardInterrupt)) as caught:
+            fit(X, client, fitted, **how)
+        assert caught.type.__name__ == end and fitted.__dict__ == before
+    assert not os.listdir(temporary)
+    assert os.listdir(tmp_path / "state") and not names_besides_checkpoints(tmp_path / "state")
+    soon(lambda: not tasks_known(client))
+
+
+def test_nothing_is_left_in_the_temporary_folder(client, temporary):
+    fit(X, client, max_iter=1)
+    assert not os.listdir(temporary)
+
+
+@slow
+@pytest.mark.parametrize("presses", [1, 2])
+def test_control_c(client, store, tmp_path, presses):
+    state = tmp_path / "state"
+    printed = run(DRIVER, store, state, client.scheduler.address, presses, BLOCK, limit=WALL)
+    assert printed == {1: "True True\n", 2: "stopped False\n"}[presses]
+    assert names_besides_checkpoints(state) == {"iteration"}
+    soon(lambda: not tasks_known(client))
+    fitted = fit(store, client, max_iter=8, checkpoint=state, resume=True)
+    assert bits(fitted) == bits(fit(X, max_iter=8))
+
+
+PRESSED = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from nmfscale.data import layout
+from nmfscale.data.local_cluster import local_client
+from small_fits import model
+if __name__ == "__main__":
+    layout.BLOCK_NONZEROS = int(sys.argv[2])
+    with local_client(2) as client:
+        fitted = model(max_iter=400, callback=lambda record: print("on", flush=True))
+        fitted.fit(sys.argv[1], client=client)
+        print("end", len(fitted.history_) < 400, flush=True)
+"""
+
+
+@slow
+def test_control_c_of_the_driver_and_its_workers(store, tmp_path):
+    # a terminal sends it to every process; workers are started again from a file
+    (tmp_path / "driver.py").write_text(PRESSED)
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-P", tmp_path / "driver.py", store, BLOCK]
+    with subprocess.Popen(
+        [str(word) for word in words], env=known, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as driver:  # fmt: skip
+        try:
+            assert within(WALL, driver.stdout.readline) == "on\n"
+            os.killpg(driver.pid, signal.SIGINT)
+            *_, last = within(WALL, driver.stdout.readlines)
+        finally:
+            driver.kill()
+    assert last == "end True\n"
+
+
+# Threads --------------------------------------------------------------------------------------
+
+
+def threads_of_kernels(client):
+    """Return how many threads every worker has that Python does not know."""
+    return list(client.run(tasks.native_threads).values())
+
+
+@linux
+@slow
+@pytest.mark.parametrize("of_openmp", ["1", "64"])
+def test_threads_are_those_asked_for(tmp_path, store, of_openmp):
+    with cluster_of(2, env={"OMP_NUM_THREADS": of_openmp}) as other:
+        assert set(other.run(os.getenv, "OMP_NUM_THREADS").values()) == {of_openmp}
+        fit(store, other, n_threads=1)
+        before = threads_of_kernels(other)
+        fit(store, other, n_threads=3)
+        assert threads_of_kernels(other) == [n + 2 for n in before]
