@@ -44,6 +44,8 @@ class SchedulerLostError(ClusterError):
 class BlockFailedError(ClusterError):
     """One task failed again and again."""
 
+    answers_lost = False
+
 
 class WorkerDiedError(OSError):
     """The worker of a task died."""
@@ -260,6 +262,8 @@ class Crew:
                 )
                 told = True
             time.sleep(min(0.5, self.patience.workers / 4))
+        if told:  # a worker that dies while its nanny still starts it does not come back
+            time.sleep(1.0)
         return found
 
     def each(self, function: Callable[..., Any], *args: Any, seconds: float = 30) -> dict[str, Any]:
@@ -343,7 +347,7 @@ class Crew:
 
             def send(worker: str = worker, found: list[Any] = found) -> None:
                 try:
-                    found.append(self.client.scatter(data, hash=False, workers=[worker]))
+                    found.extend(self.client.scatter([data], hash=False, workers=[worker]))
                 except Exception as error:
                     found.append(error)
 
@@ -422,8 +426,8 @@ class Crew:
                         return level[0]
             except BlockFailedError as error:
                 # answers that the tree needs may have gone with their workers
-                again = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
-                if not again or attempt == self.patience.attempts - 1:
+                gone = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
+                if not (gone or error.answers_lost) or attempt == self.patience.attempts - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -598,6 +602,8 @@ class _Round:
         """Try again what may go better next time; give up the rest."""
         worker, self.last_answer = getattr(error, "worker", None), time.monotonic()
         if isinstance(error, MissingArraysError):
+            if any(hasattr(arg, "key") for arg in self.jobs[number].args):
+                raise self.lost("to be made again, from what was not sent along") from error
             if error.args[0] not in self.sends[number]:
                 self.sends[number].add(error.args[0])
                 self.submit(number)
@@ -665,6 +671,12 @@ class _Round:
                     self.submit(flight.number)
                 self.last_copy = time.monotonic()
 
+    def lost(self, where: str) -> BlockFailedError:
+        """Return what to raise when answers that jobs need are gone."""
+        error = BlockFailedError(f"answers are {where}. {self.crew.remedy}".strip())
+        error.answers_lost = True
+        return error
+
     def pass_over(self) -> None:
         """Do without workers that give no sign of life, long before the scheduler does."""
         if time.monotonic() - self.last_look < 1.0:
@@ -677,9 +689,7 @@ class _Round:
         out = {flight.number for flight in self.flights.values()}
         args = [arg for number in out for arg in self.jobs[number].args]
         if self.crew.only_at(silent, [arg.key for arg in args if hasattr(arg, "key")]):
-            raise BlockFailedError(
-                f"answers are at workers that are silent. {self.crew.remedy}".strip()
-            ) from CancelledError()
+            raise self.lost("at workers that are silent")
         self.homes = self.crew.homes(job.home for job in self.jobs)
         lost = self.crew.forget_all_at(silent)
         blind = {number for number in out if self.sends[number] & lost}

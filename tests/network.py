@@ -1,0 +1,210 @@
+"""Hosts with a link each, in namespaces of their own, and Dask workers on them.
+
+Every process ends, and every link and mount goes, with the process that `alone` starts.
+"""
+
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from small_fits import run
+
+HERE = Path(__file__).parent
+SCHEDULER = "10.99.0.1"
+PORT = 8786
+NAMESPACES = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc"]
+SETTINGS = {
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "15s",
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "20",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "12s",
+    "DASK_LOGGING__DISTRIBUTED": "critical",
+}
+
+
+def missing():
+    """Say what is missing for a network of our own."""
+    if not sys.platform.startswith("linux") or os.geteuid():
+        return "needs Linux and root"
+    for program in ("unshare", "nsenter", "ip", "mount"):
+        if not shutil.which(program):
+            return f"needs {program}"
+    probe = "ip link add b0 type bridge && ip link add h0 type veth peer name h1"
+    try:
+        done = subprocess.run([*NAMESPACES, "sh", "-c", probe], capture_output=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        return "namespaces do not answer"
+    return "may not make namespaces and links" if done.returncode else ""
+
+
+def alone(seconds):
+    """Run the body of a test in a network of its own, within so many seconds."""
+
+    def wrap(test):
+        @functools.wraps(test)
+        def outer(tmp_path):
+            reason = missing()
+            if reason:
+                pytest.skip(reason)
+            program = f"""
+import sys, {test.__module__} as here
+from pathlib import Path
+here.{test.__name__}.__wrapped__(Path(sys.argv[1]))
+"""
+            command = (*NAMESPACES, "--kill-child")
+            print(run(program, tmp_path, command=command, limit=seconds, **SETTINGS))
+
+        return outer
+
+    return wrap
+
+
+def ip(*words, host=None):
+    """Configure links, of a host if one is given."""
+    inside = [] if host is None else ["nsenter", "-t", str(host), "--net"]
+    subprocess.run([*inside, "ip", *map(str, words)], check=True, timeout=10)
+
+
+class Host:
+    """A machine with a worker that is started again whenever it ends."""
+
+    def __init__(self, number, folder, mounts, link):
+        self.number, self.folder, self.link = number, folder / f"host{number}", link
+        self.folder.mkdir()
+        self.address = f"10.99.0.{10 + number}"
+        self.started = self.folder / "started"
+        words = [
+            sys.executable, "-P", "-m", "distributed.cli.dask_worker", f"tcp://{SCHEDULER}:{PORT}",
+            "--host", self.address, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0",
+            "--local-directory", self.folder, "--preload", HERE / "network_worker.py",
+        ]  # fmt: skip
+        script = (
+            f"hostname host{number}; cd {self.folder}; {mounts or ':'} || exit; touch started; "
+            f"read go; while :; do {' '.join(map(str, words))} >> log 2>&1; sleep 1; done"
+        )
+        self.process = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--uts", "sh", "-c", script],
+            stdin=subprocess.PIPE,
+            env=os.environ | {"NETWORK_HOST": str(self.folder)},
+        )
+        soon(self.started.exists)
+        self.join_network()
+
+    def join_network(self):
+        pid = self.process.pid
+        if self.link is None:
+            ip("link", "add", f"h{self.number}", "type", "veth", "peer", "eth0", "netns", pid)
+        else:
+            self.relay = subprocess.Popen(
+                [sys.executable, "-P", HERE / "network_link.py", f"h{self.number}",
+                 f"far{self.number}", *map(str, self.link)]
+            )  # fmt: skip
+            soon(lambda: f"far{self.number}" in {name for _, name in socket.if_nameindex()})
+            ip("link", "set", f"far{self.number}", "netns", pid, "name", "eth0")
+        ip("link", "set", f"h{self.number}", "master", "br0", "up")
+        ip("addr", "add", f"{self.address}/24", "dev", "eth0", host=pid)
+        ip("link", "set", "eth0", "up", host=pid)
+        ip("link", "set", "lo", "up", host=pid)
+
+    def go(self):
+        self.process.stdin.write(b"go\n")
+        self.process.stdin.flush()
+
+    def lists(self, folder):
+        """Return the names of the files that this host sees in a folder."""
+        return sorted(os.listdir(f"/proc/{self.process.pid}/root{folder}"))
+
+    def cut(self):
+        ip("link", "set", f"h{self.number}", "down")
+
+    def heal(self):
+        ip("link", "set", f"h{self.number}", "up")
+
+    def mark(self, name):
+        return self.folder / name
+
+    @property
+    def pid(self):
+        """The worker, not what watches it."""
+        return int(self.mark("pid").read_text())
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+
+
+@contextmanager
+def network(folder, n_hosts=3, mounts=(), links=()):
+    """Start hosts and a scheduler; `mounts` (shell) and `links` of single hosts, by number."""
+    from distributed import Client
+
+    mounts, links = dict(mounts), dict(links)
+    ip("link", "set", "lo", "up")
+    ip("link", "add", "br0", "type", "bridge")
+    ip("addr", "add", f"{SCHEDULER}/24", "dev", "br0")
+    ip("link", "set", "br0", "up")
+    command = [sys.executable, "-P", "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+    with (folder / "scheduler").open("w") as log:
+        subprocess.Popen(
+            [*map(str, command), "--host", SCHEDULER, "--port", str(PORT)],
+            stdout=log, stderr=log, cwd=folder,
+        )  # fmt: skip
+    hosts = [
+        Host(number, folder, mounts.get(number), links.get(number))
+        for number in range(1, n_hosts + 1)
+    ]
+    for host in hosts:
+        host.go()
+    with Client(f"tcp://{SCHEDULER}:{PORT}", timeout=30) as client:
+        client.wait_for_workers(n_hosts, timeout=30)
+        yield hosts, client
+
+
+def soon(what, seconds=30):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+class Meanwhile:
+    """What happens to a fit after iteration `at`, in a thread; `until` is not left before its end.
+
+    Attributes
+    ----------
+    longest : float
+        Seconds of the longest iteration since.
+    """
+
+    def __init__(self, happen, at=3, until=7):
+        self.happen, self.at, self.until, self.longest = happen, at, until, 0.0
+        self.thread, self.error = threading.Thread(target=self._run), None
+
+    def _run(self):
+        try:
+            self.happen()
+        except BaseException as error:
+            self.error = error
+
+    def __call__(self, record):
+        if record["iteration"] == self.at:
+            self.thread.start()
+        elif record["iteration"] > self.at:
+            self.longest = max(self.longest, time.monotonic() - self.since)
+        if record["iteration"] == self.until:
+            self.thread.join()
+            if self.error is not None:
+                raise self.error
+        self.since = time.monotonic()

@@ -1,0 +1,35 @@
+"""What workers on hosts of a test load first: tasks that wait, and that go wrong, when told so."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from nmfscale.solve import tasks
+
+HOST = Path(os.environ["NETWORK_HOST"])
+
+
+def told(what):
+    return HOST.joinpath(what).exists()
+
+
+def dask_setup(worker):
+    """Hold rows up from `hold` on, until `go`; use wrong counts, and say so, while `stale`."""
+    slices, save_arrays = tasks.Bench.slices, tasks.save_arrays
+
+    def bent_slices(bench, which):
+        if which == "rows" and told("hold"):
+            HOST.joinpath("held").touch()
+            while not told("go"):
+                time.sleep(0.02)
+        for each in slices(bench, which):
+            yield replace(each, count=each.count * 0 + 9) if told("stale") else each
+
+    def bent_save(target, arrays):
+        save_arrays(target, arrays)
+        if told("stale"):
+            HOST.joinpath("late").write_text(str(target))
+
+    tasks.Bench.slices, tasks.save_arrays = bent_slices, bent_save
+    HOST.joinpath("pid").write_text(str(os.getpid()))
