@@ -374,9 +374,9 @@ class Crew:
         for name in names:
             self._sent.pop(name, None)
 
-    def forget_all(self, but: str) -> None:
+    def forget_all(self, but: str | None = None) -> None:
         """Let workers drop what was sent, except under names that begin so."""
-        self.forget([name for name in self._sent if not name.startswith(but)])
+        self.forget([name for name in self._sent if but is None or not name.startswith(but)])
 
     def run(
         self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False

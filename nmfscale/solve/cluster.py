@@ -150,7 +150,7 @@ class RemoteRows:
     def _plain(self, ref: Ref) -> Plain:
         """Return a saved point, whose file goes when nothing is made of it any more."""
         point = Plain(ref, None)
-        weakref.finalize(point, _remove, ref.path)
+        weakref.finalize(point, _drop, ref, weakref.ref(self.crew))
         return point
 
     def _publish(self, F: Array) -> Ref:
@@ -351,6 +351,14 @@ class RemoteRows:
             for group in self.groups:
                 kept = [arrays[f"kept_L_{block.number:06d}"] for block in group.blocks]
                 self._keepers.append(self._write(file_name("kept", group), numbered(kept)))
+
+
+def _drop(ref: Ref, crew: weakref.ref[Crew]) -> None:
+    """Remove a file, and what was sent of it."""
+    _remove(ref.path)
+    alive = crew()
+    if alive is not None:
+        alive.forget([ref.name])
 
 
 def _remove(path: str) -> None:

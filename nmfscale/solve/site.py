@@ -158,8 +158,8 @@ def open_site(
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
+    crew = Crew(client, str, patience, remedy)
     try:
-        crew = Crew(client, str, patience, remedy)
         sights = _survey(crew, counts, place)
         layout = counts.layout()
         have = [kernels.available_levels(), *(sight.levels for sight in sights.values())]
@@ -187,6 +187,7 @@ def open_site(
             print(_summary(sights, setting), file=sys.stderr)
         yield Site(crew, setting, place, save_every)
     finally:
+        crew.forget_all()
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
 
