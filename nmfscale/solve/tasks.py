@@ -7,8 +7,10 @@ depend on; its memory of recent points only saves work.
 
 from __future__ import annotations
 
+import io
 import secrets
 import threading
+import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ import numpy as np
 from ..data.block_file import BlockFile, StoredBlock, patiently
 from ..data.layout import Slices
 from ..data.whole_file import package_version, whole_file
-from ..data.workers import MissingArraysError, UnfitWorkerError
+from ..data.workers import ClusterError, MissingArraysError, UnfitWorkerError
 from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
 from .local_rows import restore_zeros
@@ -331,9 +333,18 @@ def save_arrays(target: Path, arrays: Arrays) -> None:
 
 
 def load_arrays(path: str) -> Arrays:
-    """Read arrays from a file."""
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    """Read arrays from a file, every byte of which is under a checksum."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            found = {name: io.BytesIO(file.read(name)) for name in file.namelist()}
+        return {
+            name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
+            for name, content in found.items()
+        }
+    except (EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+        raise ClusterError(
+            f"{path} is damaged ({error}): fit again, or resume from a checkpoint."
+        ) from error
 
 
 def counts_name(block: StoredBlock, which: str) -> str:
