@@ -4,16 +4,19 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from network import Meanwhile, alone, network, soon
-from small_fits import LONG_X, SMALL_BLOCK, bits, model
+from small_fits import LONG_X, SMALL_BLOCK, X, bits, model
 
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
+from nmfscale.solve import cluster as remote
 from nmfscale.solve import site as sites
+from nmfscale.solve.site import look
 
 distributed = pytest.importorskip("distributed")
 slow = pytest.mark.slow
@@ -23,6 +26,19 @@ ITERATIONS = 12
 # Seconds that an iteration may take in which a worker is lost: far less than the 15 after which
 # the scheduler gives up a worker.
 SOON = 10
+
+
+def near_sighted(store, folder, *args):
+    """Look as a worker does, and say that it does not see the store, or the folder."""
+    seen = look(*args)
+    return seen._replace(
+        sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
+    )
+
+
+def sent(client):
+    """Return how many factors and loadings workers hold that were sent to them."""
+    return sum(key.startswith("dict-") for key in client.who_has())
 
 
 class Trial:
@@ -174,3 +190,37 @@ def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
             hosts[1].kill()
 
         assert trial.fit(client, kill_both) < SOON
+
+
+# Without a network of its own ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("sees", "every"),
+    [((False, False), 1), ((False, False), 4), ((True, False), 1), ((False, True), 4)],
+    ids=["nothing", "nothing, few saved", "store", "folder"],
+)
+def test_what_workers_do_not_see_is_sent_and_forgotten(cluster, tmp_path, monkeypatch, sees, every):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    monkeypatch.setattr(sites, "look", partial(near_sighted, *sees))
+    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
+    monkeypatch.setattr(sites, "_SAVE_EVERY", every)
+    monkeypatch.setattr(remote, "_RECENT_FACTORS", 2)
+    held = []
+    with distributed.Client(cluster) as client:
+        client.wait_for_workers(2, timeout=WALL)
+        fitted = model(max_iter=16, callback=lambda _: held.append(sent(client))).fit(
+            str(tmp_path / "counts.nmf"), client=client
+        )
+        assert max(held[8:]) <= max(held[:8]) + 1
+        soon(lambda: not client.who_has())
+    assert bits(fitted) == bits(model(max_iter=16).fit(str(tmp_path / "counts.nmf")))
