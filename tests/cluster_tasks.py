@@ -1,7 +1,9 @@
 """Tasks that workers of the tests run; they import them from here."""
 
 import os
+import resource
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -103,3 +105,33 @@ def bits_of_a_fit(path, block, max_iter):
 def native_threads():
     """Count the threads of this process that Python does not know."""
     return len(os.listdir("/proc/self/task")) - threading.active_count()
+
+
+def replace(module, name, value):
+    """Let a function of a module return something else."""
+    module = sys.modules[module]
+    setattr(module, f"_before_{name}", getattr(module, name))
+    setattr(module, name, lambda: value)
+
+
+def put_back(module, name):
+    module = sys.modules[module]
+    setattr(module, name, getattr(module, f"_before_{name}"))
+
+
+def level():
+    from nmfscale.kernels import rows
+
+    return rows.level()
+
+
+def forget_everything():
+    """Let a worker remember nothing of the fits that it took part in."""
+    from nmfscale.solve import tasks
+
+    tasks._memory.__init__()
+
+
+def limit_files(n_bytes):
+    """Refuse files of more bytes, as a full disk does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))

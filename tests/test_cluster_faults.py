@@ -1,0 +1,453 @@
+"""Fits on workers of this machine that die, stall, restart, differ, or run out of something."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import cluster_tasks as tasks
+import numpy as np
+import psutil
+import pytest
+from clusters import (
+    WALL,
+    At,
+    Killer,
+    cluster_of,
+    meanwhile,
+    processes,
+    send,
+    within,
+)
+from small_fits import SMALL_BLOCK, X, bits, model
+
+from nmfscale.data import layout as layouts
+from nmfscale.data import workers
+from nmfscale.data.block_file import DamagedStoreError
+from nmfscale.data.counts import as_counts
+from nmfscale.data.packing import pack
+from nmfscale.data.workers import (
+    BlockFailedError,
+    ClusterError,
+    NoWorkersError,
+    Patience,
+    SchedulerLostError,
+)
+from nmfscale.kernels import rows as kernels
+from nmfscale.solve import site as sites
+from nmfscale.solve.memory import MemoryLimitError
+
+pytest.importorskip("distributed")
+slow = pytest.mark.slow
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+ITERATIONS = 16
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    # Dask's own warnings about workers that we kill
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def three():
+    with cluster_of(3) as client:
+        yield client
+
+
+@pytest.fixture
+def client(three):
+    three.cluster.scale(3)
+    three.wait_for_workers(3, timeout=WALL)
+    return three
+
+
+@pytest.fixture
+def store(tmp_path):
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    return tmp_path / "counts.nmf"
+
+
+@pytest.fixture
+def crews(monkeypatch):
+    """The crews of all fits."""
+    found, start = [], workers.Crew.__init__
+
+    def start_and_note(self, *args, **options):
+        start(self, *args, **options)
+        found.append(self)
+
+    monkeypatch.setattr(workers.Crew, "__init__", start_and_note)
+    return found
+
+
+def fit(source, client=None, actions=None, limit=WALL, **options):
+    how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
+    options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
+    return within(limit, lambda: model(**options).fit(source, client=client, **how))
+
+
+def run_folder(state):
+    (found,) = state.glob(".nmfscale-run-*")
+    return found
+
+
+# Workers that die -----------------------------------------------------------------------------
+
+
+@slow
+@pytest.mark.parametrize("save_every", [1, 5])
+def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every):
+    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
+    monkeypatch.setattr(sites, "_SAVE_EVERY", save_every)
+    killer = Killer(client)
+    with meanwhile(killer, 1.0):
+        fitted = fit(store, client, max_iter=24)
+    assert bits(fitted) == bits(fit(X, max_iter=24))
+    assert killer.kills >= 3
+
+
+def test_a_worker_is_killed(client, store):
+    actions = {4: Killer(client), 9: Killer(client, 1)}
+    assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
+
+
+@slow
+def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
+    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
+    monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
+    for at in range(3, 8):
+        assert bits(fit(store, client, {at: Killer(client, at)})) == bits(fit(X))
+
+
+@slow
+def test_all_workers_are_killed_and_come_back(store):
+    with cluster_of(2) as client:
+
+        def kill_all():
+            client.cluster.scale(0)
+            send(signal.SIGKILL, processes(client))
+            client.loop.call_later(10, client.cluster.scale, 2)
+
+        begin = time.monotonic()
+        with pytest.warns(UserWarning, match="no workers: waiting up to 300 s"):
+            fitted = fit(store, client, {6: kill_all})
+        assert time.monotonic() - begin > 10
+    assert bits(fitted) == bits(fit(X))
+
+
+@slow
+def test_all_workers_are_gone(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "Patience", lambda: Patience(workers=2))
+    state = tmp_path / "state"
+    with cluster_of(2) as client:
+        with pytest.raises(NoWorkersError, match=f"no worker for 2 s.*checkpoint in {state}"):
+            fit(store, client, {6: lambda: client.cluster.scale(0)}, checkpoint=state,
+                checkpoint_every=0)  # fmt: skip
+    assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+SCHEDULER = """
+import time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=2, threads_per_worker=1, silence_logs=60, **options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        time.sleep(100)
+"""
+
+
+def test_the_scheduler_is_killed(client, store, tmp_path):
+    from distributed import Client
+
+    state, known = tmp_path / "state", os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCHEDULER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as scheduler:
+        address = within(WALL, scheduler.stdout.readline).strip()
+        other = Client(address, timeout=WALL, set_as_default=False)
+        try:
+            with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
+                fit(store, other, {6: scheduler.kill}, checkpoint=state, checkpoint_every=0)
+        finally:
+            scheduler.kill()
+            other.close(timeout=2)
+    assert bits(fit(store, client, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+# Workers that stall ---------------------------------------------------------------------------
+
+
+@slow
+def test_a_worker_stops(client, store):
+    stopped = []
+
+    def stop():
+        stopped.append(processes(client)[0])
+        send(signal.SIGSTOP, stopped)
+
+    begin = time.monotonic()
+    try:
+        fitted = fit(store, client, {5: stop})
+        took = time.monotonic() - begin
+    finally:
+        send(signal.SIGCONT, stopped)
+    assert bits(fitted) == bits(fit(X)) == bits(fit(store, client))
+    assert stopped and took < 30
+
+
+@slow
+def test_a_worker_is_slow(client, store):
+    slow_one = processes(client)[:1]
+
+    def burst():
+        send(signal.SIGSTOP, slow_one)
+        time.sleep(0.9)
+        send(signal.SIGCONT, slow_one)
+
+    try:
+        with meanwhile(burst, 0.1):
+            fitted = fit(store, client)
+    finally:
+        send(signal.SIGCONT, slow_one)
+    assert bits(fitted) == bits(fit(X))
+
+
+# Workers that come and go ---------------------------------------------------------------------
+
+
+@slow
+def test_workers_come_and_go(client, store):
+    def retire():
+        client.retire_workers([next(iter(client.scheduler_info(-1)["workers"]))])
+
+    actions = {
+        3: lambda: client.cluster.scale(1),
+        7: lambda: client.cluster.scale(3),
+        11: retire,
+        14: lambda: client.restart(wait_for_workers=False),
+    }
+    assert bits(fit(store, client, actions, max_iter=20)) == bits(fit(X, max_iter=20))
+
+
+@slow
+def test_all_workers_restart_during_an_iteration(client, store):
+    restarts = []
+
+    def restart():
+        if len(restarts) < 2:
+            client.restart(wait_for_workers=False)
+            restarts.append(1)
+
+    with meanwhile(restart, 1.3):
+        fitted = fit(store, client)
+    assert bits(fitted) == bits(fit(X)) and restarts
+
+
+# Workers that differ --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def change(client):
+    """Change an attribute of a module in worker processes, until the test is over."""
+    changed = []
+
+    def on(addresses, module, name, value):
+        client.run(tasks.replace, module, name, value, workers=addresses)
+        changed.append((addresses, module, name))
+
+    yield on
+    for addresses, module, name in changed:
+        client.run(tasks.put_back, module, name, workers=addresses)
+
+
+def addresses(client):
+    return list(client.scheduler_info(-1)["workers"])
+
+
+def test_a_worker_has_another_version(client, store, change, crews):
+    old = addresses(client)[:1]
+    for module in ("site", "tasks"):
+        change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
+    with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
+        fitted = fit(store, client, max_iter=4)
+    assert bits(fitted) == bits(fit(X, max_iter=4))
+    assert crews[0].unfit == set(old)
+
+
+def test_a_worker_has_another_version_later(client, store, change):
+    old = addresses(client)[:1]
+    actions = {2: lambda: change(old, "nmfscale.solve.tasks", "package_version", "0.0.1")}
+    with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
+        fitted = fit(store, client, actions, max_iter=5)
+    assert bits(fitted) == bits(fit(X, max_iter=5))
+
+
+def test_all_workers_have_another_version(client, store, change):
+    change(addresses(client), "nmfscale.solve.site", "package_version", "0.0.1")
+    with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
+        fit(store, client)
+
+
+@pytest.fixture
+def at_baseline():
+    before = kernels.level()
+    kernels.use_level("baseline")
+    yield lambda: kernels.use_level(before)
+    kernels.use_level(before)
+
+
+def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_baseline):
+    if "avx2" not in kernels.available_levels():
+        pytest.skip("this processor has one level only")
+    expected = bits(fit(X))
+    at_baseline()
+    assert bits(fit(X)) != expected
+    name = "nmfscale.kernels.rows"
+    change(addresses(client)[:1], name, "available_levels", ["baseline"])
+    state, levels = tmp_path / "state", []
+
+    def look():
+        levels.extend(client.run(tasks.level).values())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(store, client, {5: look}, checkpoint=state, checkpoint_every=0)
+    assert levels == ["baseline"] * 3
+    assert kernels.level() != "baseline"
+    assert bits(fit(X, checkpoint=state, resume=True)) == expected
+    assert bits(fit(store, client)) == expected
+
+
+def test_what_a_worker_was_told_of_instructions_is_not_what_it_has(client, store):
+    client.run(kernels.use_level, "baseline", workers=addresses(client)[:1])
+    seen = []
+    fitted = fit(store, client, {2: lambda: seen.extend(client.run(tasks.level).values())},
+                 max_iter=3)  # fmt: skip
+    assert bits(fitted) == bits(fit(X, max_iter=3))
+    assert {level == "baseline" for level in seen} == {kernels.level() == "baseline"}
+
+
+# Data that are lost or damaged ----------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_shared(monkeypatch):
+    """Workers that see no files of the driver."""
+    survey = sites._survey
+
+    def blind(*args):
+        found = survey(*args)
+        return {w: s._replace(sees_store=False, sees_folder=False) for w, s in found.items()}
+
+    monkeypatch.setattr(sites, "_survey", blind)
+
+
+@pytest.mark.parametrize(
+    "loss", ["none", pytest.param("cancelled", marks=slow), pytest.param("killed", marks=slow)]
+)
+def test_what_was_sent_is_lost(client, store, nothing_shared, crews, loss):
+    def lose():
+        sent = list(crews[0]._sent.values())
+        assert len(sent) > 10
+        if loss == "cancelled":
+            client.cancel(sent, force=True)
+        elif loss == "killed":
+            Killer(client)()
+
+    found = fit(store, client, {3: lose, 7: lose}, max_iter=10)
+    assert bits(found) == bits(fit(X, max_iter=10))
+
+
+def flip(path):
+    """Flip a bit in the middle of a file's longest run of numbers."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["F", "move", pytest.param("about", marks=slow)])
+def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
+    state, flipped = tmp_path / "state", []
+
+    def damage():
+        for path in run_folder(state).glob(f"*/{kind}-*.npz"):
+            flip(path)
+            flipped.append(path)
+        client.run(tasks.forget_everything)
+
+    with pytest.raises(ClusterError, match=f"{state}.*/{kind}-.*npz.* is damaged.*checkpoint"):
+        fit(store, client, {5: damage}, checkpoint=state, checkpoint_every=0)
+    assert flipped
+    assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+def test_the_store_is_replaced(client, store, tmp_path):
+    (tmp_path / "other").mkdir()
+    pack(as_counts(X[::-1]), tmp_path / "other" / "counts.nmf")
+    replace = {3: lambda: os.replace(tmp_path / "other" / "counts.nmf", store)}
+    with pytest.raises(DamagedStoreError, match="counts.nmf was changed while it was in use"):
+        fit(store, client, replace)
+
+
+# What runs out --------------------------------------------------------------------------------
+
+
+def test_workers_with_too_little_memory_are_refused(store):
+    seen = []
+    with cluster_of(1, memory_limit="300MB") as client:
+        with pytest.raises(
+            MemoryLimitError, match=r"may hold 300 MB.*needs workers of \d+ MB \([\d,]{11} bytes\)"
+        ):
+            within(WALL, lambda: model(callback=seen.append).fit(store, client=client))
+    assert not seen
+
+
+@linux
+def test_the_disk_is_full_for_workers(client, store, tmp_path):
+    state, most = tmp_path / "state", resource.RLIM_INFINITY
+    try:
+        with pytest.raises(BlockFailedError, match=rf"rows .* failed 3 times.*{state}"):
+            fit(store, client, {5: lambda: client.run(tasks.limit_files, 100)}, checkpoint=state,
+                checkpoint_every=0)  # fmt: skip
+    finally:
+        client.run(tasks.limit_files, most)
+    assert all(name.startswith("checkpoint-") for name in os.listdir(state))
+    assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+@linux
+@slow
+def test_no_slow_leak(store, tmp_path):
+    state, seen = tmp_path / "state", []
+    with cluster_of(2) as client:
+        pids = [os.getpid(), *processes(client)]
+        everyone = [psutil.Process(pid) for pid in pids]
+
+        def look(record):
+            if record["iteration"] % 5 == 0:
+                folder = run_folder(state)
+                files = sum(len(found) for _, _, found in os.walk(folder))
+                held = [(each.memory_info().rss, each.num_fds()) for each in everyone]
+                seen.append((files, held))
+
+        fitted = model(max_iter=160, callback=look)
+        within(2 * WALL, lambda: fitted.fit(store, client=client, checkpoint=state))
+        assert processes(client) == pids[1:]
+    files = [found for found, _ in seen][12:]
+    assert max(files) - min(files) <= 4
+    held = np.array([each for _, each in seen][8:], float)
+    half = len(held) // 2
+    grown = held[half:].mean(axis=0) - held[:half].mean(axis=0)
+    assert (grown[:, 0] < 5 * half * 100_000).all(), grown
+    assert (np.abs(grown[:, 1]) <= 2).all(), grown
