@@ -1,5 +1,6 @@
 """Tasks that workers of the tests run; they import them from here."""
 
+import importlib
 import os
 import resource
 import signal
@@ -109,7 +110,7 @@ def native_threads():
 
 def replace(module, name, value):
     """Let a function of a module return something else."""
-    module = sys.modules[module]
+    module = importlib.import_module(module)
     setattr(module, f"_before_{name}", getattr(module, name))
     setattr(module, name, lambda: value)
 

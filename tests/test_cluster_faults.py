@@ -36,9 +36,9 @@ from nmfscale.data.workers import (
     Patience,
     SchedulerLostError,
 )
-from nmfscale.kernels import rows as kernels
 from nmfscale.solve import site as sites
 from nmfscale.solve.memory import MemoryLimitError
+from nmfscale.solve.tasks import load_arrays, save_arrays
 
 pytest.importorskip("distributed")
 slow = pytest.mark.slow
@@ -254,90 +254,6 @@ def test_all_workers_restart_during_an_iteration(client, store):
     assert bits(fitted) == bits(fit(X)) and restarts
 
 
-# Workers that differ --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def change(client):
-    """Change an attribute of a module in worker processes, until the test is over."""
-    changed = []
-
-    def on(addresses, module, name, value):
-        client.run(tasks.replace, module, name, value, workers=addresses)
-        changed.append((addresses, module, name))
-
-    yield on
-    for addresses, module, name in changed:
-        client.run(tasks.put_back, module, name, workers=addresses)
-
-
-def addresses(client):
-    return list(client.scheduler_info(-1)["workers"])
-
-
-def test_a_worker_has_another_version(client, store, change, crews):
-    old = addresses(client)[:1]
-    for module in ("site", "tasks"):
-        change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
-    with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
-        fitted = fit(store, client, max_iter=4)
-    assert bits(fitted) == bits(fit(X, max_iter=4))
-    assert crews[0].unfit == set(old)
-
-
-def test_a_worker_has_another_version_later(client, store, change):
-    old = addresses(client)[:1]
-    actions = {2: lambda: change(old, "nmfscale.solve.tasks", "package_version", "0.0.1")}
-    with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
-        fitted = fit(store, client, actions, max_iter=5)
-    assert bits(fitted) == bits(fit(X, max_iter=5))
-
-
-def test_all_workers_have_another_version(client, store, change):
-    change(addresses(client), "nmfscale.solve.site", "package_version", "0.0.1")
-    with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
-        fit(store, client)
-
-
-@pytest.fixture
-def at_baseline():
-    before = kernels.level()
-    kernels.use_level("baseline")
-    yield lambda: kernels.use_level(before)
-    kernels.use_level(before)
-
-
-def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_baseline):
-    if "avx2" not in kernels.available_levels():
-        pytest.skip("this processor has one level only")
-    expected = bits(fit(X))
-    at_baseline()
-    assert bits(fit(X)) != expected
-    name = "nmfscale.kernels.rows"
-    change(addresses(client)[:1], name, "available_levels", ["baseline"])
-    state, levels = tmp_path / "state", []
-
-    def look():
-        levels.extend(client.run(tasks.level).values())
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fit(store, client, {5: look}, checkpoint=state, checkpoint_every=0)
-    assert levels == ["baseline"] * 3
-    assert kernels.level() != "baseline"
-    assert bits(fit(X, checkpoint=state, resume=True)) == expected
-    assert bits(fit(store, client)) == expected
-
-
-def test_what_a_worker_was_told_of_instructions_is_not_what_it_has(client, store):
-    client.run(kernels.use_level, "baseline", workers=addresses(client)[:1])
-    seen = []
-    fitted = fit(store, client, {2: lambda: seen.extend(client.run(tasks.level).values())},
-                 max_iter=3)  # fmt: skip
-    assert bits(fitted) == bits(fit(X, max_iter=3))
-    assert {level == "baseline" for level in seen} == {kernels.level() == "baseline"}
-
-
 # Data that are lost or damaged ----------------------------------------------------------------
 
 
@@ -390,6 +306,25 @@ def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
         fit(store, client, {5: damage}, checkpoint=state, checkpoint_every=0)
     assert flipped
     assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+def test_a_bit_flips_anywhere_in_a_file(tmp_path):
+    path = tmp_path / "point.npz"
+    arrays = {"L_0": np.arange(12.0).reshape(4, 3), "L_1": np.ones((2, 3), np.float32)}
+    save_arrays(path, arrays)
+    content, found = path.read_bytes(), 0
+    for at in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        try:
+            read = load_arrays(path)
+        except ClusterError as error:
+            found += str(path) in str(error)
+        else:
+            assert read.keys() == arrays.keys()
+            assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
+    assert found > 4 * len(content)
 
 
 def test_the_store_is_replaced(client, store, tmp_path):

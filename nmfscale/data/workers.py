@@ -268,8 +268,6 @@ class Crew:
 
     def each(self, function: Callable[..., Any], *args: Any, seconds: float = 30) -> dict[str, Any]:
         """Run a function on every worker: its result, or its exception."""
-        from distributed import wait
-
         futures = {
             worker: self.client.submit(
                 function, *args, workers=[worker], allow_other_workers=False, pure=False,
@@ -277,20 +275,22 @@ class Crew:
             )
             for worker in self.wait_for_workers()
         }  # fmt: skip
-        try:
-            wait(list(futures.values()), timeout=seconds)
-        except TimeoutError:
-            pass
-        except (CancelledError, LoopCancelledError) as error:
-            raise self.lost("it is gone") from error
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(
+            future.status == "pending" and worker in self.workers()
+            for worker, future in futures.items()
+        ):
+            time.sleep(_PULSE / 5)
         out = {}
         for worker, future in futures.items():
-            if future.status == "finished":
-                out[worker] = future.result()
-            elif future.status == "error":
-                out[worker] = future.exception()
-            else:
-                out[worker] = TimeoutError(f"no answer in {seconds:g} s")
+            try:
+                if future.status == "pending":
+                    raise TimeoutError(f"no answer in {seconds:g} s")
+                out[worker] = future.result(timeout=_TOGETHER_TIMEOUT)
+            except (CancelledError, LoopCancelledError):
+                out[worker] = WorkerDiedError("it died")
+            except Exception as error:
+                out[worker] = error
         self.client.cancel(list(futures.values()), force=True)
         return out
 

@@ -255,7 +255,10 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
-    found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+    for _ in range(crew.patience.attempts):
+        found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+        if not all(isinstance(sight, OSError) for sight in found.values()):
+            break
     sights, reasons = {}, []
     for worker, sight in found.items():
         if isinstance(sight, Sight) and sight.version == package_version():
@@ -265,8 +268,8 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
         if isinstance(sight, Sight):
             why = f"it has nmfscale {sight.version}, and this is {package_version()}"
         reasons.append(f"{worker}: {why}")
-        # one that only did not answer in time may do so later
-        if not isinstance(sight, TimeoutError):
+        # one that only did not answer in time, or died, may do so later
+        if not isinstance(sight, OSError):
             crew.unfit.add(worker)
     if not sights:
         raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")

@@ -7,6 +7,7 @@ depend on; its memory of recent points only saves work.
 
 from __future__ import annotations
 
+import errno
 import io
 import secrets
 import threading
@@ -336,12 +337,16 @@ def load_arrays(path: str) -> Arrays:
     """Read arrays from a file, every byte of which is under a checksum."""
     try:
         with zipfile.ZipFile(path) as file:
-            found = {name: io.BytesIO(file.read(name)) for name in file.namelist()}
+            if any(each.comment for each in file.infolist()):
+                raise ValueError("its list of arrays has comments")
+            found = {each.filename: io.BytesIO(file.read(each)) for each in file.infolist()}
         return {
             name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
             for name, content in found.items()
         }
-    except (EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place before the file
+            raise
         raise ClusterError(
             f"{path} is damaged ({error}): fit again, or resume from a checkpoint."
         ) from error
