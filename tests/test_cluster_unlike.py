@@ -1,0 +1,128 @@
+"""Fits on workers that are not alike: other versions of the package, other processors."""
+
+import warnings
+
+import cluster_tasks as tasks
+import pytest
+from clusters import WALL, At, cluster_of, within
+from small_fits import SMALL_BLOCK, X, bits, model
+
+from nmfscale.data import layout as layouts
+from nmfscale.data.counts import as_counts
+from nmfscale.data.packing import pack
+from nmfscale.data.workers import NoWorkersError
+from nmfscale.kernels import rows as kernels
+
+pytest.importorskip("distributed")
+ITERATIONS = 16
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    # Dask's own warnings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(3) as client:
+        yield client
+
+
+@pytest.fixture
+def store(tmp_path):
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    return tmp_path / "counts.nmf"
+
+
+def fit(source, client=None, actions=None, limit=WALL, **options):
+    how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
+    options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
+    return within(limit, lambda: model(**options).fit(source, client=client, **how))
+
+
+@pytest.fixture
+def change(client):
+    """Change an attribute of a module in worker processes, until the test is over."""
+    changed = []
+
+    def on(addresses, module, name, value):
+        client.run(tasks.replace, module, name, value, workers=addresses)
+        changed.append((addresses, module, name))
+
+    yield on
+    for addresses, module, name in changed:
+        client.run(tasks.put_back, module, name, workers=addresses)
+
+
+def addresses(client):
+    return list(client.scheduler_info(-1)["workers"])
+
+
+def test_a_worker_has_another_version(client, store, change):
+    old = addresses(client)[:1]
+    for module in ("site", "tasks"):
+        change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
+    with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
+        fitted = fit(store, client, max_iter=4)
+    assert bits(fitted) == bits(fit(X, max_iter=4))
+
+
+def test_a_worker_has_another_version_later(client, store, change):
+    old = addresses(client)[:1]
+    actions = {2: lambda: change(old, "nmfscale.solve.tasks", "package_version", "0.0.1")}
+    with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
+        fitted = fit(store, client, actions, max_iter=5)
+    assert bits(fitted) == bits(fit(X, max_iter=5))
+
+
+def test_all_workers_have_another_version(client, store, change):
+    change(addresses(client), "nmfscale.solve.site", "package_version", "0.0.1")
+    with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
+        fit(store, client)
+
+
+@pytest.fixture
+def at_baseline():
+    before = kernels.level()
+    kernels.use_level("baseline")
+    yield lambda: kernels.use_level(before)
+    kernels.use_level(before)
+
+
+def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_baseline):
+    if "avx2" not in kernels.available_levels():
+        pytest.skip("this processor has one level only")
+    expected = bits(fit(X))
+    at_baseline()
+    assert bits(fit(X)) != expected
+    name = "nmfscale.kernels.rows"
+    change(addresses(client)[:1], name, "available_levels", ["baseline"])
+    state, levels = tmp_path / "state", []
+
+    def look():
+        levels.extend(client.run(tasks.level).values())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(store, client, {5: look}, checkpoint=state, checkpoint_every=0)
+    assert levels == ["baseline"] * 3
+    assert kernels.level() != "baseline"
+    assert bits(fit(X, checkpoint=state, resume=True)) == expected
+    assert bits(fit(store, client)) == expected
+
+
+def test_what_a_worker_was_told_of_instructions_is_not_what_it_has(client, store):
+    client.run(kernels.use_level, "baseline", workers=addresses(client)[:1])
+    seen = []
+    fitted = fit(store, client, {2: lambda: seen.extend(client.run(tasks.level).values())},
+                 max_iter=3)  # fmt: skip
+    assert bits(fitted) == bits(fit(X, max_iter=3))
+    assert {level == "baseline" for level in seen} == {kernels.level() == "baseline"}
