@@ -119,6 +119,11 @@ class Host:
         self.process.stdin.write(b"go\n")
         self.process.stdin.flush()
 
+    def mount(self, command):
+        """Run a shell command that changes which files this host sees."""
+        inside = ["nsenter", "-t", str(self.process.pid), "--mount"]
+        subprocess.run([*inside, "sh", "-c", command], check=True, timeout=10)
+
     def lists(self, folder):
         """Return the names of the files that this host sees in a folder."""
         return sorted(os.listdir(f"/proc/{self.process.pid}/root{folder}"))

@@ -179,6 +179,15 @@ def test_a_host_that_sees_another_file_of_the_same_name(tmp_path):
 
 @slow
 @alone(WALL)
+def test_a_host_that_loses_sight_of_the_files(tmp_path):
+    trial = Trial(tmp_path)
+    with network(tmp_path) as (hosts, client):
+        assert trial.fit(client, lambda: hosts[1].mount(trial.hide)) < SOON
+        assert hosts[1].lists(trial.folder) == []
+
+
+@slow
+@alone(WALL)
 def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
     trial = Trial(tmp_path)
     sites._SAVE_ALWAYS, sites._SAVE_EVERY = 0, 4
