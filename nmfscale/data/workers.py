@@ -277,7 +277,7 @@ class Crew:
         }  # fmt: skip
         end = time.monotonic() + seconds
         while time.monotonic() < end and any(
-            future.status == "pending" and worker in self.workers()
+            future.status == "pending" and worker in self.workers().keys() - self.silent()
             for worker, future in futures.items()
         ):
             time.sleep(_PULSE / 5)
@@ -285,7 +285,7 @@ class Crew:
         for worker, future in futures.items():
             try:
                 if future.status == "pending":
-                    raise TimeoutError(f"no answer in {seconds:g} s")
+                    raise TimeoutError("no answer, or no sign of life")
                 out[worker] = future.result(timeout=_TOGETHER_TIMEOUT)
             except (CancelledError, LoopCancelledError):
                 out[worker] = WorkerDiedError("it died")
