@@ -38,7 +38,7 @@ from nmfscale.data.workers import (
 )
 from nmfscale.solve import site as sites
 from nmfscale.solve.memory import MemoryLimitError
-from nmfscale.solve.tasks import load_arrays, save_arrays
+from nmfscale.solve.tasks import Bench, Ref, Setting, load_arrays, save_arrays
 
 pytest.importorskip("distributed")
 slow = pytest.mark.slow
@@ -306,6 +306,15 @@ def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
         fit(store, client, {5: damage}, checkpoint=state, checkpoint_every=0)
     assert flipped
     assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+def test_tasks_of_a_fit_that_has_ended_end_soon(tmp_path):
+    ref = Ref("F", str(tmp_path / "gone" / "F.npz"))
+    setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, "baseline", 0)
+    begin = time.monotonic()
+    with pytest.raises(OSError, match="gone is gone"):
+        within(WALL, lambda: Bench(setting, None, {}).arrays(ref))
+    assert time.monotonic() - begin < 10
 
 
 def test_a_bit_flips_anywhere_in_a_file(tmp_path):

@@ -11,6 +11,7 @@ import errno
 import io
 import secrets
 import threading
+import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,8 @@ from .visits import (
 )
 
 Arrays = dict[str, Array]
+# Seconds without the folder of a fit before it counts as ended.
+_ENDED_AFTER = 2.0
 
 
 class Ref(NamedTuple):
@@ -208,7 +211,18 @@ class Bench:
     def _load(self, ref: Ref) -> Arrays:
         if self.setting.folder is None:
             raise MissingArraysError(ref.name)
-        return patiently(Path(ref.path), lambda: load_arrays(ref.path))
+        begin, folder = time.monotonic(), Path(self.setting.folder)
+
+        def load() -> Arrays:
+            try:
+                return load_arrays(ref.path)
+            except FileNotFoundError:
+                # a worker must not wait long for files of a fit that has ended
+                if time.monotonic() - begin > _ENDED_AFTER and not folder.exists():
+                    raise OSError(f"{folder} is gone") from None
+                raise
+
+        return patiently(Path(ref.path), load)
 
     def slices(self, which: str) -> Iterator[Slices]:
         """Hand out the counts of the blocks, one after the other."""
