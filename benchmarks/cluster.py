@@ -109,7 +109,8 @@ def zeros(n_bytes: int, given):
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
     """Seconds to add up arrays of several sizes in the tree."""
-    from nmfscale.data.workers import Crew, Job
+    from nmfscale.data.jobs import Job
+    from nmfscale.data.workers import Crew
     from nmfscale.solve.tasks import add_branches
     from nmfscale.solve.visits import FAN_IN
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmfscale.data.workers import MissingArraysError, UnfitWorkerError
+from nmfscale.data.jobs import MissingArraysError, UnfitWorkerError
 
 
 def twice(number, given):

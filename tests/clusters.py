@@ -65,8 +65,10 @@ def cluster_of(n_workers, **options):
 
 
 def processes(client):
-    """Return the numbers of the worker processes."""
-    return [nanny.pid for nanny in list(client.cluster.workers.values()) if nanny.pid]
+    """Return the numbers of the worker processes that have joined; one that dies before is lost."""
+    here = client.cluster.scheduler.workers
+    nannies = list(client.cluster.workers.values())
+    return [nanny.pid for nanny in nannies if nanny.pid and nanny.worker_address in here]
 
 
 def send(number, pids):

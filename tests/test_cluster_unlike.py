@@ -9,8 +9,8 @@ from small_fits import SMALL_BLOCK, X, bits, model
 
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
+from nmfscale.data.jobs import NoWorkersError
 from nmfscale.data.packing import pack
-from nmfscale.data.workers import NoWorkersError
 from nmfscale.kernels import rows as kernels
 
 pytest.importorskip("distributed")

@@ -13,14 +13,8 @@ import numpy as np
 import pytest
 from clusters import WALL, cluster_of, within
 
-from nmfscale.data.workers import (
-    BlockFailedError,
-    Crew,
-    Job,
-    NoWorkersError,
-    Patience,
-    SchedulerLostError,
-)
+from nmfscale.data.jobs import BlockFailedError, Job, NoWorkersError, Patience, SchedulerLostError
+from nmfscale.data.workers import Crew
 
 distributed = pytest.importorskip("distributed")
 

@@ -1,15 +1,11 @@
-"""Pure tasks on the workers of a Dask cluster, again and elsewhere until each has its answer.
+"""The workers of a Dask cluster, and pure tasks on them: again and elsewhere until answered.
 
-Dask restarts what a dead worker was doing.  What it leaves to its users is here: workers that stall
-without dying, tasks that kill their worker, data that were sent and are lost, a scheduler that is
-gone.  Nothing is known here of models.
+Nothing is known here of models.
 """
 
 from __future__ import annotations
 
-import queue
 import secrets
-import statistics
 import sys
 import threading
 import time
@@ -19,100 +15,22 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-# Seconds without an answer from the scheduler before it counts as lost.
-_RPC_TIMEOUT = 30
-_PULSE = 0.1
-# ... and for several answers at once, before they are fetched one by one.
+from .jobs import (
+    Answer,
+    BlockFailedError,
+    ClusterError,
+    Job,
+    NoWorkersError,
+    Patience,
+    SchedulerLostError,
+    WorkerDiedError,
+)
+from .rounds import PULSE, RPC_TIMEOUT, Round
+
+# For several answers at once, in seconds, before they are fetched one by one.
 _TOGETHER_TIMEOUT = 10
-
-
-class ClusterError(RuntimeError):
-    """A computation on a cluster cannot go on."""
-
-
-class NoWorkersError(ClusterError):
-    """All workers are gone and none came back."""
-
-
-class SchedulerLostError(ClusterError):
-    """The scheduler is gone, and with it all that it was told."""
-
-
-class BlockFailedError(ClusterError):
-    """One task failed again and again."""
-
-    answers_lost = False
-
-
-class WorkerDiedError(OSError):
-    """The worker of a task died."""
-
-
-class UnfitWorkerError(RuntimeError):
-    """A worker cannot do what the others do; tasks that raise it are tried elsewhere."""
-
-
-class MissingArraysError(LookupError):
-    """A task needs arrays of these names, which were not sent along."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait, in seconds, and how often to try.
-
-    Attributes
-    ----------
-    workers : float, default=300
-        For a worker to come (back) when there is none.
-    attempts : int, default=3
-        Failures of one task before the computation is given up.
-    task : float, default=60
-        Without any answer before tasks are given up and tried again; five times the usual if that
-        is longer.
-    silent : float, default=5
-        Without a sign of life from a worker, when others gave some, before it is passed over.
-    late : float, default=1
-        Without any answer before a second copy of what is out is started; twice the usual if that
-        is longer.
-    """
-
-    workers: float = 300.0
-    attempts: int = 3
-    task: float = 60.0
-    silent: float = 5.0
-    late: float = 1.0
-
-
-class Job(NamedTuple):
-    """One task of a round.
-
-    Attributes
-    ----------
-    label : str
-        For messages.
-    args : tuple
-        Of the function, which gets a dict of what was sent as its last argument.
-    home : int
-        Jobs of the same number are sent to the same worker if possible.
-    sends : tuple of str
-        Names of what is sent along.
-    """
-
-    label: str
-    args: tuple[Any, ...]
-    home: int
-    sends: tuple[str, ...] = ()
-
-
-class Answer(NamedTuple):
-    """What a task returned, where, and how many seconds it took."""
-
-    value: Any
-    worker: str
-    seconds: float
 
 
 def active_client() -> Any:
@@ -185,6 +103,8 @@ class Crew:
         self._seen: tuple[float, dict[str, int]] = (-1e9, {})
         self._silent: tuple[float, set[str]] = (-1e9, set())
 
+    perform = staticmethod(perform)
+
     def workers(self) -> dict[str, int]:
         """Addresses of the workers that are fit, and how many tasks each does at a time."""
         at, found = self._seen
@@ -231,7 +151,7 @@ class Crew:
         thread.start()
         deadline = time.monotonic() + _TOGETHER_TIMEOUT
         while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(_PULSE)
+            thread.join(PULSE)
             if any(future.status != "finished" for future in futures) or self.silent():
                 break
         return found[0] if found else None
@@ -240,7 +160,7 @@ class Crew:
         if self.client.status in ("closed", "closing"):
             raise self.lost("the client is closed")
         try:
-            return self.client.sync(question, callback_timeout=_RPC_TIMEOUT, **options)
+            return self.client.sync(question, callback_timeout=RPC_TIMEOUT, **options)
         except (OSError, TimeoutError, LoopCancelledError, CancelledError) as error:
             raise self.lost(str(error) or type(error).__name__) from error
 
@@ -280,7 +200,7 @@ class Crew:
             future.status == "pending" and worker in self.workers().keys() - self.silent()
             for worker, future in futures.items()
         ):
-            time.sleep(_PULSE / 5)
+            time.sleep(PULSE / 5)
         out = {}
         for worker, future in futures.items():
             try:
@@ -401,7 +321,7 @@ class Crew:
             Whatever the function raises that is no trouble of the worker or its files.
         """
         self._n_rounds += 1
-        round_ = _Round(self, f"nmfscale-{name}", function, jobs, keep)
+        round_ = Round(self, f"nmfscale-{name}", function, jobs, keep)
         try:
             return round_.answers()
         finally:
@@ -435,298 +355,3 @@ class Crew:
     def round_name(self) -> str:
         """Name of the present round."""
         return f"{self.run_name}-{self._n_rounds}"
-
-
-@dataclass
-class _Flight:
-    """A job that is out: one of perhaps several copies."""
-
-    number: int
-    future: Any
-    places: list[str]
-    fetch_seconds: float = 2.0
-    since: float = field(default_factory=time.monotonic)
-
-
-class _Round:
-    """Jobs that are out, and what came back."""
-
-    def __init__(self, crew: Crew, name: str, function: Any, jobs: list[Job], keep: bool):
-        self.crew, self.name, self.function, self.jobs, self.keep = crew, name, function, jobs, keep
-        self.landed: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.flights: dict[str, _Flight] = {}
-        self.answered: dict[int, Any] = {}
-        self.failures = dict.fromkeys(range(len(jobs)), 0)
-        self.sends = [set(job.sends) for job in jobs]
-        # jobs whose worker died: innocent ones too, so that each is tried alone
-        self.suspects: deque[int] = deque()
-        self.last_answer = self.last_copy = self.last_look = time.monotonic()
-        self.n_submitted = 0
-
-    def answers(self) -> list[Any]:
-        """Submit everything and wait for all answers."""
-        self.homes = self.crew.homes(job.home for job in self.jobs)
-        together: dict[str, list[int]] = defaultdict(list)
-        for number, job in enumerate(self.jobs):
-            together[self.homes[job.home]].append(number)
-        for home, numbers in together.items():
-            self.send(numbers, [home])
-        while len(self.answered) < len(self.jobs):
-            if not self.flights:
-                self.submit(self.suspects.popleft())
-            keys = self.landings()
-            if not keys:
-                self.watch()
-            elif not self.land_together(keys):
-                for key in keys:
-                    self.land(key)
-        return [self.answered[number] for number in range(len(self.jobs))]
-
-    def landings(self) -> list[str]:
-        """Return the keys that are done, after a while if there are none yet."""
-        keys = []
-        with suppress(queue.Empty):
-            keys.append(self.landed.get(timeout=_PULSE))
-            while True:
-                keys.append(self.landed.get_nowait())
-        return keys
-
-    def land_together(self, keys: list[str]) -> bool:
-        """Fetch several answers at once; whether that went as smoothly as it should."""
-        flights = [self.flights[key] for key in keys if key in self.flights]
-        smooth = all(flight.future.status == "finished" for flight in flights)
-        if self.keep or len(flights) < 2 or not smooth:
-            return False
-        answers = self.crew.fetch_together([flight.future for flight in flights])
-        if answers is None:
-            return False
-        for flight, answer in zip(flights, answers, strict=True):
-            del self.flights[flight.future.key]
-            if flight.number not in self.answered:
-                self.keep_answer(flight.number, answer)
-        return True
-
-    def submit(self, number: int, avoid: str | None = None) -> None:
-        """Send one job out, perhaps once more."""
-        job, workers = self.jobs[number], self.crew.wait_for_workers()
-        home = self.homes[job.home]
-        places = [home] if home in workers and home != avoid else []
-        places = places or [worker for worker in workers if worker != avoid] or list(workers)
-        self.send([number], places)
-
-    def send(self, numbers: list[int], places: list[str]) -> None:
-        """Send jobs out to these workers if possible: many at once cost the scheduler less."""
-        jobs = [self.jobs[number] for number in numbers]
-        given = []
-        for number, job in zip(numbers, jobs, strict=True):
-            plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
-            sent = {name: self.crew.sent(name, places) for name in self.sends[number]}
-            given.append(None if plain else sent)
-        keys = []
-        for number in numbers:
-            self.n_submitted += 1
-            keys.append(f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}")
-        futures = self.crew.client.map(
-            perform, [self.function] * len(jobs), [job.args for job in jobs], given, key=keys,
-            pure=False, workers=places, allow_other_workers=not self.crew.unfit,
-        )  # fmt: skip
-        for number, future in zip(numbers, futures, strict=True):
-            self.await_again(_Flight(number, future, places))
-
-    def await_again(self, flight: _Flight) -> None:
-        """Count a job as out until its future is done."""
-        self.flights[flight.future.key] = flight
-        flight.future.add_done_callback(lambda done: self.landed.put(done.key))
-
-    def land(self, key: str) -> None:
-        """Take an answer, or what came in its place."""
-        flight = self.flights.pop(key, None)
-        if flight is None:
-            return
-        number, future = flight.number, flight.future
-        if number in self.answered:
-            return
-        try:
-            if future.status == "finished":
-                self.take(flight)
-            elif future.status == "error":
-                self.fail(number, future.exception(timeout=_RPC_TIMEOUT))
-            elif future.status == "cancelled":
-                future.result(timeout=_RPC_TIMEOUT)
-            elif future.status == "lost":
-                self.submit(number)
-            else:
-                self.await_again(flight)
-        except (CancelledError, LoopCancelledError, TimeoutError, OSError) as error:
-            if getattr(error, "reason", "") == "scheduler-connection-lost":
-                raise self.crew.lost("its connection broke") from error
-            self.fail(number, error)
-
-    def take(self, flight: _Flight) -> None:
-        """Keep an answer, and cancel other copies of the job."""
-        number = flight.number
-        if self.keep:
-            self.last_answer = time.monotonic()
-            self.crew.seconds[self.name].append(self.last_answer - flight.since)
-            self.answered[number] = flight.future
-            self.cancel_copies(number)
-            return
-        try:
-            answer = flight.future.result(timeout=flight.fetch_seconds)
-        except TimeoutError:
-            flight.fetch_seconds *= 2
-            key = flight.future.key
-            if self.crew.holders([key]).get(key, set()) - self.crew.silent():
-                self.await_again(flight)
-            else:  # its worker died since
-                self.submit(number)
-            return
-        self.keep_answer(number, answer)
-
-    def keep_answer(self, number: int, answer: Answer) -> None:
-        """Keep an answer, and note who gave it."""
-        self.last_answer = time.monotonic()
-        self.crew.seconds[self.name].append(answer.seconds)
-        self.crew.settle(self.jobs[number].home, answer.worker)
-        self.crew.catch_up(answer.worker)
-        self.answered[number] = answer.value
-        self.cancel_copies(number)
-
-    def cancel_copies(self, number: int) -> None:
-        """Cancel what is still out of a job that has its answer."""
-        copies = [f.future for f in self.flights.values() if f.number == number]
-        if copies:
-            self.crew.client.cancel(copies, force=True)
-
-    def fail(self, number: int, error: BaseException) -> None:
-        """Try again what may go better next time; give up the rest."""
-        worker, self.last_answer = getattr(error, "worker", None), time.monotonic()
-        if isinstance(error, MissingArraysError):
-            if any(hasattr(arg, "key") for arg in self.jobs[number].args):
-                raise self.lost("to be made again, from what was not sent along") from error
-            if error.args[0] not in self.sends[number]:
-                self.sends[number].add(error.args[0])
-                self.submit(number)
-                return
-        elif isinstance(error, UnfitWorkerError) and worker:
-            warnings.warn(f"worker {worker} is left out: {error}", stacklevel=2)
-            self.crew.unfit.add(worker)
-            self.crew.wait_for_workers()
-            self.submit(number, avoid=worker)
-            return
-        self.failures[number] += 1
-        kind = type(error).__name__
-        passing = isinstance(error, (OSError, MemoryError, CancelledError, LoopCancelledError))
-        if not passing and kind not in ("KilledWorker", "NoValidWorkerError", "MissingArraysError"):
-            raise error
-        if self.failures[number] >= self.crew.patience.attempts:
-            raise BlockFailedError(
-                f"{self.jobs[number].label} failed {self.failures[number]} times, the last time "
-                f"with {kind}: {error}. {self.crew.remedy}".strip()
-            ) from error
-        if kind == "KilledWorker":
-            self.suspects.append(number)
-        elif not any(flight.number == number for flight in self.flights.values()):
-            self.submit(number, avoid=worker)
-
-    def watch(self) -> None:
-        """Nothing has come back for a while: look after what is out."""
-        now, patience = time.monotonic(), self.crew.patience
-        quiet = now - self.last_answer
-        if quiet < min(patience.late, 1.0):
-            return
-        if not self.crew.workers():
-            self.crew.wait_for_workers()
-            self.last_answer = time.monotonic()
-            return
-        self.rescue()
-        self.pass_over()
-        known = self.crew.seconds[self.name]
-        usual = statistics.median(known) if known else None
-        if quiet > max(patience.task, 5 * (usual or 0.0)):
-            self.give_up(quiet)
-        elif (
-            usual is not None
-            and min(quiet, now - self.last_copy) > max(patience.late, 2 * usual)
-            and not self.suspects
-        ):
-            self.copy()
-
-    def rescue(self) -> None:
-        """Send out again what waits for workers that are gone.
-
-        A scheduler that had no workers for a moment forgets that others would do as well.
-        """
-        here = self.crew.workers()
-        waiting = [key for key, f in self.flights.items() if not here.keys() & set(f.places)]
-        busy = self.crew.busy() if waiting else {}
-        for key in waiting:
-            if key not in busy:
-                flight = self.flights.pop(key)
-                out = {other.number for other in self.flights.values()}
-                self.crew.client.cancel([flight.future], force=True)
-                if not out:  # alone, so that no other task has killed the worker
-                    self.fail(flight.number, WorkerDiedError("its worker died"))
-                elif flight.number not in out:
-                    self.submit(flight.number)
-                self.last_copy = time.monotonic()
-
-    def lost(self, where: str) -> BlockFailedError:
-        """Return what to raise when answers that jobs need are gone."""
-        error = BlockFailedError(f"answers are {where}. {self.crew.remedy}".strip())
-        error.answers_lost = True
-        return error
-
-    def pass_over(self) -> None:
-        """Do without workers that give no sign of life, long before the scheduler does."""
-        if time.monotonic() - self.last_look < 1.0:
-            return
-        self.last_look = time.monotonic()
-        silent = self.crew.silent()
-        if not silent:
-            return
-        self.crew.fall_behind(silent)
-        out = {flight.number for flight in self.flights.values()}
-        args = [arg for number in out for arg in self.jobs[number].args]
-        if self.crew.only_at(silent, [arg.key for arg in args if hasattr(arg, "key")]):
-            raise self.lost("at workers that are silent")
-        self.homes = self.crew.homes(job.home for job in self.jobs)
-        lost = self.crew.forget_all_at(silent)
-        blind = {number for number in out if self.sends[number] & lost}
-        gone = [key for key, flight in self.flights.items() if flight.number in blind]
-        self.crew.client.cancel([self.flights.pop(key).future for key in gone], force=True)
-        busy = self.crew.busy()
-        places: dict[int, set[str]] = defaultdict(set)
-        for key, flight in self.flights.items():
-            places[flight.number].add(busy.get(key, ""))
-        for number in sorted(blind | {n for n, found in places.items() if found <= silent}):
-            self.submit(number)
-
-    def copy(self) -> None:
-        """Start what is out once more at other workers: the first answer counts."""
-        self.last_copy = time.monotonic()
-        busy = self.crew.busy()
-        out: dict[int, list[str]] = defaultdict(list)
-        for key, flight in self.flights.items():
-            out[flight.number].append(key)
-        alone = {number: busy.get(keys[0]) for number, keys in out.items() if len(keys) == 1}
-        self.crew.fall_behind(worker for worker in alone.values() if worker is not None)
-        self.homes = self.crew.homes(job.home for job in self.jobs)
-        for number, worker in alone.items():
-            self.submit(number, avoid=worker)
-
-    def give_up(self, quiet: float) -> None:
-        """Count what is out as failed."""
-        self.last_answer = self.last_copy = time.monotonic()
-        flights, self.flights = list(self.flights.values()), {}
-        self.crew.client.cancel([flight.future for flight in flights], force=True)
-        error = TimeoutError(f"no answer in {quiet:.0f} s")
-        for number in sorted({flight.number for flight in flights} - set(self.answered)):
-            self.fail(number, error)
-
-    def clear(self) -> None:
-        """Cancel what is still out."""
-        futures = [flight.future for flight in self.flights.values()]
-        self.flights = {}
-        if futures and self.crew.client.status == "running":
-            self.crew.client.cancel(futures, force=True)

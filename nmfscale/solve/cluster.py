@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from ..data.jobs import Job
 from ..data.store import StoredCounts
-from ..data.workers import Crew, Job
+from ..data.workers import Crew
 from ..kernels import rows as kernels
 from .factor import Array, Factor, Held, Report, aligned_empty
 from .local_rows import factor_in_lanes, per_lane

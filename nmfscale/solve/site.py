@@ -18,19 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.block_file import mark_of
+from ..data.jobs import NoWorkersError, Patience, UnfitWorkerError
 from ..data.layout import cut_blocks
 from ..data.packing import pack
 from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
-from ..data.workers import (
-    Crew,
-    NoWorkersError,
-    Patience,
-    UnfitWorkerError,
-    active_client,
-    worker_memory,
-)
+from ..data.workers import Crew, active_client, worker_memory
 from ..kernels import rows as kernels
 from .checkpoint import recorded_level
 from .cluster import RemoteRows

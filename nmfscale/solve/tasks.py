@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.block_file import BlockFile, StoredBlock, patiently
+from ..data.jobs import ClusterError, MissingArraysError, UnfitWorkerError
 from ..data.layout import Slices
 from ..data.whole_file import package_version, whole_file
-from ..data.workers import ClusterError, MissingArraysError, UnfitWorkerError
 from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
 from .local_rows import restore_zeros
