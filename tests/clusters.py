@@ -115,14 +115,14 @@ def meanwhile(action, every):
 
 
 class Killer:
-    """Kills a worker at random at every call."""
+    """Kills a worker at random at every call, up to so many."""
 
-    def __init__(self, client, seed=0):
-        self.client, self.chance, self.kills = client, random.Random(seed), 0
+    def __init__(self, client, seed=0, most=8):
+        self.client, self.chance, self.kills, self.most = client, random.Random(seed), 0, most
 
     def __call__(self):
         pids = processes(self.client)
-        if pids:
+        if pids and self.kills < self.most:
             send(signal.SIGKILL, [self.chance.choice(pids)])
             self.kills += 1
 
