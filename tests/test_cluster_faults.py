@@ -1,6 +1,7 @@
 """Fits on workers of this machine that die, stall, restart, differ, or run out of something."""
 
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -39,6 +40,8 @@ from nmfscale.data.packing import pack
 from nmfscale.solve import site as sites
 from nmfscale.solve.memory import MemoryLimitError
 from nmfscale.solve.tasks import Bench, Ref, Setting, load_arrays, save_arrays
+
+pytestmark = pytest.mark.slow
 
 pytest.importorskip("distributed")
 slow = pytest.mark.slow
@@ -128,6 +131,22 @@ def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
     for at in range(3, 8):
         assert bits(fit(store, client, {at: Killer(client, at)})) == bits(fit(X))
+
+
+@slow
+def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
+    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
+    monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
+    sizes, run = [], workers.Crew.run
+
+    def run_and_note(self, name, function, jobs, **options):
+        if name == "rows":
+            sizes.append(len(pickle.dumps(jobs[0].args)))
+        return run(self, name, function, jobs, **options)
+
+    monkeypatch.setattr(workers.Crew, "run", run_and_note)
+    fit(store, client, max_iter=36)
+    assert min(sizes[26:]) < 2 * min(sizes)
 
 
 @slow

@@ -51,8 +51,8 @@ from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, bra
 
 # Branches of the tree that are tasks, at most.
 MOST_GROUPS = 1024
-# Factors that were sent lately: loadings and curvature are made again from them.
-_RECENT_FACTORS = 16
+# Factors that may be asked for again.
+_RECENT_FACTORS = 4
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class RemoteRows:
     folder : Path
         Of the driver, for all files of the fit.
     save_every : int, default=1
-        Visits of the rows from one whose loadings are saved to the next.
+        Of so many visits of the rows, the loadings after the first two are saved.
     """
 
     one_block = False
@@ -111,13 +111,13 @@ class RemoteRows:
             self._group(number, blocks)
             for number, blocks in enumerate(branches(len(self.layout.blocks), MOST_GROUPS))
         ]
-        self._n_points = self._n_moves = 0
+        self._n_points = self._n_moves = self._n_factors = 0
         self.factor = RemoteFactor(
             whole.n_rows, whole.n_components, RemotePoint(self._saved(whole.values)), self.plain
         )
         self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
         self._keepers: list[Move | Ref] = []
-        self._factors: deque[str] = deque()
+        self._recent: deque[Ref] = deque(maxlen=_RECENT_FACTORS)
         self._pending: tuple[Array, Report] | None = None
         self._seen = 0.0, 0.0
 
@@ -155,16 +155,16 @@ class RemoteRows:
         return point
 
     def _publish(self, F: Array) -> Ref:
-        """Save F under a name that says what is in it."""
-        name = f"F-{hashlib.blake2b(F.data, digest_size=16).hexdigest()}.npz"
-        if name not in self._factors:
-            self._write(name, {"F": F})
-            self._factors.append(name)
-            while len(self._factors) > _RECENT_FACTORS + self.save_every:
-                old = self._factors.popleft()
-                self.crew.forget([old])
-                _remove(str(self.folder / old))
-        return Ref(name, str(self.folder / name))
+        """Save F in a file, which goes when no move is made with it any more."""
+        name = f"F-{hashlib.blake2b(F.data, digest_size=16).hexdigest()}"
+        for known in self._recent:
+            if known.name.startswith(name):
+                return known
+        self._n_factors += 1
+        ref = self._write(f"{name}-{self._n_factors}.npz", {"F": F})
+        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.crew))
+        self._recent.append(ref)
+        return ref
 
     def _jobs(self, which: str, refs: list[Ref], *args: Any) -> list[Job]:
         """Return a job for each group; each of `args` is for all, or a list with one for each."""
@@ -200,7 +200,8 @@ class RemoteRows:
             Move(name, sent, start, keeper)
             for start, keeper in zip(self.factor.values.parts, kept, strict=True)
         ]
-        save = self._n_moves % self.save_every == 0
+        # a point ahead is made from two: both saved, nothing before is needed
+        save = self._n_moves % self.save_every < 2
         self._n_moves += 1
         found: list[Moved] = self.crew.run(
             "rows", move_rows, self._jobs("rows", [ref], moves, save)

@@ -134,7 +134,7 @@ def open_site(
         Instruction set; by default the lowest that the driver and all workers have.
     patience : Patience, optional
     save_every : int, optional
-        Visits of the rows from one whose loadings are saved to the next.
+        Of so many visits of the rows, the loadings after the first two are saved.
     remedy : str, default=""
         For messages: how to take up the fit again.
     verbose : int, default=0

@@ -47,7 +47,8 @@ Arrays = dict[str, Array]
 _ENDED_AFTER = 2.0
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True)
+class Ref:
     """Arrays under a name: in a file, or sent along with the task."""
 
     name: str
