@@ -263,7 +263,7 @@ class TestTransform:
         assert "feature 0 of" in failure(
             capsys, "transform", named, folder / "renamed.h5ad", "-o", out
         )
-        assert "is not a model file" in failure(capsys, "transform", counts, counts, "-o", out)
+        assert "is not an HDF5 file" in failure(capsys, "transform", counts, counts, "-o", out)
         assert os.listdir(tmp_path) == []
 
 

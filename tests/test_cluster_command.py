@@ -23,6 +23,8 @@ from nmfscale.cli import main
 from nmfscale.data.local_cluster import connected, local_cluster, make_certificates
 from nmfscale.data.local_cluster import read_certificates as read
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 60  # seconds; what takes longer hangs
 
 

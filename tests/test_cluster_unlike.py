@@ -13,6 +13,8 @@ from nmfscale.data.jobs import NoWorkersError
 from nmfscale.data.packing import pack
 from nmfscale.kernels import rows as kernels
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 ITERATIONS = 16
 

@@ -18,6 +18,8 @@ from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.solve.checkpoint import CheckpointError
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import h5py, sys, time
 with h5py.File(sys.argv[1], "r+"):

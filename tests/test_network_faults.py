@@ -19,6 +19,8 @@ from nmfscale.solve import site as sites
 from nmfscale.solve.site import look
 
 distributed = pytest.importorskip("distributed")
+
+pytestmark = pytest.mark.slow
 slow = pytest.mark.slow
 
 WALL = 100

@@ -18,6 +18,8 @@ from nmfscale.data.workers import Crew
 
 distributed = pytest.importorskip("distributed")
 
+pytestmark = pytest.mark.slow
+
 SENT = {"ones": np.ones(3), "twos": np.full(4, 2.0)}
 
 
@@ -219,7 +221,8 @@ def test_the_scheduler_dies():
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SCHEDULER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as scheduler:
-        client = distributed.Client(scheduler.stdout.readline().strip(), timeout=WALL)
+        address = scheduler.stdout.readline().strip()
+        client = distributed.Client(address, timeout=WALL, set_as_default=False)
         try:
             threading.Timer(1.0, scheduler.kill).start()
             with pytest.raises(SchedulerLostError, match="Resume from the checkpoint"):
