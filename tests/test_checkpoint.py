@@ -52,7 +52,9 @@ def fit_and_stop(folder, iteration, source=X, **options):
         )
 
 
-@pytest.mark.parametrize("iteration", [1, 2, 7, 13, 18, 22])
+@pytest.mark.parametrize(
+    "iteration", [2, 13, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 7, 18, 22))]
+)
 @pytest.mark.parametrize(
     "options",
     [

@@ -185,6 +185,7 @@ def test_clock_that_jumps(tmp_path, monkeypatch, store):
 # Threads --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_any_number_of_threads_from_a_store(store, read_anew, dtype):
     found = {bits(model(n_threads=n, dtype=dtype).fit(store)) for n in (1, 2, 4, 8)}
@@ -203,6 +204,7 @@ print(*[now - seen[0] for now in seen[1:]])
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("of_openmp", ["1", None, "64"])
 def test_threads_are_those_asked_for(of_openmp, n_threads):

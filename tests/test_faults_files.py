@@ -102,6 +102,7 @@ def on_small_disk(folder):
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 4096, 65_536])
 def test_disk_full_on_checkpoint_that_stays_full(tmp_path, left):
     assert run(FULL, tmp_path, left, 20, command=on_small_disk(tmp_path)) == "2\n"

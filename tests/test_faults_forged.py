@@ -111,6 +111,7 @@ CASES = [(*dataset, forge) for dataset in DATASETS for forge in FORGERIES]
 CASES.remove(("h5ad", "X/data", bomb))  # a file may hold more values than its indices ask for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "forge"), CASES)
 def test_values_that_are_elsewhere_or_nowhere(tmp_path, kind, name, forge):
     path = WRITE[kind](tmp_path)
