@@ -393,8 +393,12 @@ def test_the_disk_is_full_for_workers(client, store, tmp_path):
 @linux
 @slow
 def test_no_slow_leak(store, tmp_path):
+    import dask
+
     state, seen = tmp_path / "state", []
-    with cluster_of(2) as client:
+    # what Dask keeps for its own dashboard is not ours to judge
+    short = {f"distributed.admin.{name}log-length": 100 for name in ("", "low-level-")}
+    with dask.config.set(short), cluster_of(2) as client:
         pids = [os.getpid(), *processes(client)]
         everyone = [psutil.Process(pid) for pid in pids]
 
