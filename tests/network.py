@@ -56,7 +56,7 @@ def alone(seconds):
             if reason:
                 pytest.skip(reason)
             program = f"""
-import sys, {test.__module__} as here
+import sys, {test.__module__.rpartition(".")[2]} as here
 from pathlib import Path
 here.{test.__name__}.__wrapped__(Path(sys.argv[1]))
 """

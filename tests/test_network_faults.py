@@ -209,7 +209,7 @@ def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
 @pytest.fixture(scope="module")
 def cluster():
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
     ) as cluster:
         yield cluster
 
