@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nmfscale.data.jobs import MissingArraysError, UnfitWorkerError
+from nmfscale.solve.site import look
 
 
 def twice(number, given):
@@ -136,3 +137,11 @@ def forget_everything():
 def limit_files(n_bytes):
     """Refuse files of more bytes, as a full disk does."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
+
+
+def near_sighted(store, folder, *args):
+    """Look as a worker does, and say that it does not see the store, or the folder."""
+    seen = look(*args)
+    return seen._replace(
+        sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
+    )

@@ -192,7 +192,7 @@ def test_the_scheduler_is_killed(client, store, tmp_path):
     from distributed import Client
 
     state, known = tmp_path / "state", os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SCHEDULER]
+    command = [sys.executable, "-P", "-c", SCHEDULER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as scheduler:
         address = within(WALL, scheduler.stdout.readline).strip()
         other = Client(address, timeout=WALL, set_as_default=False)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster_tasks import near_sighted
 from network import Meanwhile, alone, network, soon
 from small_fits import LONG_X, SMALL_BLOCK, X, bits, model
 
@@ -16,7 +17,6 @@ from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.solve import cluster as remote
 from nmfscale.solve import site as sites
-from nmfscale.solve.site import look
 
 distributed = pytest.importorskip("distributed")
 
@@ -28,14 +28,6 @@ ITERATIONS = 12
 # Seconds that an iteration may take in which a worker is lost: far less than the 15 after which
 # the scheduler gives up a worker.
 SOON = 10
-
-
-def near_sighted(store, folder, *args):
-    """Look as a worker does, and say that it does not see the store, or the folder."""
-    seen = look(*args)
-    return seen._replace(
-        sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
-    )
 
 
 def sent(client):

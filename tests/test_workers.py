@@ -219,7 +219,7 @@ if __name__ == "__main__":
 def test_the_scheduler_dies():
     # the scheduler, too, reads what is submitted
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", SCHEDULER]
+    command = [sys.executable, "-P", "-c", SCHEDULER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as scheduler:
         address = scheduler.stdout.readline().strip()
         client = distributed.Client(address, timeout=WALL, set_as_default=False)
