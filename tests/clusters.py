@@ -15,6 +15,8 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": 20,
     "distributed.comm.timeouts.connect": "12s",
     "distributed.comm.timeouts.tcp": "12s",
+    # Else the watcher of a worker that dies twice within 15 s may be ended for good.
+    "distributed.deploy.lost-worker-timeout": "1w",
 }
 
 

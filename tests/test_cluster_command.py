@@ -13,6 +13,7 @@ import threading
 import urllib.request
 from contextlib import contextmanager, suppress
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -256,6 +257,7 @@ class TestTLS:
                 connected(where, security, timeout=2),
             ):
                 pass
+        assert dask.config.get("scheduler", None) is None
 
     def test_without_cryptography(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "cryptography", None)

@@ -25,13 +25,15 @@ LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 
 # A worker that was lost is noticed within a minute and its work done by others: dask waits five
-# minutes, or for ever, and gives a task up after three workers that died with it.
+# minutes, or for ever, and gives a task up after three workers that died with it.  It also ends the
+# watcher of a worker 15 s after that died, if it happens to be away again just then.
 _SETTINGS = {
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.no-workers-timeout": "120s",
     "distributed.scheduler.allowed-failures": 20,
     "distributed.comm.timeouts.connect": "30s",
     "distributed.comm.timeouts.tcp": "30s",
+    "distributed.deploy.lost-worker-timeout": "1w",
 }
 _NAMES = ("ca.pem", "cert.pem", "key.pem")
 
@@ -347,7 +349,7 @@ def connected(
     Yields
     ------
     distributed.Client
-        Connected.
+        Connected; not the one that others find as the current client.
 
     Raises
     ------
@@ -357,7 +359,8 @@ def connected(
     from distributed import Client
 
     try:
-        client = Client(address, security=security, timeout=timeout)
+        # One that fails to connect as the default leaves dask's configuration pointing at it.
+        client = Client(address, security=security, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise ConnectionError(
             f"cannot use the scheduler at {address} ({' '.join(str(error).split())}): check that "
