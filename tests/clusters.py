@@ -15,8 +15,6 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": 20,
     "distributed.comm.timeouts.connect": "12s",
     "distributed.comm.timeouts.tcp": "12s",
-    # Else the watcher of a worker that dies twice within 15 s may be ended for good.
-    "distributed.deploy.lost-worker-timeout": "1w",
 }
 
 
@@ -64,6 +62,21 @@ def cluster_of(n_workers, **options):
         if n_workers:
             client.wait_for_workers(n_workers, timeout=WALL)
         yield client
+
+
+def make_whole(cluster, n_workers):
+    """Wait until a cluster has all its workers.
+
+    The watcher of a worker that was retired, or died twice within 15 s, does not start it again.
+    """
+    cluster.scale(n_workers)
+    try:
+        cluster.wait_for_workers(n_workers, timeout=20)
+    except TimeoutError:
+        cluster.scale(0)
+        soon(lambda: not cluster.workers)
+        cluster.scale(n_workers)
+        cluster.wait_for_workers(n_workers, timeout=WALL)
 
 
 def processes(client):

@@ -19,16 +19,17 @@ def device(name):
     return end
 
 
-def main(near, far, delay, loss, rate):
-    """Carry frames; `loss` is a share of them, `rate` in bytes a second."""
+def main(near, far, delay, lost_to, lost_from, rate):
+    """Carry frames: shares of those to and from `far` are lost, `rate` is in bytes a second."""
     ends = device(near), device(far)
+    loss = dict(zip(ends, (lost_to, lost_from), strict=True))
     other, free = dict(zip(ends, ends[::-1], strict=True)), dict.fromkeys(ends, 0.0)
     rng, waiting, count = random.Random(0), [], 0
     while True:
         due = waiting[0][0] - time.monotonic() if waiting else 1.0
         for end in select.select(ends, [], [], max(0.0, due))[0]:
             frame = os.read(end, 65536)
-            if rng.random() < loss:
+            if rng.random() < loss[end]:
                 continue
             free[end] = max(free[end], time.monotonic()) + len(frame) / rate
             count += 1

@@ -18,6 +18,7 @@ from clusters import (
     At,
     Killer,
     cluster_of,
+    make_whole,
     meanwhile,
     processes,
     send,
@@ -70,8 +71,7 @@ def three():
 
 @pytest.fixture
 def client(three):
-    three.cluster.scale(3)
-    three.wait_for_workers(3, timeout=WALL)
+    make_whole(three.cluster, 3)
     return three
 
 

@@ -107,7 +107,16 @@ def test_a_link_is_cut_for_good(tmp_path):
 @alone(WALL)
 def test_a_link_that_delays_and_loses(tmp_path):
     trial = Trial(tmp_path)
-    with network(tmp_path, links={2: (0.05, 0.05, 1e7)}) as (_, client):
+    with network(tmp_path, links={2: (0.05, 0.05, 0.05, 1e7)}) as (_, client):
+        trial.fit(client)
+
+
+@slow
+@alone(WALL)
+def test_links_that_lose_one_way(tmp_path):
+    trial = Trial(tmp_path)
+    to_host, from_host = (0.0, 0.2, 0.0, 1e7), (0.0, 0.0, 0.2, 1e7)
+    with network(tmp_path, links={1: to_host, 2: from_host}) as (_, client):
         trial.fit(client)
 
 
@@ -115,7 +124,7 @@ def test_a_link_that_delays_and_loses(tmp_path):
 @alone(WALL)
 def test_a_link_ten_times_slower(tmp_path):
     trial = Trial(tmp_path)
-    fast, slowly = (0.0, 0.0, 1e7), (0.0, 0.0, 1e6)
+    fast, slowly = (0.0, 0.0, 0.0, 1e7), (0.0, 0.0, 0.0, 1e6)
     with network(tmp_path, links={1: fast, 2: slowly, 3: fast}) as (_, client):
         trial.fit(client)
 

@@ -11,7 +11,7 @@ import warnings
 import cluster_tasks as tasks
 import numpy as np
 import pytest
-from clusters import WALL, cluster_of, within
+from clusters import WALL, cluster_of, make_whole, within
 
 from nmfscale.data.jobs import BlockFailedError, Job, NoWorkersError, Patience, SchedulerLostError
 from nmfscale.data.workers import Crew
@@ -39,8 +39,8 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
+    make_whole(cluster, 3)
     with distributed.Client(cluster) as client:
-        client.wait_for_workers(3, timeout=WALL)
         yield client
 
 

@@ -45,8 +45,12 @@ class Flight:
 class Round:
     """Jobs that are out, and what came back."""
 
-    def __init__(self, crew: Any, name: str, function: Any, jobs: list[Job], keep: bool):
+    def __init__(
+        self, crew: Any, name: str, function: Any, jobs: list[Job], keep: bool, even: bool
+    ):
         self.crew, self.name, self.function, self.jobs, self.keep = crew, name, function, jobs, keep
+        self.even = even
+        self.stem = f"{name}-{crew.next_round()}"
         self.landed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.flights: dict[str, Flight] = {}
         self.answered: dict[int, Any] = {}
@@ -57,14 +61,36 @@ class Round:
         self.last_answer = self.last_copy = self.last_look = time.monotonic()
         self.n_submitted = 0
 
-    def answers(self) -> list[Any]:
-        """Submit everything and wait for all answers."""
-        self.homes = self.crew.homes(job.home for job in self.jobs)
+    def __enter__(self) -> Round:
+        """Return the round."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Cancel what is still out."""
+        futures = [f.future for f in self.flights.values() if f.future.status == "pending"]
+        self.flights = {}
+        if futures and self.crew.client.status == "running":
+            self.crew.client.cancel(futures, force=True)
+
+    def send_all(self) -> list[Any]:
+        """Send every job out and return their futures."""
+        self.homes = self.crew.homes((job.home for job in self.jobs), self.even)
         together: dict[str, list[int]] = defaultdict(list)
         for number, job in enumerate(self.jobs):
             together[self.homes[job.home]].append(number)
         for home, numbers in together.items():
             self.send(numbers, [home])
+        by_number = {flight.number: flight.future for flight in self.flights.values()}
+        return [by_number[number] for number in range(len(self.jobs))]
+
+    def failed(self) -> bool:
+        """Whether something that is out will not give an answer by itself."""
+        return any(
+            flight.future.status not in ("pending", "finished") for flight in self.flights.values()
+        )
+
+    def answers(self) -> list[Any]:
+        """Wait for all answers, with copies of what is late and new ones of what fails."""
         while len(self.answered) < len(self.jobs):
             if not self.flights:
                 self.submit(self.suspects.popleft())
@@ -119,7 +145,7 @@ class Round:
         keys = []
         for number in numbers:
             self.n_submitted += 1
-            keys.append(f"{self.name}-{self.crew.round_name}-{number}-{self.n_submitted}")
+            keys.append(f"{self.stem}-{number}-{self.n_submitted}")
         futures = self.crew.client.map(
             self.crew.perform, [self.function] * len(jobs), [job.args for job in jobs], given,
             key=keys, pure=False, workers=places, allow_other_workers=not self.crew.unfit,
@@ -284,7 +310,7 @@ class Round:
         args = [arg for number in out for arg in self.jobs[number].args]
         if self.crew.only_at(silent, [arg.key for arg in args if hasattr(arg, "key")]):
             raise self.lost("at workers that are silent")
-        self.homes = self.crew.homes(job.home for job in self.jobs)
+        self.homes = self.crew.homes((job.home for job in self.jobs), self.even)
         lost = self.crew.forget_all_at(silent)
         blind = {number for number in out if self.sends[number] & lost}
         gone = [key for key, flight in self.flights.items() if flight.number in blind]
@@ -305,7 +331,7 @@ class Round:
             out[flight.number].append(key)
         alone = {number: busy.get(keys[0]) for number, keys in out.items() if len(keys) == 1}
         self.crew.fall_behind(worker for worker in alone.values() if worker is not None)
-        self.homes = self.crew.homes(job.home for job in self.jobs)
+        self.homes = self.crew.homes((job.home for job in self.jobs), self.even)
         for number, worker in alone.items():
             self.submit(number, avoid=worker)
 
@@ -317,10 +343,3 @@ class Round:
         error = TimeoutError(f"no answer in {quiet:.0f} s")
         for number in sorted({flight.number for flight in flights} - set(self.answered)):
             self.fail(number, error)
-
-    def clear(self) -> None:
-        """Cancel what is still out."""
-        futures = [flight.future for flight in self.flights.values()]
-        self.flights = {}
-        if futures and self.crew.client.status == "running":
-            self.crew.client.cancel(futures, force=True)

@@ -19,7 +19,6 @@ from typing import Any
 
 from .jobs import (
     Answer,
-    BlockFailedError,
     ClusterError,
     Job,
     NoWorkersError,
@@ -28,6 +27,7 @@ from .jobs import (
     WorkerDiedError,
 )
 from .rounds import PULSE, RPC_TIMEOUT, Round
+from .trees import Tree
 
 # For several answers at once, in seconds, before they are fetched one by one.
 _TOGETHER_TIMEOUT = 10
@@ -214,12 +214,18 @@ class Crew:
         self.client.cancel(list(futures.values()), force=True)
         return out
 
-    def homes(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Say where jobs should run: where they did before, evenly, not at workers that lag."""
+    def homes(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
+        """Say where jobs should run: where they did before, not at workers that lag.
+
+        If it has to be `even`, no worker has more of them than its share.
+        """
         workers = self.wait_for_workers()
         ready = [w for w in workers if not self.lags(w)] or list(workers)
         numbers = sorted(set(numbers))
-        most = -(-len(numbers) // len(ready))
+        if self._homes.keys().isdisjoint(numbers):  # neighbours together, as trees join them
+            share = len(numbers) / len(ready)
+            self._homes.update({each: ready[int(i / share)] for i, each in enumerate(numbers)})
+        most = -(-len(numbers) // len(ready)) if even else len(numbers)
         load = dict.fromkeys(ready, 0)
         homeless = []
         for number in numbers:
@@ -320,38 +326,25 @@ class Crew:
         Exception
             Whatever the function raises that is no trouble of the worker or its files.
         """
-        self._n_rounds += 1
-        round_ = Round(self, f"nmfscale-{name}", function, jobs, keep)
-        try:
+        with self.round(name, function, jobs, keep=keep) as round_:
+            round_.send_all()
             return round_.answers()
-        finally:
-            round_.clear()
+
+    def round(
+        self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False,
+        even: bool = True,
+    ) -> Round:  # fmt: skip
+        """Return a round of jobs, none of which has been sent yet; see `homes` for `even`."""
+        return Round(self, f"nmfscale-{name}", function, jobs, keep, even)
 
     def reduce(
         self, name: str, function: Callable[..., Any], jobs: list[Job],
         combine: Callable[..., Any], fan_in: int,
     ) -> Any:  # fmt: skip
         """Run jobs and combine their answers, neighbours first, in a fixed tree on the workers."""
-        for attempt in range(self.patience.attempts):
-            try:
-                level = self.run(name, function, jobs, keep=True)
-                while True:
-                    last = len(level) <= fan_in
-                    together = [
-                        Job(f"{name} {i}", tuple(level[i : i + fan_in]), i)
-                        for i in range(0, len(level), fan_in)
-                    ]
-                    level = self.run(f"{name}-tree", combine, together, keep=not last)
-                    if last:
-                        return level[0]
-            except BlockFailedError as error:
-                # answers that the tree needs may have gone with their workers
-                gone = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
-                if not (gone or error.answers_lost) or attempt == self.patience.attempts - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return Tree(self, name, function, combine, fan_in).answer(jobs)
 
-    @property
-    def round_name(self) -> str:
-        """Name of the present round."""
+    def next_round(self) -> str:
+        """Return a name for one more round."""
+        self._n_rounds += 1
         return f"{self.run_name}-{self._n_rounds}"
