@@ -94,6 +94,7 @@ def test_same_bits(client, store, dtype):
     assert bits(fit(store, client, **options)) == bits(fit(X, **options))
 
 
+@slow
 @pytest.mark.parametrize("which", ["all", *(pytest.param(n, marks=slow) for n in HELD)])
 def test_same_bits_with_weights_and_what_is_held(client, store, which):
     options = START | (HELD | PRIORS if which == "all" else {which: HELD[which]})
@@ -124,6 +125,7 @@ def test_same_bits_with_any_number_of_workers_and_threads(store, n_workers):
     assert found == {bits(fit(X, max_iter=15))}
 
 
+@slow
 def test_transform_after_a_fit_on_a_cluster(client, store):
     one, other = fit(store, client), fit(X)
     assert one.transform(X[:7]).tobytes() == other.transform(X[:7]).tobytes()
@@ -156,7 +158,8 @@ def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
     expected = bits(fit(matrix, **options))
     for n_workers, n_threads in ((1, 4), (2, 2), (3, 1)):
         with cluster_of(n_workers) as other:
-            for source in sources if n_workers == 2 else sources[:1]:
+            every = n_workers == 2 and n_components == 10
+            for source in sources if every else sources[:1]:
                 assert bits(fit(source, other, n_threads=n_threads, **options)) == expected
 
 
@@ -169,6 +172,7 @@ def test_counts_in_memory_are_packed_first(client, opened):
     assert not opened[0][1].layout().path.exists()
 
 
+@slow
 @pytest.mark.parametrize("kind", ["store", pytest.param("h5ad", marks=slow), "dask array"])
 def test_the_active_client_is_for_counts_in_files(client, tmp_path, store, opened, kind):
     source = str(store)
@@ -182,6 +186,7 @@ def test_the_active_client_is_for_counts_in_files(client, tmp_path, store, opene
     assert [args[0] for args in opened] == [client]
 
 
+@slow
 def test_not_inside_a_task(client, store):
     found = client.submit(tasks.bits_of_a_fit, str(store), BLOCK, 3, pure=False)
     assert found.result(timeout=WALL) == bits(fit(X))
@@ -228,6 +233,7 @@ def checkpointed(source, client, folder, iteration):
         fit(source, client, stopped, checkpoint=folder, checkpoint_every=0)
 
 
+@slow
 @pytest.mark.parametrize("at", [5, pytest.param(14, marks=slow)])
 def test_what_a_cluster_saved_is_resumed_in_memory(client, store, tmp_path, at):
     state = tmp_path / "state"
@@ -333,6 +339,7 @@ def test_nothing_is_left(client, tmp_path, temporary, end):
     soon(lambda: not tasks_known(client))
 
 
+@slow
 def test_nothing_is_left_in_the_temporary_folder(client, temporary):
     fit(X, client, max_iter=1)
     assert not os.listdir(temporary)

@@ -106,6 +106,7 @@ def kill_and_resume(tmp_path, store, trials, limit):
     return kills
 
 
+@pytest.mark.slow
 def test_driver_killed(tmp_path, store):
     kill_and_resume(tmp_path, store, 3, 60)
 

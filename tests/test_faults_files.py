@@ -108,6 +108,7 @@ def test_disk_full_on_checkpoint_that_stays_full(tmp_path, left):
     assert run(FULL, tmp_path, left, 20, command=on_small_disk(tmp_path)) == "2\n"
 
 
+@pytest.mark.slow
 def test_disk_full_on_checkpoint_for_a_while(tmp_path):
     assert run(FULL, tmp_path, 4096, 1, command=on_small_disk(tmp_path)) == "1\n"
 
@@ -205,6 +206,7 @@ def test_flipped_bit_in_a_checkpoint(tmp_path, part):
         resume(tmp_path)
 
 
+@pytest.mark.slow
 def test_flipped_bits_anywhere_in_a_checkpoint(tmp_path):
     path, chance = save_checkpoint(tmp_path), np.random.default_rng(0)
     whole, expected, found = path.read_bytes(), bits(resume(tmp_path)), 0

@@ -146,6 +146,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(row_models, "Projection", partial(Projection, n_steps=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_steps, model):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
@@ -167,6 +168,7 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
         assert peak < 10 * block + n * 100 < whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_steps, model):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)

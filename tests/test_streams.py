@@ -318,6 +318,7 @@ def peak_of(path, max_bytes, n_names, **options):
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csr", "csc", "mtx", "docword"])
 def test_memory_is_bounded(tmp_path, long_counts, form):
     scratch = tmp_path / "scratch"
