@@ -1,12 +1,14 @@
 """Fits on a Dask cluster of this machine: two workers beside one, and what the cluster costs.
 
 Counts are drawn from a real fit and packed (as in out_of_core.py).  Each worker process has one
-kernel thread.  Measured are seconds an iteration with one worker and with two, alternating; seconds
-an iteration of many small blocks, of which the work is next to nothing; and the time to add up
-arrays in a tree.  From these, and a disk and a network that are assumed, follows a model of fits of
-1e11 nonzeros on many workers, which is arithmetic and no measurement.
+kernel thread.  Measured are seconds an iteration with one worker and with two, alternating, and
+beside them what the processors at hand allow: fits in one process and in two at the same time that
+have nothing to do with each other; seconds an iteration of many small blocks, of which the work is
+next to nothing; and the time to add up arrays in a tree.  From these, and a disk and a network that
+are assumed, follows a model of fits of 1e11 nonzeros on many workers, which is arithmetic and no
+measurement.
 
-    python benchmarks/cluster.py                   6.7e7 nonzeros, 8 blocks
+    python benchmarks/cluster.py                   2.6e8 nonzeros, 32 blocks
     python benchmarks/cluster.py --smoke           some seconds, writes nothing
 
 Writes results/cluster.csv, results/cluster_model.csv and results/cluster.png.
@@ -15,6 +17,7 @@ Writes results/cluster.csv, results/cluster_model.csv and results/cluster.png.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import tempfile
 import time
 from pathlib import Path
@@ -59,26 +62,52 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
     }  # fmt: skip
 
 
-def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
-    """One worker and two, alternating."""
+def fit_at_once(problem: str, K: int, n_iter: int, together, found) -> None:
+    """Fit in memory, at the same time as other processes; put the seconds of an iteration."""
+    from nmfscale import PoissonNMF
+
+    counts = problems.load_counts(problem)
+    model = PoissonNMF(K, max_iter=n_iter, tol=0, dtype="float32", n_threads=1, random_state=0)
+    together.wait()
+    found.put(float(np.median(np.diff(model.fit(counts).history_["seconds"]))))
+
+
+def unrelated(problem: str, K: int, n_processes: int, n_iter: int) -> float:
+    """Iterations a second of all of several processes that know nothing of each other."""
+    context = multiprocessing.get_context("spawn")
+    together, found = context.Barrier(n_processes), context.Queue()
+    arguments = problem, K, n_iter, together, found
+    processes = [context.Process(target=fit_at_once, args=arguments) for _ in range(n_processes)]
+    for process in processes:
+        process.start()
+    rate = sum(1 / found.get(timeout=600) for _ in processes)
+    for process in processes:
+        process.join()
+    return rate
+
+
+def throughput(path: Path, problem: str, K: int, repeats: int, n_iter: int) -> list[dict]:
+    """One worker and two, alternating; the same of processes without a cluster."""
     from distributed import Client, LocalCluster
 
-    found: dict[int, list[dict]] = {1: [], 2: []}
+    workers: dict[int, list[dict]] = {1: [], 2: []}
+    bound: dict[int, list[float]] = {1: [], 2: []}
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
     for _ in range(repeats):
-        for n_workers in found:
-            options = {
-                "threads_per_worker": 1,
-                "dashboard_address": "127.0.0.1:0",
-                "silence_logs": 50,
-            }
-            with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
-                found[n_workers].append(seconds_of(path, K, client, n_iter))
-                print(n_workers, "workers", found[n_workers][-1], flush=True)
+        for n, turns in bound.items():
+            turns.append(unrelated(problem, K, n, 15 * n_iter))
+        for n, turns in workers.items():
+            with LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
+                turns.append(seconds_of(path, K, client, n_iter))
+            print(n, "workers", turns[-1], "unrelated fits:", bound[n][-1], "a second", flush=True)
     rows = []
-    for n_workers, turns in found.items():
+    for n, turns in workers.items():
         middle = float(np.median([turn["seconds_per_iteration"] for turn in turns]))
-        rows.append({"what": f"{n_workers} workers"} | turns[0] | {"seconds_per_iteration": middle})
-    return rows
+        rows.append({"what": f"{n} workers"} | turns[0] | {"seconds_per_iteration": middle})
+    ratio = rows[0]["seconds_per_iteration"] / rows[1]["seconds_per_iteration"]
+    allowed = float(np.median(bound[2]) / np.median(bound[1]))
+    print(f"two workers: {ratio:.2f} times one; two fits without a cluster: {allowed:.2f} times")
+    return [*rows, {"what": "two to one", "ratio": ratio, "ratio_of_unrelated_fits": allowed}]
 
 
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
@@ -140,12 +169,12 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
     latency, per_block = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
-    from nmfscale.solve.cluster import MOST_GROUPS
-    from nmfscale.solve.visits import branches
+    from nmfscale.solve.cluster import group_size
 
-    tasks = len(list(branches(round(NONZEROS / BLOCK), MOST_GROUPS)))
     sums, out = FEATURES * TOPICS * 8, []
     for workers in (50, 200, 1000):
+        n_blocks = round(NONZEROS / BLOCK)
+        tasks = int(np.ceil(n_blocks / group_size(n_blocks, workers)))
         rounds = np.ceil(tasks / workers) / (tasks / workers)
         levels = np.ceil(np.log(tasks) / np.log(4))
         parts = {
@@ -178,7 +207,9 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
     rates = [row["nonzeros"] / row["seconds_per_iteration"] / 1e6 for row in workers]
     left.bar([row["what"] for row in workers], rates, color="C0")
     left.set_ylabel("million nonzeros a second")
-    left.set_title(f"{rates[-1] / rates[0]:.2f} times with two", fontsize=10)
+    found = next(row for row in rows if row["what"] == "two to one")
+    title = f"two: {found['ratio']:.2f} times (processors: {found['ratio_of_unrelated_fits']:.2f})"
+    left.set_title(title, fontsize=10)
     small = [row for row in rows if row["what"] == "small blocks"]
     middle.plot([r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small], "o-")
     middle.set(xlabel="blocks", ylabel="seconds an iteration", title="small blocks", xlim=(0, None))
@@ -203,7 +234,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
-    parser.add_argument("--nonzeros", type=float, default=6.7e7)
+    parser.add_argument("--nonzeros", type=float, default=2.6e8)
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
@@ -230,7 +261,7 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path = Path(folder, "counts.nmf")
         pack_drawn(drawn_from.loadings_, drawn_from.components_.T, arguments.nonzeros, path, 2)
-        rows = throughput(path, arguments.topics, arguments.repeats, n_iter)
+        rows = throughput(path, arguments.problem, arguments.topics, arguments.repeats, n_iter)
         here = seconds_of(path, TOPICS, None, 4)
         rows.append({"what": f"in this process, {TOPICS} topics"} | here)
         options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}

@@ -330,7 +330,7 @@ def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
 
 def test_tasks_of_a_fit_that_has_ended_end_soon(tmp_path):
     ref = Ref("F", str(tmp_path / "gone" / "F.npz"))
-    setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, "baseline", 0)
+    setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, 1, "baseline", 0)
     begin = time.monotonic()
     with pytest.raises(OSError, match="gone is gone"):
         within(WALL, lambda: Bench(setting, None, {}).arrays(ref))

@@ -49,10 +49,46 @@ from .tasks import (
 )
 from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
 
-# Branches of the tree that are tasks, at most.
-MOST_GROUPS = 1024
+# Groups of blocks, each a branch of the tree and a task: at most, and at least for each task that
+# the workers do at a time; of more than so many blocks only where there would be too many groups.
+MOST_GROUPS, LEAST_PER_SLOT, MOST_BLOCKS = 1024, 2, FAN_IN**2
+# How much longer workers may take to work through groups than through single blocks.
+LONGER = 1.05
 # Factors that may be asked for again.
 _RECENT_FACTORS = 4
+
+
+def group_size(n_blocks: int, n_slots: int) -> int:
+    """Return how many blocks make a task: the more, the fewer sums travel.
+
+    Parameters
+    ----------
+    n_blocks : int
+    n_slots : int
+        Tasks that all workers do at a time.
+
+    Returns
+    -------
+    int
+        A power of the tree's fan-in; a whole round takes hardly longer than with single blocks.
+
+    Examples
+    --------
+    >>> from nmfscale.solve.cluster import group_size
+    >>> group_size(9, 2), group_size(16, 2), group_size(16, 8), group_size(10_000, 20)
+    (1, 4, 1, 16)
+    """
+    size, shortest = 1, -(-n_blocks // n_slots)
+    while size < MOST_BLOCKS:
+        larger = size * FAN_IN
+        n_groups = -(-n_blocks // larger)
+        longest = -(-n_groups // n_slots) * larger
+        if n_groups < LEAST_PER_SLOT * n_slots or longest > LONGER * shortest:
+            break
+        size = larger
+    while -(-n_blocks // size) > MOST_GROUPS:
+        size *= FAN_IN
+    return size
 
 
 @dataclass(eq=False)
@@ -109,7 +145,7 @@ class RemoteRows:
         self.all = Rows(whole, per_lane(counts.row_totals, order), weights)
         self.groups = [
             self._group(number, blocks)
-            for number, blocks in enumerate(branches(len(self.layout.blocks), MOST_GROUPS))
+            for number, blocks in enumerate(branches(len(self.layout.blocks), setting.group_size))
         ]
         self._n_points = self._n_moves = self._n_factors = 0
         self.factor = RemoteFactor(

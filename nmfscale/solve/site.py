@@ -27,7 +27,7 @@ from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, worker_memory
 from ..kernels import rows as kernels
 from .checkpoint import recorded_level
-from .cluster import RemoteRows
+from .cluster import RemoteRows, group_size
 from .factor import Array, Held
 from .memory import MemoryLimitError, readable
 from .projection import design_of
@@ -173,6 +173,7 @@ def open_site(
             str(place) if all(sight.sees_folder for sight in sights.values()) else None,
             n_components,
             _threads(crew, sights, n_threads),
+            group_size(len(layout.blocks), sum(crew.workers().values())),
             level,
             int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
         )
@@ -287,7 +288,7 @@ def _check_memory(crew: Crew, sights: dict[str, Sight], setting: Setting, layout
     """Refuse what workers cannot hold, before any work starts."""
     largest = layout.buffer_bytes // 2
     K, stride = setting.n_components, kernels.row_stride(setting.n_components)
-    lanes = max(block.last - block.first for block in layout.blocks)
+    lanes = setting.group_size * max(block.last - block.first for block in layout.blocks)
     columns = -(-layout.shape[1] // 16) * 16
     sums = columns * 8 * max(kernels.statistics_size(K, kernels.SUM_FULL) if K < 17 else 0, 2 * K)
     per_task = largest + 4 * lanes * stride * 8 + (1 + FAN_IN) * sums + 3 * columns * stride * 8

@@ -118,6 +118,8 @@ class Setting:
     folder : str or None
         Where loadings are saved; None if they are handed back.
     n_components, n_threads : int
+    group_size : int
+        How many blocks make a task.
     level : {"baseline", "avx2"}
         Instruction set of all workers; AVX2 and AVX-512 give the same bits.
     memory : int
@@ -130,6 +132,7 @@ class Setting:
     folder: str | None
     n_components: int
     n_threads: int
+    group_size: int
     level: str
     memory: int
 

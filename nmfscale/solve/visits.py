@@ -332,10 +332,7 @@ def fold(items: list[list[Array]]) -> list[Array]:
     return first
 
 
-def branches(n_blocks: int, most: int) -> Iterator[range]:
-    """Cut blocks into at most so many branches of the tree."""
-    size = 1
-    while -(-n_blocks // size) > most:
-        size *= FAN_IN
+def branches(n_blocks: int, size: int) -> Iterator[range]:
+    """Cut blocks into branches of the tree; `size` is a power of `FAN_IN`."""
     for first in range(0, n_blocks, size):
         yield range(first, min(first + size, n_blocks))
