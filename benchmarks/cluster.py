@@ -27,7 +27,7 @@ import problems
 import report
 from out_of_core import pack_drawn
 
-N_ITER = 10
+N_ITER = 8
 # The model's problem: 1e8 cells of 1000 nonzeros each, and what is assumed of the machines.
 SAMPLES, FEATURES, TOPICS, NONZEROS = 1e8, 3e4, 50, 1e11
 BLOCK = 1 << 23
@@ -95,7 +95,7 @@ def throughput(path: Path, problem: str, K: int, repeats: int, n_iter: int) -> l
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
     for _ in range(repeats):
         for n, turns in bound.items():
-            turns.append(unrelated(problem, K, n, 15 * n_iter))
+            turns.append(unrelated(problem, K, n, 60 * n_iter))
         for n, turns in workers.items():
             with LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
                 turns.append(seconds_of(path, K, client, n_iter))
@@ -111,21 +111,24 @@ def throughput(path: Path, problem: str, K: int, repeats: int, n_iter: int) -> l
 
 
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
-    """Seconds an iteration of counts that are cut into many blocks."""
+    """Seconds an iteration of counts cut into many blocks; tasks of several blocks, and of one."""
     from nmfscale import as_counts, pack
     from nmfscale.data import layout
+    from nmfscale.solve import cluster
 
-    rng, before, rows = np.random.default_rng(0), layout.BLOCK_NONZEROS, []
+    rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, cluster.MOST_BLOCKS), []
     try:
         for number in numbers:
             counts = as_counts(rng.integers(1, 3, (number * 16, 64)))
             layout.BLOCK_NONZEROS = 16 * 64
             path = folder / f"small-{number}.nmf"
             pack(counts, path)
-            rows.append({"what": "small blocks"} | seconds_of(path, 4, client, n_iter))
-            print(rows[-1], flush=True)
+            for what, most in (("small blocks", before[1]), ("small tasks", 1)):
+                cluster.MOST_BLOCKS = most
+                rows.append({"what": what} | seconds_of(path, 4, client, n_iter))
+                print(rows[-1], flush=True)
     finally:
-        layout.BLOCK_NONZEROS = before
+        layout.BLOCK_NONZEROS, cluster.MOST_BLOCKS = before
     return rows
 
 
@@ -165,8 +168,8 @@ def line(x: list[float], y: list[float]) -> tuple[float, float]:
 
 def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
     """What an iteration of 1e11 nonzeros takes, and of what."""
-    small = [row for row in rows if row["what"] == "small blocks"]
-    latency, per_block = line(
+    small = [row for row in rows if row["what"] == "small tasks"]
+    latency, per_task = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
     from nmfscale.solve.cluster import group_size
@@ -180,7 +183,7 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
         parts = {
             "compute": NONZEROS * per_nonzero * ALL_BUSY / (workers * PROCESSORS),
             "uneven shares": 0.0,
-            "scheduler": max(latency, 0.0) + tasks * per_block,
+            "scheduler": max(latency, 0.0) + tasks * per_task,
             "sums": levels * 3 * 2 * sums / NETWORK_BYTES_PER_SECOND,
             "factors": 2 * FEATURES * TOPICS * 4 * workers / FILE_BYTES_PER_SECOND,
             "loadings": SAMPLES * TOPICS * 4 / FILE_BYTES_PER_SECOND / SAVE_EVERY,
@@ -201,7 +204,7 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
     """Throughput, cost of many blocks, and the model."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.3, 1.6])
     workers = [row for row in rows if row["what"].endswith("workers")]
     rates = [row["nonzeros"] / row["seconds_per_iteration"] / 1e6 for row in workers]
@@ -210,10 +213,13 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
     found = next(row for row in rows if row["what"] == "two to one")
     title = f"two: {found['ratio']:.2f} times (processors: {found['ratio_of_unrelated_fits']:.2f})"
     left.set_title(title, fontsize=10)
-    small = [row for row in rows if row["what"] == "small blocks"]
-    middle.plot([r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small], "o-")
+    for what, label in (("small tasks", "one a task"), ("small blocks", "several a task")):
+        small = [row for row in rows if row["what"] == what]
+        seconds = [row["seconds_per_iteration"] for row in small]
+        middle.plot([row["blocks"] for row in small], seconds, "o-", label=label)
     middle.set(xlabel="blocks", ylabel="seconds an iteration", title="small blocks", xlim=(0, None))
     middle.set_ylim(0, None)
+    middle.legend(frameon=False)
     names = ["compute", "uneven shares", "scheduler", "sums", "factors", "loadings"]
     bottom = np.zeros(len(modelled))
     for name in names:
@@ -222,7 +228,7 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
         bottom += heights
     right.set(xlabel=f"workers of {PROCESSORS} processors", ylabel="seconds an iteration",
               title="model: 1e11 nonzeros, 50 topics")  # fmt: skip
-    right.legend(frameon=False)
+    right.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
@@ -236,7 +242,7 @@ def main() -> None:
     parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
     parser.add_argument("--nonzeros", type=float, default=2.6e8)
     parser.add_argument("--topics", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")

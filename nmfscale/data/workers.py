@@ -100,6 +100,8 @@ class Crew:
         self._behind: dict[str, float] = {}
         self._homes: dict[int, str] = {}
         self._sent: dict[str, Any] = {}
+        # not by way of the scheduler, unless workers cannot be reached from here
+        self._direct = True
         self._seen: tuple[float, dict[str, int]] = (-1e9, {})
         self._silent: tuple[float, set[str]] = (-1e9, set())
 
@@ -144,7 +146,7 @@ class Crew:
 
         def fetch() -> None:
             with suppress(Exception):
-                found.append(self.client.gather(futures, errors="raise"))
+                found.append(self.client.gather(futures, errors="raise", direct=self._direct))
 
         # it may wait for ever for an answer whose worker died
         thread = threading.Thread(target=fetch, daemon=True)
@@ -154,6 +156,7 @@ class Crew:
             thread.join(PULSE)
             if any(future.status != "finished" for future in futures) or self.silent():
                 break
+        self._direct = self._direct and bool(found)
         return found[0] if found else None
 
     def _ask(self, question: Any, **options: Any) -> Any:
