@@ -1,14 +1,12 @@
 """Fits on a Dask cluster of this machine: two workers beside one, and what the cluster costs.
 
 Counts are drawn from a real fit and packed (as in out_of_core.py).  Each worker process has one
-kernel thread.  Measured are seconds an iteration with one worker and with two, alternating, and
-beside them what the processors at hand allow: fits in one process and in two at the same time that
-have nothing to do with each other; seconds an iteration of many small blocks, of which the work is
-next to nothing; and the time to add up arrays in a tree.  From these, and a disk and a network that
-are assumed, follows a model of fits of 1e11 nonzeros on many workers, which is arithmetic and no
-measurement.
+kernel thread.  Measured are seconds an iteration with one worker and with two, alternating; seconds
+an iteration of many small blocks, of which the work is next to nothing; and the time to add up
+arrays in a tree.  From these, and a disk and a network that are assumed, follows a model of fits of
+1e11 nonzeros on many workers, which is arithmetic and no measurement.
 
-    python benchmarks/cluster.py                   2.6e8 nonzeros, 32 blocks
+    python benchmarks/cluster.py                   6.7e7 and 1e9 nonzeros
     python benchmarks/cluster.py --smoke           some seconds, writes nothing
 
 Writes results/cluster.csv, results/cluster_model.csv and results/cluster.png.
@@ -17,7 +15,6 @@ Writes results/cluster.csv, results/cluster_model.csv and results/cluster.png.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import tempfile
 import time
 from pathlib import Path
@@ -27,7 +24,7 @@ import problems
 import report
 from out_of_core import pack_drawn
 
-N_ITER = 8
+N_ITER = 6
 # The model's problem: 1e8 cells of 1000 nonzeros each, and what is assumed of the machines.
 SAMPLES, FEATURES, TOPICS, NONZEROS = 1e8, 3e4, 50, 1e11
 BLOCK = 1 << 23
@@ -62,52 +59,28 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
     }  # fmt: skip
 
 
-def fit_at_once(problem: str, K: int, n_iter: int, together, found) -> None:
-    """Fit in memory, at the same time as other processes; put the seconds of an iteration."""
-    from nmfscale import PoissonNMF
-
-    counts = problems.load_counts(problem)
-    model = PoissonNMF(K, max_iter=n_iter, tol=0, dtype="float32", n_threads=1, random_state=0)
-    together.wait()
-    found.put(float(np.median(np.diff(model.fit(counts).history_["seconds"]))))
-
-
-def unrelated(problem: str, K: int, n_processes: int, n_iter: int) -> float:
-    """Iterations a second of all of several processes that know nothing of each other."""
-    context = multiprocessing.get_context("spawn")
-    together, found = context.Barrier(n_processes), context.Queue()
-    arguments = problem, K, n_iter, together, found
-    processes = [context.Process(target=fit_at_once, args=arguments) for _ in range(n_processes)]
-    for process in processes:
-        process.start()
-    rate = sum(1 / found.get(timeout=600) for _ in processes)
-    for process in processes:
-        process.join()
-    return rate
-
-
-def throughput(path: Path, problem: str, K: int, repeats: int, n_iter: int) -> list[dict]:
-    """One worker and two, alternating; the same of processes without a cluster."""
+def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
+    """One worker and two, alternating."""
     from distributed import Client, LocalCluster
 
-    workers: dict[int, list[dict]] = {1: [], 2: []}
-    bound: dict[int, list[float]] = {1: [], 2: []}
+    found: dict[int, list[dict]] = {1: [], 2: []}
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
     for _ in range(repeats):
-        for n, turns in bound.items():
-            turns.append(unrelated(problem, K, n, 60 * n_iter))
-        for n, turns in workers.items():
-            with LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
+        for n_workers, turns in found.items():
+            with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
                 turns.append(seconds_of(path, K, client, n_iter))
-            print(n, "workers", turns[-1], "unrelated fits:", bound[n][-1], "a second", flush=True)
-    rows = []
-    for n, turns in workers.items():
-        middle = float(np.median([turn["seconds_per_iteration"] for turn in turns]))
-        rows.append({"what": f"{n} workers"} | turns[0] | {"seconds_per_iteration": middle})
-    ratio = rows[0]["seconds_per_iteration"] / rows[1]["seconds_per_iteration"]
-    allowed = float(np.median(bound[2]) / np.median(bound[1]))
-    print(f"two workers: {ratio:.2f} times one; two fits without a cluster: {allowed:.2f} times")
-    return [*rows, {"what": "two to one", "ratio": ratio, "ratio_of_unrelated_fits": allowed}]
+            print(n_workers, "workers", turns[-1], flush=True)
+    middle = {
+        n_workers: float(np.median([turn["seconds_per_iteration"] for turn in turns]))
+        for n_workers, turns in found.items()
+    }
+    rows = [
+        {"what": f"{n_workers} workers"} | turns[0]
+        | {"seconds_per_iteration": middle[n_workers], "times_one": middle[1] / middle[n_workers]}
+        for n_workers, turns in found.items()
+    ]  # fmt: skip
+    print(rows[-1], flush=True)
+    return rows
 
 
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
@@ -206,13 +179,17 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.3, 1.6])
-    workers = [row for row in rows if row["what"].endswith("workers")]
-    rates = [row["nonzeros"] / row["seconds_per_iteration"] / 1e6 for row in workers]
-    left.bar([row["what"] for row in workers], rates, color="C0")
-    left.set_ylabel("million nonzeros a second")
-    found = next(row for row in rows if row["what"] == "two to one")
-    title = f"two: {found['ratio']:.2f} times (processors: {found['ratio_of_unrelated_fits']:.2f})"
-    left.set_title(title, fontsize=10)
+    for what, color in (("1 workers", "C7"), ("2 workers", "C0")):
+        of_what = [row for row in rows if row["what"] == what]
+        rates = [row["nonzeros"] / row["seconds_per_iteration"] / 1e6 for row in of_what]
+        where = np.arange(len(rates)) + (0.2 if color == "C0" else -0.2)
+        bars = left.bar(where, rates, 0.4, color=color, label=what.replace("1 workers", "1 worker"))
+        if color == "C0":
+            left.bar_label(bars, [f"{row['times_one']:.2f} times" for row in of_what])
+            sizes = [f"{row['nonzeros'] / 1e6:.0f} million" for row in of_what]
+            left.set_xticks(range(len(sizes)), sizes)
+    left.set(xlabel="nonzeros", ylabel="million nonzeros a second")
+    left.legend(frameon=False, loc="lower center")
     for what, label in (("small tasks", "one a task"), ("small blocks", "several a task")):
         small = [row for row in rows if row["what"] == what]
         seconds = [row["seconds_per_iteration"] for row in small]
@@ -240,15 +217,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
-    parser.add_argument("--nonzeros", type=float, default=2.6e8)
+    parser.add_argument("--nonzeros", type=float, nargs="+", default=[6.7e7, 1e9])
     parser.add_argument("--topics", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
     if arguments.smoke:
-        arguments.problem, arguments.nonzeros, arguments.repeats = "docstrings", 2e5, 1
+        arguments.problem, arguments.nonzeros, arguments.repeats = "docstrings", [2e5], 1
     run(arguments)
 
 
@@ -265,9 +242,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.smoke:
         numbers, sizes = (4, 8), (1e5,)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        path = Path(folder, "counts.nmf")
-        pack_drawn(drawn_from.loadings_, drawn_from.components_.T, arguments.nonzeros, path, 2)
-        rows = throughput(path, arguments.problem, arguments.topics, arguments.repeats, n_iter)
+        path, rows = Path(folder, "counts.nmf"), []
+        L, F = drawn_from.loadings_, drawn_from.components_.T
+        for nonzeros in sorted(arguments.nonzeros, reverse=True):
+            pack_drawn(L, F, nonzeros, path, 2)
+            rows += throughput(path, arguments.topics, arguments.repeats, n_iter)
         here = seconds_of(path, TOPICS, None, 4)
         rows.append({"what": f"in this process, {TOPICS} topics"} | here)
         options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}

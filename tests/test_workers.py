@@ -86,6 +86,32 @@ def test_a_tree_adds_everything(client, n_jobs):
     assert found == n_jobs * (n_jobs - 1)
 
 
+@pytest.mark.parametrize("kind", ["os", "kill"])
+def test_a_tree_with_tasks_that_fail_once(client, tmp_path, kind):
+    mine, all_jobs = crew(client), jobs(*((n, str(tmp_path), kind) for n in range(6)))
+    found = within(WALL, lambda: mine.reduce("sums", tasks.fail_once, all_jobs, tasks.add, 4))
+    assert found == 15
+
+
+def test_a_tree_that_cannot_be_made_says_why(client):
+    all_jobs = [Job("rows 1", ("value", n), n) for n in range(6)]
+    with pytest.raises(ValueError, match="number"):
+        within(WALL, lambda: crew(client).reduce("sums", tasks.always, all_jobs, tasks.add, 4))
+
+
+def test_workers_that_the_client_cannot_reach(client, monkeypatch):
+    gather, mine = client.gather, crew(client)
+
+    def by_the_scheduler(futures, direct=None, **options):
+        if direct:
+            raise OSError("no route to host")
+        return gather(futures, **options)
+
+    monkeypatch.setattr(client, "gather", by_the_scheduler)
+    for _ in range(2):
+        assert run(mine, tasks.twice, jobs(*range(9))) == [2 * n for n in range(9)]
+
+
 def test_jobs_stay_where_they_were(client):
     mine = crew(client)
     numbers = range(9)
