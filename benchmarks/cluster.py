@@ -180,16 +180,17 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.3, 1.6])
     for what, color in (("1 workers", "C7"), ("2 workers", "C0")):
-        of_what = [row for row in rows if row["what"] == what]
+        of_what = sorted((r for r in rows if r["what"] == what), key=lambda row: row["nonzeros"])
         rates = [row["nonzeros"] / row["seconds_per_iteration"] / 1e6 for row in of_what]
         where = np.arange(len(rates)) + (0.2 if color == "C0" else -0.2)
         bars = left.bar(where, rates, 0.4, color=color, label=what.replace("1 workers", "1 worker"))
         if color == "C0":
-            left.bar_label(bars, [f"{row['times_one']:.2f} times" for row in of_what])
+            left.bar_label(bars, [f"× {row['times_one']:.2f}" for row in of_what])
             sizes = [f"{row['nonzeros'] / 1e6:.0f} million" for row in of_what]
             left.set_xticks(range(len(sizes)), sizes)
     left.set(xlabel="nonzeros", ylabel="million nonzeros a second")
-    left.legend(frameon=False, loc="lower center")
+    left.set_ylim(0, 1.2 * left.get_ylim()[1])
+    left.legend(frameon=False, loc="upper left", ncols=2)
     for what, label in (("small tasks", "one a task"), ("small blocks", "several a task")):
         small = [row for row in rows if row["what"] == what]
         seconds = [row["seconds_per_iteration"] for row in small]

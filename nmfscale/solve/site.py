@@ -27,7 +27,7 @@ from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, worker_memory
 from ..kernels import rows as kernels
 from .checkpoint import recorded_level
-from .cluster import RemoteRows, group_size
+from .cluster import MOST_GROUPS, RemoteRows, group_size
 from .factor import Array, Held
 from .memory import MemoryLimitError, readable
 from .projection import design_of
@@ -177,7 +177,7 @@ def open_site(
             level,
             int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
         )
-        _check_memory(crew, sights, setting, layout)
+        setting = _sized(crew, sights, setting, layout)
         if verbose:
             print(_summary(sights, setting), file=sys.stderr)
         yield Site(crew, setting, place, save_every)
@@ -284,27 +284,36 @@ def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
     return min(max(1, s.processors // tasks[s.host]) for s in sights.values() if tasks[s.host])
 
 
-def _check_memory(crew: Crew, sights: dict[str, Sight], setting: Setting, layout: Any) -> None:
-    """Refuse what workers cannot hold, before any work starts."""
-    largest = layout.buffer_bytes // 2
-    K, stride = setting.n_components, kernels.row_stride(setting.n_components)
-    lanes = setting.group_size * max(block.last - block.first for block in layout.blocks)
-    columns = -(-layout.shape[1] // 16) * 16
-    sums = columns * 8 * max(kernels.statistics_size(K, kernels.SUM_FULL) if K < 17 else 0, 2 * K)
-    per_task = largest + 4 * lanes * stride * 8 + (1 + FAN_IN) * sums + 3 * columns * stride * 8
-    slots = crew.workers()
+def _sized(crew: Crew, sights: dict[str, Sight], setting: Setting, layout: Any) -> Setting:
+    """Make tasks as small as workers need; refuse what they cannot hold before any work starts."""
+    slots, size = crew.workers(), setting.group_size
+    per_task = _task_bytes(setting, layout)
     for worker, sight in sights.items():
         if sight.memory is None:
             continue
         need = _WORKER_BYTES + slots.get(worker, 1) * per_task + setting.memory
         if setting.store is None:
             need += layout.nbytes // len(sights)
-        if need > _SHARE * sight.memory:
-            raise MemoryLimitError(
-                f"worker {worker} may hold {readable(sight.memory)}, and the fit needs workers of "
-                f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with more "
-                "memory or fewer threads, or fit fewer components."
-            )
+        if need <= _SHARE * sight.memory:
+            continue
+        if size > 1 and len(layout.blocks) * FAN_IN <= size * MOST_GROUPS:
+            return _sized(crew, sights, replace(setting, group_size=size // FAN_IN), layout)
+        raise MemoryLimitError(
+            f"worker {worker} may hold {readable(sight.memory)}, and the fit needs workers of "
+            f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with more "
+            "memory or fewer threads, or fit fewer components."
+        )
+    return setting
+
+
+def _task_bytes(setting: Setting, layout: Any) -> int:
+    """Bytes that a task holds: a block, loadings of all of its blocks, sums and factors."""
+    largest: int = layout.buffer_bytes // 2
+    K, stride = setting.n_components, kernels.row_stride(setting.n_components)
+    lanes = setting.group_size * max(block.last - block.first for block in layout.blocks)
+    columns = -(-layout.shape[1] // 16) * 16
+    sums = columns * 8 * max(kernels.statistics_size(K, kernels.SUM_FULL) if K < 17 else 0, 2 * K)
+    return largest + 4 * lanes * stride * 8 + (1 + FAN_IN) * sums + 3 * columns * stride * 8
 
 
 def _summary(sights: dict[str, Sight], setting: Setting) -> str:
