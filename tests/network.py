@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from clusters import soon
 from small_fits import run
 
 HERE = Path(__file__).parent
@@ -174,14 +175,6 @@ def network(folder, n_hosts=3, mounts=(), links=()):
     with Client(f"tcp://{SCHEDULER}:{PORT}", timeout=30) as client:
         client.wait_for_workers(n_hosts, timeout=30)
         yield hosts, client
-
-
-def soon(what, seconds=30):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 class Meanwhile:

@@ -52,8 +52,8 @@ class Patience:
     silent : float, default=5
         Without a sign of life from a worker, when others gave some, before it is passed over.
     late : float, default=1
-        Without any answer before a second copy of what is out is started; twice the usual if that
-        is longer.
+        Without any answer before a second copy of what is out is started, or a tree is worked
+        through level by level; twice what tasks usually took if that is longer.
     """
 
     workers: float = 300.0
@@ -71,7 +71,8 @@ class Job(NamedTuple):
     label : str
         For messages.
     args : tuple
-        Of the function, which gets a dict of what was sent as its last argument.
+        Of the function, which gets a dict of what was sent as its last argument, unless one of them
+        is the answer of another job, a future.
     home : int
         Jobs of the same number are sent to the same worker if possible.
     sends : tuple of str

@@ -31,6 +31,11 @@ RPC_TIMEOUT = 30
 PULSE = 0.1
 
 
+def futures_of(job: Job) -> list[Any]:
+    """Return the answers of other jobs that a job takes."""
+    return [arg for arg in job.args if hasattr(arg, "add_done_callback")]
+
+
 @dataclass
 class Flight:
     """A job that is out: one of perhaps several copies."""
@@ -40,6 +45,7 @@ class Flight:
     places: list[str]
     fetch_seconds: float = 2.0
     since: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
 
 
 class Round:
@@ -83,10 +89,13 @@ class Round:
         by_number = {flight.number: flight.future for flight in self.flights.values()}
         return [by_number[number] for number in range(len(self.jobs))]
 
-    def failed(self) -> bool:
-        """Whether something that is out will not give an answer by itself."""
+    def needs_care(self) -> bool:
+        """Whether something that is out will perhaps not give an answer by itself."""
+        here = self.crew.workers()
         return any(
-            flight.future.status not in ("pending", "finished") for flight in self.flights.values()
+            flight.future.status not in ("pending", "finished")
+            or (flight.future.status == "pending" and not here.keys() & set(flight.places))
+            for flight in self.flights.values()
         )
 
     def answers(self) -> list[Any]:
@@ -139,9 +148,8 @@ class Round:
         jobs = [self.jobs[number] for number in numbers]
         given = []
         for number, job in zip(numbers, jobs, strict=True):
-            plain = any(hasattr(arg, "add_done_callback") for arg in job.args)
             sent = {name: self.crew.sent(name, places) for name in self.sends[number]}
-            given.append(None if plain else sent)
+            given.append(None if futures_of(job) else sent)
         keys = []
         for number in numbers:
             self.n_submitted += 1
@@ -149,14 +157,21 @@ class Round:
         futures = self.crew.client.map(
             self.crew.perform, [self.function] * len(jobs), [job.args for job in jobs], given,
             key=keys, pure=False, workers=places, allow_other_workers=not self.crew.unfit,
+            # answers are combined as soon as they are there, so that few of them wait
+            priority=0 if self.even else 1,
         )  # fmt: skip
         for number, future in zip(numbers, futures, strict=True):
             self.await_again(Flight(number, future, places))
 
     def await_again(self, flight: Flight) -> None:
         """Count a job as out until its future is done."""
+
+        def note(done: Any) -> None:
+            flight.ended = time.monotonic()
+            self.landed.put(done.key)
+
         self.flights[flight.future.key] = flight
-        flight.future.add_done_callback(lambda done: self.landed.put(done.key))
+        flight.future.add_done_callback(note)
 
     def land(self, key: str) -> None:
         """Take an answer, or what came in its place."""
@@ -187,19 +202,23 @@ class Round:
         number = flight.number
         if self.keep:
             self.last_answer = time.monotonic()
-            self.crew.seconds[self.name].append(self.last_answer - flight.since)
+            self.crew.seconds[self.name].append(flight.ended - flight.since)
             self.answered[number] = flight.future
             self.cancel_copies(number)
             return
         try:
             answer = flight.future.result(timeout=flight.fetch_seconds)
-        except TimeoutError:
+        except TimeoutError as error:
             flight.fetch_seconds *= 2
             key = flight.future.key
-            if self.crew.holders([key]).get(key, set()) - self.crew.silent():
-                self.await_again(flight)
-            else:  # its worker died since
+            holders = self.crew.holders([key]).get(key, set()) - self.crew.silent()
+            if not holders:  # its worker died since
                 self.submit(number)
+            elif flight.fetch_seconds < self.crew.patience.task / 4:
+                self.await_again(flight)
+            else:  # nobody reaches its worker
+                error.__dict__["worker"] = min(holders)
+                self.fail(number, error)
             return
         self.keep_answer(number, answer)
 
@@ -221,8 +240,11 @@ class Round:
     def fail(self, number: int, error: BaseException) -> None:
         """Try again what may go better next time; give up the rest."""
         worker, self.last_answer = getattr(error, "worker", None), time.monotonic()
+        taken = futures_of(self.jobs[number])
+        if any(future.status not in ("pending", "finished") for future in taken):
+            raise self.lost("to be made again") from error
         if isinstance(error, MissingArraysError):
-            if any(hasattr(arg, "key") for arg in self.jobs[number].args):
+            if taken:
                 raise self.lost("to be made again, from what was not sent along") from error
             if error.args[0] not in self.sends[number]:
                 self.sends[number].add(error.args[0])
@@ -279,7 +301,12 @@ class Round:
         """
         here = self.crew.workers()
         waiting = [key for key, f in self.flights.items() if not here.keys() & set(f.places)]
-        busy = self.crew.busy() if waiting else {}
+        out = {flight.number for flight in self.flights.values()}
+        taken = [future for number in out for future in futures_of(self.jobs[number])]
+        lost = {future.key for future in taken if future.status == "lost"}
+        busy = self.crew.busy() if waiting or lost else {}
+        if lost and lost.isdisjoint(busy):
+            raise self.lost("gone with their workers")
         for key in waiting:
             if key not in busy:
                 flight = self.flights.pop(key)
@@ -307,8 +334,8 @@ class Round:
             return
         self.crew.fall_behind(silent)
         out = {flight.number for flight in self.flights.values()}
-        args = [arg for number in out for arg in self.jobs[number].args]
-        if self.crew.only_at(silent, [arg.key for arg in args if hasattr(arg, "key")]):
+        taken = [future.key for number in out for future in futures_of(self.jobs[number])]
+        if self.crew.only_at(silent, taken):
             raise self.lost("at workers that are silent")
         self.homes = self.crew.homes((job.home for job in self.jobs), self.even)
         lost = self.crew.forget_all_at(silent)

@@ -68,27 +68,26 @@ class Tree:
 
     def _at_once(self, leaves: Round) -> Answer | None:
         """Send everything out; None as soon as it takes long or something fails."""
-        crew, begin = self.crew, time.monotonic()
+        crew, since, n_done = self.crew, time.monotonic(), 0
         level, homes = leaves.send_all(), [job.home for job in leaves.jobs]
-        with ExitStack() as rounds:
-            while True:
-                last = rounds.enter_context(self._above(level, homes))
-                level, homes = last.send_all(), homes[:: self.fan_in]
-                if len(level) == 1:
-                    break
+        with ExitStack() as stack:
+            rounds = [leaves]
+            while len(rounds) == 1 or len(level) > 1:
+                rounds.append(stack.enter_context(self._above(level, homes)))
+                level, homes = rounds[-1].send_all(), homes[:: self.fan_in]
             known = crew.seconds[leaves.name]
             usual = statistics.median(known) if known else crew.patience.task / 2
-            n_done, since = 0, begin
-            while not last.landings():
+            while not rounds[-1].landings():
                 if leaves.landed.qsize() > n_done:
                     n_done, since = leaves.landed.qsize(), time.monotonic()
-                quiet = time.monotonic() - since
-                if leaves.failed() or quiet > max(crew.patience.late, 2 * usual) or crew.silent():
+                late = time.monotonic() - since > max(crew.patience.late, 2 * usual)
+                if late or crew.silent() or any(each.needs_care() for each in rounds):
                     return None
             answers = crew.fetch_together(level) if level[0].status == "finished" else None
             if answers is None:
                 return None
-            crew.seconds[leaves.name].append(time.monotonic() - begin)
+            flights = leaves.flights.values()
+            crew.seconds[leaves.name].extend(flight.ended - flight.since for flight in flights)
             found: Answer = answers[0]
             return found
 

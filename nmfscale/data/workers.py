@@ -14,7 +14,6 @@ from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from typing import Any
 
 from .jobs import (
@@ -29,8 +28,8 @@ from .jobs import (
 from .rounds import PULSE, RPC_TIMEOUT, Round
 from .trees import Tree
 
-# For several answers at once, in seconds, before they are fetched one by one.
-_TOGETHER_TIMEOUT = 10
+# For what a worker says of itself, in seconds.
+_PROBE_TIMEOUT = 10
 
 
 def active_client() -> Any:
@@ -101,7 +100,7 @@ class Crew:
         self._homes: dict[int, str] = {}
         self._sent: dict[str, Any] = {}
         # not by way of the scheduler, unless workers cannot be reached from here
-        self._direct = True
+        self._direct, self._fetch_seconds = True, 10.0
         self._seen: tuple[float, dict[str, int]] = (-1e9, {})
         self._silent: tuple[float, set[str]] = (-1e9, set())
 
@@ -127,7 +126,9 @@ class Crew:
             known = self._ask(self.client.scheduler.identity)["workers"]
             heard = {worker: each["last_seen"] for worker, each in known.items()}
             last = max(heard.values(), default=0.0)
-            found = {w for w, when in heard.items() if last - when > self.patience.silent}
+            # the more workers there are, the less often the scheduler wants to hear of each
+            most = max(self.patience.silent, 3 + 3 * len(heard) / 200)
+            found = {worker for worker, when in heard.items() if last - when > most}
             self._silent = time.monotonic(), found
         return found
 
@@ -143,21 +144,30 @@ class Crew:
     def fetch_together(self, futures: list[Any]) -> list[Answer] | None:
         """Return the answers of futures that are done, None if one of them is not to be had."""
         found: list[list[Answer]] = []
+        failed: list[Exception] = []
 
         def fetch() -> None:
-            with suppress(Exception):
+            try:
                 found.append(self.client.gather(futures, errors="raise", direct=self._direct))
+            except Exception as error:
+                failed.append(error)
 
         # it may wait for ever for an answer whose worker died
         thread = threading.Thread(target=fetch, daemon=True)
         thread.start()
-        deadline = time.monotonic() + _TOGETHER_TIMEOUT
-        while thread.is_alive() and time.monotonic() < deadline:
+        deadline = time.monotonic() + self._fetch_seconds
+        while thread.is_alive():
             thread.join(PULSE)
             if any(future.status != "finished" for future in futures) or self.silent():
                 break
-        self._direct = self._direct and bool(found)
-        return found[0] if found else None
+            if time.monotonic() > deadline:
+                self._fetch_seconds *= 2
+                failed.append(TimeoutError())
+                break
+        if found:
+            return found[0]
+        self._direct = self._direct and not failed
+        return None
 
     def _ask(self, question: Any, **options: Any) -> Any:
         if self.client.status in ("closed", "closing"):
@@ -209,7 +219,7 @@ class Crew:
             try:
                 if future.status == "pending":
                     raise TimeoutError("no answer, or no sign of life")
-                out[worker] = future.result(timeout=_TOGETHER_TIMEOUT)
+                out[worker] = future.result(timeout=_PROBE_TIMEOUT)
             except (CancelledError, LoopCancelledError):
                 out[worker] = WorkerDiedError("it died")
             except Exception as error:
@@ -225,20 +235,21 @@ class Crew:
         workers = self.wait_for_workers()
         ready = [w for w in workers if not self.lags(w)] or list(workers)
         numbers = sorted(set(numbers))
+        slots = [worker for worker in ready for _ in range(workers[worker])]
         if self._homes.keys().isdisjoint(numbers):  # neighbours together, as trees join them
-            share = len(numbers) / len(ready)
-            self._homes.update({each: ready[int(i / share)] for i, each in enumerate(numbers)})
-        most = -(-len(numbers) // len(ready)) if even else len(numbers)
+            first = {each: i * len(slots) // len(numbers) for i, each in enumerate(numbers)}
+            self._homes.update({each: slots[slot] for each, slot in first.items()})
         load = dict.fromkeys(ready, 0)
+        most = {w: -(-len(numbers) * workers[w] // len(slots)) for w in ready}
         homeless = []
         for number in numbers:
             home = self._homes.get(number)
-            if home in load and load[home] < most:
+            if home in load and not (even and load[home] >= most[home]):
                 load[home] += 1
             else:
                 homeless.append(number)
         for number in homeless:
-            home = min(ready, key=lambda worker: load[worker])
+            home = min(ready, key=lambda worker: load[worker] / workers[worker])
             load[home] += 1
             self._homes[number] = home
         return {number: self._homes[number] for number in numbers}

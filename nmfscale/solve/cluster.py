@@ -49,9 +49,11 @@ from .tasks import (
 )
 from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
 
-# Groups of blocks, each a branch of the tree and a task: at most, and at least for each task that
-# the workers do at a time; of more than so many blocks only where there would be too many groups.
-MOST_GROUPS, LEAST_PER_SLOT, MOST_BLOCKS = 1024, 2, FAN_IN**2
+# Groups of blocks, each a branch of the tree and a task: at most; at least, so that workers that
+# join later find something to do; and at least for each task that the workers do at a time.
+MOST_GROUPS, LEAST_GROUPS, LEAST_PER_SLOT = 1024, 16, 2
+# Groups have more blocks only where there would be too many groups.
+MOST_BLOCKS = FAN_IN**2
 # How much longer workers may take to work through groups than through single blocks.
 LONGER = 1.05
 # Factors that may be asked for again.
@@ -75,7 +77,7 @@ def group_size(n_blocks: int, n_slots: int) -> int:
     Examples
     --------
     >>> from nmfscale.solve.cluster import group_size
-    >>> group_size(9, 2), group_size(16, 2), group_size(16, 8), group_size(10_000, 20)
+    >>> group_size(16, 2), group_size(64, 2), group_size(64, 16), group_size(10_000, 20)
     (1, 4, 1, 16)
     """
     size, shortest = 1, -(-n_blocks // n_slots)
@@ -83,7 +85,8 @@ def group_size(n_blocks: int, n_slots: int) -> int:
         larger = size * FAN_IN
         n_groups = -(-n_blocks // larger)
         longest = -(-n_groups // n_slots) * larger
-        if n_groups < LEAST_PER_SLOT * n_slots or longest > LONGER * shortest:
+        least = max(LEAST_GROUPS, LEAST_PER_SLOT * n_slots)
+        if n_groups < least or longest > LONGER * shortest:
             break
         size = larger
     while -(-n_blocks // size) > MOST_GROUPS:

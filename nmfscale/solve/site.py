@@ -26,9 +26,10 @@ from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, worker_memory
 from ..kernels import rows as kernels
+from .accelerated import SHARED_FROM
 from .checkpoint import recorded_level
 from .cluster import MOST_GROUPS, RemoteRows, group_size
-from .factor import Array, Held
+from .factor import LANES, Array, Held
 from .memory import MemoryLimitError, readable
 from .projection import design_of
 from .tasks import Setting, take_level
@@ -173,11 +174,14 @@ def open_site(
             str(place) if all(sight.sees_folder for sight in sights.values()) else None,
             n_components,
             _threads(crew, sights, n_threads),
-            group_size(len(layout.blocks), sum(crew.workers().values())),
+            group_size(len(layout.blocks), sum(crew.wait_for_workers().values())),
             level,
             int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
         )
         setting = _sized(crew, sights, setting, layout)
+        # which is said of a block
+        task = crew.patience.task * setting.group_size
+        crew.patience = replace(crew.patience, task=task)
         if verbose:
             print(_summary(sights, setting), file=sys.stderr)
         yield Site(crew, setting, place, save_every)
@@ -262,14 +266,16 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
         why = f"{type(sight).__name__}: {sight}"
         if isinstance(sight, Sight):
             why = f"it has nmfscale {sight.version}, and this is {package_version()}"
-        reasons.append(f"{worker}: {why}")
         # one that only did not answer in time, or died, may do so later
-        if not isinstance(sight, OSError):
+        if isinstance(sight, OSError):
+            reasons.append(f"worker {worker} does not answer yet: {why}")
+        else:
+            reasons.append(f"a worker is left out: {worker}: {why}")
             crew.unfit.add(worker)
     if not sights:
         raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
     for reason in reasons:
-        warnings.warn(f"a worker is left out: {reason}", stacklevel=4)
+        warnings.warn(reason, stacklevel=4)
     return sights
 
 
@@ -278,10 +284,11 @@ def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
     if asked is not None:
         return resolve_threads(asked)
     tasks: Counter[str] = Counter()
-    for worker, n_tasks in crew.workers().items():
+    for worker, n_tasks in crew.wait_for_workers().items():
         if worker in sights:
             tasks[sights[worker].host] += n_tasks
-    return min(max(1, s.processors // tasks[s.host]) for s in sights.values() if tasks[s.host])
+    here = [sight for sight in sights.values() if tasks[sight.host]]
+    return min((max(1, sight.processors // tasks[sight.host]) for sight in here), default=1)
 
 
 def _sized(crew: Crew, sights: dict[str, Sight], setting: Setting, layout: Any) -> Setting:
@@ -311,9 +318,12 @@ def _task_bytes(setting: Setting, layout: Any) -> int:
     largest: int = layout.buffer_bytes // 2
     K, stride = setting.n_components, kernels.row_stride(setting.n_components)
     lanes = setting.group_size * max(block.last - block.first for block in layout.blocks)
-    columns = -(-layout.shape[1] // 16) * 16
-    sums = columns * 8 * max(kernels.statistics_size(K, kernels.SUM_FULL) if K < 17 else 0, 2 * K)
-    return largest + 4 * lanes * stride * 8 + (1 + FAN_IN) * sums + 3 * columns * stride * 8
+    columns, own = -(-layout.shape[1] // LANES) * LANES, K < SHARED_FROM
+    wanted = kernels.SUM_FULL if own else kernels.SUM_DIAGONAL
+    sums = columns * 8 * kernels.statistics_size(K, wanted)
+    # two points, where they lead, what was there before; the same of priors; curvature
+    rows = lanes * (8 * stride * 8 + own * kernels.kept_size(K) * 4)
+    return largest + rows + (1 + FAN_IN) * sums + 3 * columns * stride * 8
 
 
 def _summary(sights: dict[str, Sight], setting: Setting) -> str:

@@ -308,8 +308,12 @@ class Bench:
         if isinstance(keeper, Ref):
             found = self.arrays(keeper)
             return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
-        found = _memory.get((self.setting.run, self.group.number, keeper.name, "kept"))
-        return self._visit(keeper)[1] if found is None else found
+        key = self.setting.run, self.group.number, keeper.name, "kept"
+        found = _memory.get(key)
+        if found is None:
+            found = self._visit(keeper)[1]
+            _memory.put(key, found, sum(each.nbytes for each in found))
+        return found
 
     def _visit(self, move: Move) -> tuple[_MovedHere, Any]:
         visit = replace(move.visit, design=self.arrays(move.visit.design)["F"])
