@@ -378,13 +378,26 @@ def test_extreme_shapes_from_a_store(tmp_path, read_anew, shape, most):
 # What is known to be promised -------------------------------------------------------------------
 
 
+def marked_slow(node):
+    """Whether a test, or the file it is in, is marked slow as a whole."""
+    marks = getattr(node, "decorator_list", [])
+    if isinstance(node, ast.Module):
+        lines = [each for each in node.body if isinstance(each, ast.Assign)]
+        marks = [line.value for line in lines if ast.unparse(line.targets[0]) == "pytestmark"]
+    return any(ast.unparse(mark) in ("slow", "pytest.mark.slow") for mark in marks)
+
+
 def test_every_promise_names_a_test():
     text = (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(tests/\w+\.py)::(\w+)(?:::(\w+))?`", text)
+    named = re.findall(r"(\*slow\* )?`(tests/\w+\.py)::(\w+)(?:::(\w+))?`", text)
     assert len(named) > 20
-    for file, *names in named:
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    trees = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for _, file, *_ in named}
+    for said, file, *names in named:
+        tree = trees[file]
+        slow = marked_slow(tree)
         for name in filter(None, names):
             found = [node for node in tree.body if getattr(node, "name", None) == name]
             assert found, f"{file} has no {name}"
             tree = found[0]
+            slow |= marked_slow(tree)
+        assert slow == bool(said), f"{file}::{names[0]} is {'' if slow else 'not '}slow"

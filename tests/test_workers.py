@@ -157,6 +157,19 @@ def test_a_slow_worker_is_overtaken(client, tmp_path):
     kill(tmp_path / "slow")
 
 
+def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_long(
+    client, tmp_path
+):
+    mine, seconds = crew(client), []
+    for numbers in (range(1, 13), range(12)):  # the worker that takes 0 is slow
+        begin = time.monotonic()
+        args = ((str(tmp_path), number) for number in numbers)
+        assert run(mine, tasks.ten_times_slower_at, jobs(*args)) == list(numbers)
+        seconds.append(time.monotonic() - begin)
+    assert seconds[1] < 3 * seconds[0]
+    kill(tmp_path / "slower")
+
+
 def test_a_stopped_worker_is_overtaken(client, tmp_path):
     mine = crew(client, late=0.3)
     run(mine, tasks.twice, jobs(*range(6)))
