@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from count_files import write_h5ad
+from count_files import write_h5ad, write_mtx
 from small_fits import LONG_X, X, model, run
 
 import nmfscale
@@ -91,6 +91,10 @@ ssize_t pread64(int fd, void *to, size_t size, off_t at) {
     ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread64");
     return fails(fd) ? -1 : real(fd, to, size, at);
 }
+ssize_t read(int fd, void *to, size_t size) {
+    ssize_t (*real)(int, void *, size_t) = dlsym(RTLD_NEXT, "read");
+    return fails(fd) ? -1 : real(fd, to, size);
+}
 ssize_t preadv64v2(int fd, const struct iovec *to, int n, off_t at, int flags) {
     ssize_t (*real)(int, const struct iovec *, int, off_t, int) = dlsym(RTLD_NEXT, "preadv64v2");
     return fails(fd) ? -1 : real(fd, to, n, at, flags);
@@ -153,6 +157,8 @@ def write_long(kind, folder):
     if kind == "store":
         pack(as_counts(LONG_X), folder / "counts.nmf")
         return folder / "counts.nmf"
+    if kind.startswith("mtx"):
+        return write_mtx(folder / f"counts.{kind}", sp.coo_array(LONG_X))
     matrix = {"csr": sp.csr_array, "csc": sp.csc_array, "dense": np.asarray}[kind](LONG_X)
     return write_h5ad(folder / "counts.h5ad", matrix)
 
@@ -168,6 +174,8 @@ def write_long(kind, folder):
         ("csr", errno.ENOENT, [2]),
         ("csc", errno.EIO, [0]),
         ("dense", errno.EIO, [0, 2, 3]),
+        ("mtx", errno.EIO, [0]),
+        ("mtx.gz", errno.ESTALE, [0]),
     ],
 )
 def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, number, iterations):
@@ -177,9 +185,9 @@ def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, num
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "went on\n"
 
 
-@pytest.mark.parametrize("kind", ["store", "csr"])
+@pytest.mark.parametrize("kind", ["store", "csr", "mtx"])
 def test_reads_that_keep_failing(tmp_path, monkeypatch, stumbling, kind):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 5_000)
     path = write_long(kind, tmp_path)
-    words = path, errno.EIO, 10**6, 0.3, 2
+    words = path, errno.EIO, 10**6, 0.3, 0 if kind == "mtx" else 2
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "refused\n"

@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .block_file import patiently
 from .structure import index_type
 
 Array = NDArray[Any]
@@ -44,8 +45,11 @@ class NumberLines:
     def __init__(self, path: Path, kind: str, memory_limit: int = 2**30) -> None:
         self.path, self.kind, self.line = path, kind, 0
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
-        self._packed = path.suffix.lower() == ".gz"
-        self._file = cast(IO[bytes], gzip.open(path, "rb") if self._packed else path.open("rb"))
+        self._packed, self._at = path.suffix.lower() == ".gz", 0
+        self._file = self._opened()
+
+    def _opened(self) -> IO[bytes]:
+        return cast(IO[bytes], gzip.open(self.path) if self._packed else self.path.open("rb"))
 
     def __enter__(self) -> NumberLines:
         """Return the open file."""
@@ -101,10 +105,22 @@ class NumberLines:
             )
 
     def _read(self, n_bytes: int, line: bool = False) -> bytes:
+        def attempt() -> bytes:
+            if self._file.closed:
+                self._file = self._opened()
+                self._file.seek(self._at)
+            try:
+                return self._file.readline(n_bytes) if line else self._file.read(n_bytes)
+            except OSError:
+                self._file.close()
+                raise
+
         try:
-            return self._file.readline(n_bytes) if line else self._file.read(n_bytes)
+            text: bytes = patiently(self.path, attempt)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self.fault(f"the gzip stream is damaged or was cut off: {error}") from error
+        self._at += len(text)
+        return text
 
     def _parsed(self, text: bytes, n_fields: int, dtype: type[np.generic]) -> Piece:
         raw = np.frombuffer(text, dtype=np.uint8)
