@@ -1,0 +1,19 @@
+"""Plots of a fit: arrays in, Axes out.
+
+Each function draws on the Axes it is given, or on a new pyplot figure when given none, and
+returns the Axes.  Nothing here calls ``show`` or changes matplotlib's settings.
+"""
+
+from .canvas import detached_axes, topic_colors
+from .features import top_features, top_features_plot
+from .progress import progress_plot
+from .structure import structure_plot
+
+__all__ = [
+    "detached_axes",
+    "progress_plot",
+    "structure_plot",
+    "top_features",
+    "top_features_plot",
+    "topic_colors",
+]

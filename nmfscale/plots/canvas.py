@@ -1,0 +1,124 @@
+"""What all plots share: colours, Axes, and checks of what is to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's seven, then colours that stay apart from them and from each other in CIELAB under
+# normal, protan, deutan and tritan vision (greedy search, moderate chroma).
+PALETTE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442",
+    "#4B2D4B", "#A5D278", "#691E00", "#D2B4D2", "#2D2D78", "#69783C", "#F0B4A5",
+    "#A5F0D2", "#874B78", "#A5964B", "#0F5A2D", "#963C5A", "#999999",
+)  # fmt: skip
+
+
+def topic_colors(n_topics: int) -> list[str]:
+    """Colours of topics 1, 2, ..., the same in every plot.
+
+    Parameters
+    ----------
+    n_topics : int
+        Number of colours.
+
+    Returns
+    -------
+    list of str
+        Hexadecimal colours.  The first twenty stay apart for colour-blind readers; beyond those,
+        lighter and darker versions follow, and after sixty the list starts again.
+
+    Examples
+    --------
+    >>> from nmfscale.plots import topic_colors
+    >>> topic_colors(3)
+    ['#0072B2', '#E69F00', '#009E73']
+    """
+    colors = []
+    for topic in range(n_topics):
+        turn, place = divmod(topic, len(PALETTE))
+        toward, share = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
+        code = PALETTE[place]
+        channels = [int(code[start : start + 2], 16) for start in (1, 3, 5)]
+        mixed = [round((1 - share) * value + share * toward) for value in channels]
+        colors.append("#" + "".join(f"{value:02X}" for value in mixed))
+    return colors
+
+
+def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
+    """Axes side by side on a figure that pyplot and the display know nothing of.
+
+    Parameters
+    ----------
+    width, height : float
+        Size of the figure in inches.
+    n_axes : int, default=1
+        Number of Axes.
+
+    Returns
+    -------
+    list of matplotlib.axes.Axes
+        Save with ``axes[0].figure.savefig(path)``.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return list(figure.subplots(1, n_axes, squeeze=False)[0])
+
+
+def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
+    """Return the Axes given, or those of a new pyplot figure of this size in inches."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def width_in_inches(ax: Axes) -> float:
+    """Return how wide Axes are."""
+    return ax.get_window_extent().width / ax.figure.dpi
+
+
+def nonnegative_matrix(values: Any, name: str, axes: str) -> np.ndarray:
+    """Return `values` as a non-empty, finite, non-negative float64 matrix."""
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"{name} must be a non-empty matrix ({axes}); got shape {matrix.shape}.")
+    bad = ~(np.isfinite(matrix) & (matrix >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{name} must be finite and non-negative; row {row}, column {column} holds "
+            f"{matrix[row, column]}."
+        )
+    return matrix
+
+
+def rows_to_one(matrix: np.ndarray) -> np.ndarray:
+    """Divide each row by its sum; rows of zeros stay."""
+    sums = matrix.sum(axis=1, keepdims=True)
+    return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
+
+
+def names_of_topics(names: Sequence[str] | None, n_topics: int) -> list[str]:
+    """Return the names given, one for each topic, or "topic 1", "topic 2", ..."""
+    if names is None:
+        return [f"topic {topic + 1}" for topic in range(n_topics)]
+    if len(names) != n_topics:
+        raise ValueError(f"topic_names has {len(names)} entries for {n_topics} topics.")
+    return [str(name) for name in names]
+
+
+def colors_of_topics(colors: Sequence[Any] | None, n_topics: int) -> list[Any]:
+    """Return the colours given, at least one for each topic, or those of every plot."""
+    if colors is None:
+        return topic_colors(n_topics)
+    if len(colors) < n_topics:
+        raise ValueError(f"colors has {len(colors)} entries for {n_topics} topics.")
+    return list(colors[:n_topics])

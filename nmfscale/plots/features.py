@@ -1,0 +1,189 @@
+"""The leading features of every topic: their names, and panels of bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import (
+    axes_or_new,
+    colors_of_topics,
+    names_of_topics,
+    nonnegative_matrix,
+    rows_to_one,
+    width_in_inches,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _leading_features(
+    components: Any, feature_names: Any, n_top: int, distinctive: bool
+) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
+    """Return frequencies, names, and the numbers of each topic's leading features, best first."""
+    if n_top < 1:
+        raise ValueError(f"n_top must be at least 1; got {n_top}.")
+    frequencies = rows_to_one(nonnegative_matrix(components, "components", "topics x features"))
+    n_topics, n_features = frequencies.shape
+    if feature_names is None:
+        names = [f"feature {feature}" for feature in range(n_features)]
+    elif len(feature_names) == n_features:
+        names = [str(name) for name in feature_names]
+    else:
+        raise ValueError(
+            f"feature_names has {len(feature_names)} entries for {n_features} features."
+        )
+    scores = frequencies
+    if distinctive and n_topics > 1:
+        # Poisson divergence from the nearest rival, f log(f/g) - (f - g), where f > g; the floor
+        # keeps features that no rival has comparable with the others.
+        rivals = np.maximum(_largest_elsewhere(frequencies), 0.01 / n_features)
+        ratio = np.maximum(frequencies / rivals, 1)
+        scores = rivals * (ratio * np.log(ratio) - ratio + 1)
+    # Features that do not stand out (score 0) follow by frequency.
+    orders = [np.lexsort((-frequencies[k], -scores[k]))[:n_top] for k in range(n_topics)]
+    return frequencies, names, [order[frequencies[k, order] > 0] for k, order in enumerate(orders)]
+
+
+def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
+    """Return, for each topic and feature, the largest frequency in any other topic."""
+    if len(frequencies) == 1:
+        return np.zeros_like(frequencies)
+    first, second = -np.partition(-frequencies, 1, axis=0)[:2]
+    holder = frequencies.argmax(axis=0) == np.arange(len(frequencies))[:, None]
+    return np.where(holder, second, first)
+
+
+def top_features(
+    components: Any,
+    feature_names: Any = None,
+    *,
+    n_top: int = 10,
+    distinctive: bool = True,
+) -> list[list[str]]:
+    """Name the leading features of each topic.
+
+    Parameters
+    ----------
+    components : array-like of shape (n_topics, n_features)
+        Non-negative; every row is divided by its sum.
+    feature_names : array-like of str, default=None
+        Names of the features; "feature 0", "feature 1", ... by default.
+    n_top : int, default=10
+        How many to name for each topic.
+    distinctive : bool, default=True
+        True ranks features by how far a topic exceeds the topic nearest to it, as the Poisson
+        divergence ``f log(f / g) - f + g`` of its frequency f from the largest frequency g
+        elsewhere.  False ranks them by frequency.
+
+    Returns
+    -------
+    list of list of str
+        One list for each topic, best first; shorter than `n_top` where a topic has fewer features.
+
+    Raises
+    ------
+    ValueError
+        If the components are not a finite non-negative matrix, the names do not match them, or
+        `n_top` is below 1.
+
+    Examples
+    --------
+    >>> from nmfscale.plots import top_features
+    >>> components = [[5, 4, 1, 0], [5, 0, 1, 4]]
+    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2)
+    [['gene', 'the'], ['word', 'the']]
+    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, distinctive=False)
+    [['the', 'gene'], ['the', 'word']]
+    """
+    _, names, leading = _leading_features(components, feature_names, n_top, distinctive)
+    return [[names[feature] for feature in order] for order in leading]
+
+
+def top_features_plot(
+    components: Any,
+    feature_names: Any = None,
+    *,
+    n_top: int = 10,
+    distinctive: bool = True,
+    topic_names: Sequence[str] | None = None,
+    colors: Sequence[Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the leading features of each topic as panels of horizontal bars.
+
+    A bar is the feature's share of the topic (written beside it, in percent), a grey mark its
+    largest share in any other topic.  Each panel has a scale of its own and shows its features by
+    share, though they may have been chosen for being distinctive.
+
+    Parameters
+    ----------
+    components : array-like of shape (n_topics, n_features)
+        Non-negative; every row is divided by its sum.
+    feature_names : array-like of str, default=None
+        Names of the features; "feature 0", "feature 1", ... by default.
+    n_top : int, default=10
+        How many to draw for each topic.
+    distinctive : bool, default=True
+        How features are chosen, see :func:`top_features`.
+    topic_names : sequence of str, default=None
+        Titles of the panels; "topic 1", "topic 2", ... by default.
+    colors : sequence of colors, default=None
+        One per topic; :func:`topic_colors` by default.
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default, five panels to a row.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        All panels share these Axes.
+
+    Raises
+    ------
+    ValueError
+        As :func:`top_features`.
+
+    Examples
+    --------
+    >>> from nmfscale.plots import top_features_plot
+    >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
+    """
+    frequencies, names, leading = _leading_features(components, feature_names, n_top, distinctive)
+    n_topics = len(frequencies)
+    titles = names_of_topics(topic_names, n_topics)
+    fills = colors_of_topics(colors, n_topics)
+    elsewhere = _largest_elsewhere(frequencies)
+
+    n_rows = -(-n_topics // (5 if ax is None else max(1, int(width_in_inches(ax) // 1.8))))
+    n_columns, height = -(-n_topics // n_rows), n_top + 2.2
+    ax = axes_or_new(ax, 2.4 * n_columns, 0.4 + 0.165 * n_rows * height)
+    for topic, order in enumerate(leading):
+        row, column = divmod(topic, n_columns)
+        order = order[np.argsort(-frequencies[topic, order], kind="stable")]
+        panel = frequencies[topic, order], elsewhere[topic, order], [names[j] for j in order]
+        ax.text(column + 0.5, row * height - 0.95, titles[topic], va="center", weight="bold")
+        if len(order):
+            _bars(ax, column + 0.5, row * height + np.arange(len(order)), *panel, fills[topic])
+    ax.set(xlim=(0, n_columns), ylim=(n_rows * height - 1.5, -1.6), xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("bar: share of the topic in %    mark: largest share in another topic", size=8)
+    return ax
+
+
+def _bars(
+    ax: Axes, left: float, y: np.ndarray, shares: Any, rivals: Any, names: list[str], color: Any
+) -> None:
+    """Draw one panel: a third of a unit of bars, names to the left, percentages to the right."""
+    ends = 0.33 * np.maximum(shares, rivals) / max(shares.max(), rivals.max())
+    scale = ends / np.maximum(shares, rivals)
+    ax.barh(y, scale * shares, left=left, height=0.78, color=color)
+    for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
+        ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
+    for height, name, share, end in zip(y, names, shares, ends, strict=True):
+        shown = name if len(name) <= 20 else name[:19] + "\N{HORIZONTAL ELLIPSIS}"
+        percent = f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:#.2g}"
+        ax.text(left - 0.015, height, shown, ha="right", va="center", size=7.5)
+        ax.text(left + end + 0.015, height, percent, va="center", size=6, color="0.3")

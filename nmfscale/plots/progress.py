@@ -1,0 +1,127 @@
+"""How fits of the same counts approached the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import axes_or_new, topic_colors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _records(histories: Any) -> dict[str, Any]:
+    """Return histories by name, after checking that each has at least one record."""
+    if not isinstance(histories, Mapping):
+        histories = {"fit": histories}
+    if not histories:
+        raise ValueError("histories is empty: give at least one name and its history_.")
+    for name, history in histories.items():
+        fields = getattr(getattr(history, "dtype", None), "names", None)
+        if fields is None and not hasattr(history, "columns"):
+            raise TypeError(
+                f"history of {name!r} must be a structured array or a DataFrame, such as the "
+                f"history_ of a fitted model; got {type(history).__name__}."
+            )
+        if len(history) == 0:
+            raise ValueError(f"history of {name!r} has no record: was the model fitted?")
+    return {str(name): history for name, history in histories.items()}
+
+
+def _column(history: Any, field: str, name: str) -> np.ndarray:
+    fields = getattr(history, "columns", None)
+    if field not in (history.dtype.names if fields is None else fields):
+        raise ValueError(f"history of {name!r} has no field {field!r}.")
+    return np.asarray(history[field], dtype=np.float64)
+
+
+def _distances_to_best(fits: dict[str, Any]) -> dict[str, np.ndarray]:
+    logliks = {name: _column(history, "loglik", name) for name, history in fits.items()}
+    known = np.concatenate(list(logliks.values()))
+    known = known[np.isfinite(known)]
+    if known.size == 0:
+        raise ValueError("no finite log-likelihood in any of the histories.")
+    return {name: np.maximum(known.max() - loglik, 0.01) for name, loglik in logliks.items()}
+
+
+def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
+    sides = "kkt_loadings", "kkt_factors"
+    return {
+        name: np.maximum(*(_column(history, side, name) for side in sides))
+        for name, history in fits.items()
+    }
+
+
+def progress_plot(
+    histories: Any, *, y: str = "loglik", x: str = "seconds", ax: Axes | None = None
+) -> Axes:
+    """Draw how fits of the same counts approached the optimum.
+
+    Parameters
+    ----------
+    histories : mapping of str to structured array or DataFrame
+        Name of each fit and its ``history_``.  A single history may be given as it is.
+    y : {"loglik", "kkt"}, default="loglik"
+        "loglik" draws the distance to the highest log-likelihood that any of the fits reached,
+        on a logarithmic scale that ends at 0.01.  "kkt" draws the larger of the two KKT
+        residuals, which needs no other fit to compare with.
+    x : {"seconds", "iteration"}, default="seconds"
+        What runs along the horizontal axis.
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        One line for each fit.
+
+    Raises
+    ------
+    TypeError
+        If a history is neither a structured array nor a DataFrame.
+    ValueError
+        If `x` or `y` is unknown, or if a history is empty or lacks a field.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.plots import progress_plot
+    >>> history = np.zeros(3, dtype=[("seconds", float), ("loglik", float)])
+    >>> history["seconds"], history["loglik"] = [1, 2, 3], [-900, -120, -100]
+    >>> ax = progress_plot({"default": history})
+    >>> ax.lines[0].get_ydata().tolist()
+    [800.0, 20.0, 0.01]
+    """
+    for name, value, allowed in (("y", y, ("loglik", "kkt")), ("x", x, ("seconds", "iteration"))):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}; got {value!r}.")
+    fits = _records(histories)
+    places = {name: _column(history, x, name) for name, history in fits.items()}
+    heights = _distances_to_best(fits) if y == "loglik" else _largest_residuals(fits)
+
+    ax = axes_or_new(ax, 6.0, 4.0)
+    colors = topic_colors(len(fits))
+    dashes, markers = ("-", "--", "-.", ":"), "osD^vP*X"
+    for turn, (name, height) in enumerate(heights.items()):
+        # Zeros and unknown values have no place on a logarithmic scale.
+        drawn = np.isfinite(height) & (height > 0)
+        ax.plot(
+            places[name][drawn], height[drawn], label=name, color=colors[turn],
+            linestyle=dashes[turn % len(dashes)], linewidth=1.6, marker=markers[turn % 8],
+            markersize=4.5, markevery=max(1, int(drawn.sum()) // 12), clip_on=False,
+        )  # fmt: skip
+    ax.set_yscale("log")
+    ax.set_xlabel(x)
+    ax.set_ylabel("distance to best log-likelihood" if y == "loglik" else "largest KKT residual")
+    if y == "loglik":
+        ax.set_ylim(bottom=0.01)
+    ax.set_xlim(left=0)
+    ax.grid(True, which="major", color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(fits) > 1:
+        ax.legend(frameon=False)
+    return ax

@@ -1,0 +1,222 @@
+"""The topic proportions of every sample, as stacked bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import (
+    axes_or_new,
+    colors_of_topics,
+    names_of_topics,
+    nonnegative_matrix,
+    rows_to_one,
+    width_in_inches,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
+    """Return the labels in drawing order and, for each sample, the number of its label."""
+    if groups is None:
+        return [""], np.zeros(n_samples, dtype=np.intp)
+    categorical = getattr(groups, "cat", groups)  # a pandas Series keeps its categories here
+    values = np.asarray(groups, dtype=object)
+    if values.shape != (n_samples,):
+        raise ValueError(
+            f"groups must hold one label per sample, shape ({n_samples},); got {values.shape}."
+        )
+    # None, NaN and NaT are the labels that are missing or differ from themselves.
+    missing = [value is None or bool(value != value) for value in values]
+    labels = np.where(missing, "(no group)", values.astype(str)).tolist()
+    order: list[str] = []
+    if hasattr(categorical, "categories"):
+        order = [str(label) for label in categorical.categories]
+    present = set(labels)
+    order = [label for label in order if label in present]
+    order += sorted(present.difference(order), key=lambda label: (label == "(no group)", label))
+    number = {label: place for place, label in enumerate(order)}
+    return order, np.array([number[label] for label in labels], dtype=np.intp)
+
+
+def _thin_out(members: list[np.ndarray], max_samples: int, rng: Any) -> list[np.ndarray]:
+    """Draw about `max_samples` of all members, by group size, small groups kept visible."""
+    sizes = np.array([len(member) for member in members])
+    if sizes.sum() <= max_samples:
+        return members
+    ends = np.rint(np.cumsum(sizes) * (max_samples / sizes.sum())).astype(int)
+    least = max(1, max_samples // (10 * len(members)))
+    quotas = np.minimum(sizes, np.maximum(least, np.diff(ends, prepend=0)))
+    return [
+        np.sort(rng.permutation(member)[:quota])
+        for member, quota in zip(members, quotas, strict=True)
+    ]
+
+
+def _topic_chain(shares: np.ndarray, dominant: np.ndarray) -> list[int]:
+    """Line up the topics that dominate some sample so that neighbours share samples."""
+    rest, sizes = np.unique(dominant, return_counts=True)
+    overlap = shares.T @ shares
+    norm = np.sqrt(overlap.diagonal())
+    chain = [int(rest[sizes.argmax()])]
+    left = [int(topic) for topic in rest if topic != chain[0]]
+    while left:
+        ends = [chain[0], chain[-1]]
+        similarity = overlap[np.ix_(ends, left)] / (norm[ends][:, None] * norm[left])
+        end, nearest = np.unravel_index(similarity.argmax(), similarity.shape)
+        chain.insert(0 if end == 0 else len(chain), left.pop(int(nearest)))
+    return chain
+
+
+def _order_within(shares: np.ndarray) -> np.ndarray:
+    """Order one group's samples: by dominant topic, sliding from one topic into the next."""
+    dominant = shares.argmax(axis=1)
+    chain = _topic_chain(shares, dominant)
+    if len(chain) == 1:
+        return np.argsort(-shares[:, chain[0]], kind="stable")
+    blocks = []
+    for place, topic in enumerate(chain):
+        block = np.flatnonzero(dominant == topic)
+        # At the ends of the chain the topic itself stands for the missing neighbour.
+        before = chain[place - 1] if place > 0 else topic
+        after = chain[place + 1] if place + 1 < len(chain) else topic
+        slide = shares[block, after] - shares[block, before]
+        blocks.append(block[np.argsort(slide, kind="stable")])
+    return np.concatenate(blocks)
+
+
+def _staircase(left: float, heights: np.ndarray) -> np.ndarray:
+    """Outline, from the ground up, of bars one wide that start at `left`."""
+    edges = left + np.arange(len(heights) + 1)
+    x = np.concatenate([edges[:1], np.repeat(edges, 2)[1:-1], edges[-1:]])
+    y = np.concatenate([[0.0], np.repeat(heights, 2), [0.0]])
+    return np.column_stack([x, y])
+
+
+def _label_groups(ax: Axes, labels: list[str], centres: list[float]) -> None:
+    """Write the group labels below the bars, upright only where they fit side by side."""
+    if labels == [""]:
+        ax.set_xticks([])
+        return
+    ax.set_xticks(centres, labels)
+    # About twelve letters of this size go into an inch.
+    places = 12 * width_in_inches(ax) / ax.get_xlim()[1] * np.array(centres)
+    lengths = np.array([len(label) for label in labels])
+    if (np.diff(places) < (lengths[:-1] + lengths[1:]) / 2 + 1).any():
+        for text in ax.get_xticklabels():
+            text.set(rotation=40, ha="right", rotation_mode="anchor", size=8)
+
+
+def structure_plot(
+    proportions: Any,
+    groups: Any = None,
+    *,
+    max_samples: int = 2000,
+    topic_names: Sequence[str] | None = None,
+    colors: Sequence[Any] | None = None,
+    gap: float | None = None,
+    random_state: Any = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the topic proportions of each sample as a stacked bar.
+
+    Samples stand in groups.  Within a group they are sorted by their largest topic, the topics
+    lined up by similarity, and slide from each topic into the next; the order depends on the
+    proportions alone.
+
+    Parameters
+    ----------
+    proportions : array-like of shape (n_samples, n_topics)
+        Non-negative loadings.  Every row is divided by its sum; rows of zeros stay blank.
+    groups : array-like of shape (n_samples,), default=None
+        Label of each sample.  A pandas categorical keeps the order of its categories, other
+        labels are sorted.  Missing labels are gathered in "(no group)".  None draws one group.
+    max_samples : int, default=2000
+        Above this number a random subset is drawn, by group size, of about this size.
+    topic_names : sequence of str, default=None
+        Names for the legend; "topic 1", "topic 2", ... by default.
+    colors : sequence of colors, default=None
+        One per topic; :func:`topic_colors` by default.
+    gap : float, default=None
+        Space between groups, counted in samples; by default 1.5% of the samples drawn.
+    random_state : int, RandomState instance or None, default=0
+        Chooses the subset.
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The bars are one ``PolyCollection``, ``ax.collections[-1]``.
+
+    Raises
+    ------
+    ValueError
+        If the proportions are not a finite non-negative matrix, or if another argument does not
+        fit their shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.plots import structure_plot
+    >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=60)
+    >>> ax = structure_plot(shares, np.repeat(["young", "old"], 30))
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['old', 'young']
+    """
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+    from sklearn.utils import check_random_state
+
+    shares = nonnegative_matrix(proportions, "proportions", "samples x topics")
+    n_samples, n_topics = shares.shape
+    names = names_of_topics(topic_names, n_topics)
+    fills = colors_of_topics(colors, n_topics)
+    if max_samples < 1:
+        raise ValueError(f"max_samples must be at least 1; got {max_samples}.")
+    if gap is not None and gap < 0:
+        raise ValueError(f"gap must not be negative; got {gap}.")
+    shares = rows_to_one(shares)
+
+    labels, number = _grouping(groups, n_samples)
+    members = [np.flatnonzero(number == group) for group in range(len(labels))]
+    members = _thin_out(members, max_samples, check_random_state(random_state))
+    n_drawn = sum(map(len, members))
+    gap = 0.015 * n_drawn if gap is None else gap
+
+    left, outlines, centres = 0.0, [], []
+    for member in members:
+        ordered = shares[member[_order_within(shares[member])]]
+        cumulated = np.cumsum(ordered, axis=1)
+        outlines.append([_staircase(left, cumulated[:, topic]) for topic in range(n_topics)])
+        centres.append(left + len(member) / 2)
+        left += len(member) + gap
+
+    ax = axes_or_new(ax, 9.0, 3.6)
+    # Tallest first, each over the one before: no background shows through between the bars.
+    stack = [outline[topic] for topic in reversed(range(n_topics)) for outline in outlines]
+    paint = [fills[topic] for topic in reversed(range(n_topics)) for _ in outlines]
+    ax.add_collection(PolyCollection(stack, facecolors=paint, edgecolors="none", linewidths=0))
+    ax.set(xlim=(0, left - gap), ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="topic proportion")
+    _label_groups(ax, labels, centres)
+    if n_drawn < n_samples:
+        ax.set_xlabel(f"{n_drawn:,} of {n_samples:,} samples")
+    elif labels == [""]:
+        ax.set_xlabel(f"{n_samples:,} samples")
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.tick_params(axis="x", length=0)
+    keys = [Patch(facecolor=fills[k], label=names[k]) for k in reversed(range(n_topics))]
+    _legend_outside(ax, handles=keys, ncols=1 + (n_topics - 1) // 12)
+    return ax
+
+
+def _legend_outside(ax: Axes, **options: Any) -> None:
+    """Put the legend to the right of the Axes, where it hides nothing."""
+    ax.legend(
+        loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False,
+        handlelength=1.0, handleheight=1.0, labelspacing=0.35, fontsize=9, **options,
+    )  # fmt: skip
