@@ -145,7 +145,7 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
     latency, per_task = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
-    from nmfscale.solve.cluster import group_size
+    from nmfscale.solve.grouping import group_size
 
     sums, out = FEATURES * TOPICS * 8, []
     for workers in (50, 200, 1000):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from . import plots as pl
     from .data import corpora
     from .data.counts import Counts, as_counts
-    from .data.packing import pack
+    from .data.packing import write_store
     from .data.simulate import simulate_from_factors, simulate_poisson_nmf, simulate_topic_counts
     from .data.store import StoredCounts
     from .data.stored import read_counts
@@ -41,20 +41,20 @@ __all__ = [
     "loglik_multinomial",
     "loglik_poisson",
     "multinomial_to_poisson",
-    "pack",
     "pl",
     "poisson_to_multinomial",
     "read_counts",
     "simulate_from_factors",
     "simulate_poisson_nmf",
     "simulate_topic_counts",
+    "write_store",
 ]
 
 # Where the names are: they are imported when first asked for, so that the shell answers at once.
 _PLACES = {
     "data.counts": "Counts as_counts",
     "data.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
-    "data.packing": "pack",
+    "data.packing": "write_store",
     "data.store": "StoredCounts",
     "data.stored": "read_counts",
     "models.file": "load",

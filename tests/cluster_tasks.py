@@ -52,21 +52,12 @@ def sleep(seconds, given):
     return seconds
 
 
-def slow_at(folder, number, given):
-    """Sleep long in the process that took the first number, be quick elsewhere."""
+def slow_at(folder, number, seconds, many, given):
+    """Take many seconds in the process that took number 0, few elsewhere."""
     mark = Path(folder, "slow")
     if number == 0 and not mark.exists():
         mark.write_text(str(os.getpid()))
-    time.sleep(20 if mark.exists() and mark.read_text() == str(os.getpid()) else 0.05)
-    return number
-
-
-def ten_times_slower_at(folder, number, given):
-    """Take half a second, and five in the process that took the first number."""
-    mark = Path(folder, "slower")
-    if number == 0 and not mark.exists():
-        mark.write_text(str(os.getpid()))
-    time.sleep(5 if mark.exists() and mark.read_text() == str(os.getpid()) else 0.5)
+    time.sleep(many if mark.exists() and mark.read_text() == str(os.getpid()) else seconds)
     return number
 
 
@@ -138,9 +129,9 @@ def level():
 
 def forget_everything():
     """Let a worker remember nothing of the fits that it took part in."""
-    from nmfscale.solve import tasks
+    from nmfscale.solve import bench
 
-    tasks._memory.__init__()
+    bench._memory.__init__()
 
 
 def limit_files(n_bytes):

@@ -3,16 +3,24 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
 from contextlib import contextmanager, suppress
 
-# A hang is a failure: no test may take longer.
-WALL = 60
-SETTINGS = {
-    "distributed.scheduler.worker-ttl": "15s",
-    "distributed.scheduler.allowed-failures": 20,
+from small_fits import model
+
+from nmfscale.data import local_cluster
+
+# A hang is a failure: no test may take longer, also where the processors have much else to do.
+WALL = 120
+# Seconds in which what a silent worker had to do is done elsewhere: before Dask gives it up.
+UNNOTICED = 50
+ITERATIONS = 16
+# As users' clusters, but quicker to notice links that are lost.
+SETTINGS = local_cluster._SETTINGS | {
     "distributed.comm.timeouts.connect": "12s",
     "distributed.comm.timeouts.tcp": "12s",
 }
@@ -37,12 +45,19 @@ def within(seconds, function):
     return done[0][0]
 
 
-def soon(what, seconds=30):
+def soon(what, seconds=WALL):
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(0.05)
+
+
+def fit(source, client=None, actions=None, **options):
+    """Fit a small model while things happen; see `At`."""
+    how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
+    options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
+    return within(WALL, lambda: model(**options).fit(source, client=client, **how))
 
 
 @contextmanager
@@ -65,18 +80,44 @@ def cluster_of(n_workers, **options):
 
 
 def make_whole(cluster, n_workers):
-    """Wait until a cluster has all its workers.
-
-    The watcher of a worker that was retired, or died twice within 15 s, does not start it again.
-    """
-    cluster.scale(n_workers)
-    try:
-        cluster.wait_for_workers(n_workers, timeout=20)
-    except TimeoutError:
+    """Wait until a cluster has all its workers: one that was retired is not started again."""
+    if any(nanny.status.name in ("closing", "closed") for nanny in cluster.workers.values()):
         cluster.scale(0)
         soon(lambda: not cluster.workers)
-        cluster.scale(n_workers)
-        cluster.wait_for_workers(n_workers, timeout=WALL)
+    cluster.scale(n_workers)
+    cluster.wait_for_workers(n_workers, timeout=WALL)
+
+
+_SCHEDULER = """
+import time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=2, threads_per_worker=1, silence_logs=60, **options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        time.sleep(1000)
+"""
+
+
+@contextmanager
+def scheduler_to_kill():
+    """Start a scheduler and its workers in a process, and hand out that and a client."""
+    from distributed import Client
+
+    # the scheduler, too, reads what is submitted
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-P", "-c", _SCHEDULER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            address = within(WALL, process.stdout.readline).strip()
+            client = Client(address, timeout=WALL, set_as_default=False)
+            try:
+                yield process, client
+            finally:
+                process.kill()
+                client.close(timeout=2)
+        finally:
+            process.kill()
 
 
 def processes(client):

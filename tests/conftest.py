@@ -1,4 +1,4 @@
-"""Where the real data and the reference results are found."""
+"""Where the real data and the reference results are found; small stores, workers of a module."""
 
 import importlib.util
 import os
@@ -35,3 +35,43 @@ def reference_dir(data_dir):
     if not path.is_dir():
         pytest.skip(f"no reference results beside the data: {path} is missing")
     return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that the counts of small fits have several."""
+    from small_fits import SMALL_BLOCK
+
+    from nmfscale.data import layout
+
+    monkeypatch.setattr(layout, "BLOCK_NONZEROS", SMALL_BLOCK)
+
+
+@pytest.fixture
+def store(small_blocks, tmp_path):
+    """The counts of small fits in a store of several blocks."""
+    from small_fits import X
+
+    from nmfscale.data.counts import as_counts
+    from nmfscale.data.packing import pack
+
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    return tmp_path / "counts.nmf"
+
+
+@pytest.fixture(scope="module")
+def three_workers():
+    """A client of three worker processes, which tests of a module may harm."""
+    from clusters import cluster_of
+
+    with cluster_of(3) as client:
+        yield client
+
+
+@pytest.fixture
+def client(three_workers):
+    """That client, once all workers are there."""
+    from clusters import make_whole
+
+    make_whole(three_workers.cluster, 3)
+    return three_workers

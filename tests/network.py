@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import clusters
 import pytest
 from clusters import soon
 from small_fits import run
@@ -23,13 +24,24 @@ HERE = Path(__file__).parent
 SCHEDULER = "10.99.0.1"
 PORT = 8786
 NAMESPACES = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc"]
-SETTINGS = {
-    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "15s",
-    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "20",
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "12s",
-    "DASK_LOGGING__DISTRIBUTED": "critical",
-}
+
+
+def in_environment(settings):
+    """Return Dask's settings under the names that they have in the environment."""
+    return {
+        f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value)
+        for name, value in settings.items()
+    }
+
+
+SETTINGS = in_environment(
+    clusters.SETTINGS
+    | {"distributed.scheduler.worker-ttl": "15s", "logging.distributed": "critical"}
+)
+# So that nothing is noticed by Dask before a test is over.
+UNAWARE = in_environment(
+    {"distributed.scheduler.worker-ttl": "300s", "distributed.comm.timeouts.tcp": "300s"}
+)
 
 
 def missing():
@@ -47,8 +59,8 @@ def missing():
     return "may not make namespaces and links" if done.returncode else ""
 
 
-def alone(seconds):
-    """Run the body of a test in a network of its own, within so many seconds."""
+def alone(seconds, **settings):
+    """Run the body of a test in a network of its own, within so many seconds; see `SETTINGS`."""
 
     def wrap(test):
         @functools.wraps(test)
@@ -62,7 +74,7 @@ from pathlib import Path
 here.{test.__name__}.__wrapped__(Path(sys.argv[1]))
 """
             command = (*NAMESPACES, "--kill-child")
-            print(run(program, tmp_path, command=command, limit=seconds, **SETTINGS))
+            print(run(program, tmp_path, command=command, limit=seconds, **(SETTINGS | settings)))
 
         return outer
 
@@ -173,7 +185,7 @@ def network(folder, n_hosts=3, mounts=(), links=()):
     for host in hosts:
         host.go()
     with Client(f"tcp://{SCHEDULER}:{PORT}", timeout=30) as client:
-        client.wait_for_workers(n_hosts, timeout=30)
+        client.wait_for_workers(n_hosts, timeout=60)
         yield hosts, client
 
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nmfscale.solve import tasks
+from nmfscale.solve import bench
 
 HOST = Path(os.environ["NETWORK_HOST"])
 
@@ -16,14 +16,14 @@ def told(what):
 
 def dask_setup(worker):
     """Hold rows up from `hold` on, until `go`; use wrong counts, and say so, while `stale`."""
-    slices, save_arrays = tasks.Bench.slices, tasks.save_arrays
+    slices, save_arrays = bench.Bench.slices, bench.save_arrays
 
-    def bent_slices(bench, which):
+    def bent_slices(here, which):
         if which == "rows" and told("hold"):
             HOST.joinpath("held").touch()
             while not told("go"):
                 time.sleep(0.02)
-        for each in slices(bench, which):
+        for each in slices(here, which):
             yield replace(each, count=each.count * 0 + 9) if told("stale") else each
 
     def bent_save(target, arrays):
@@ -31,5 +31,5 @@ def dask_setup(worker):
         if told("stale"):
             HOST.joinpath("late").write_text(str(target))
 
-    tasks.Bench.slices, tasks.save_arrays = bent_slices, bent_save
+    bench.Bench.slices, bench.save_arrays = bent_slices, bent_save
     HOST.joinpath("pid").write_text(str(os.getpid()))

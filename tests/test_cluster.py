@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
 
 import cluster_tasks as tasks
 import numpy as np
@@ -21,6 +20,9 @@ from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
 from nmfscale.solve import site as sites
+
+# Dask's own warnings about workers that we kill are not ours
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 pytest.importorskip("distributed")
 slow = pytest.mark.slow
@@ -41,14 +43,6 @@ PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", BLOCK)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    # Dask's own warnings about workers that we kill
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +133,7 @@ def real_text(folder):
     matrix = sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
     write_h5ad(folder / "counts.h5ad", matrix)
     write_tenx(folder / "counts.h5", sp.csr_array(matrix), 2)
-    nmfscale.pack(counts, folder / "counts.nmf")
+    nmfscale.write_store(counts, folder / "counts.nmf")
     rows = da.from_array(np.arange(counts.shape[0]), chunks=1000)
     array = rows.map_blocks(
         tasks.take_rows, matrix, chunks=(rows.chunks[0], (counts.shape[1],)), new_axis=1,

@@ -4,30 +4,29 @@ import os
 import pickle
 import resource
 import signal
-import subprocess
 import sys
 import time
-import warnings
 
 import cluster_tasks as tasks
 import numpy as np
 import psutil
 import pytest
 from clusters import (
+    UNNOTICED,
     WALL,
-    At,
     Killer,
     cluster_of,
-    make_whole,
+    fit,
     meanwhile,
     processes,
+    scheduler_to_kill,
     send,
     within,
 )
-from small_fits import SMALL_BLOCK, X, bits, model
+from small_fits import X, bits, model
 
-from nmfscale.data import layout as layouts
 from nmfscale.data import workers
+from nmfscale.data.array_file import load_arrays, save_arrays
 from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.jobs import (
@@ -39,46 +38,15 @@ from nmfscale.data.jobs import (
 )
 from nmfscale.data.packing import pack
 from nmfscale.solve import site as sites
+from nmfscale.solve.bench import Bench, Setting
 from nmfscale.solve.memory import MemoryLimitError
-from nmfscale.solve.tasks import Bench, Ref, Setting, load_arrays, save_arrays
+from nmfscale.solve.points import Ref
 
-pytestmark = pytest.mark.slow
+# Dask's own warnings about workers that we kill are not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 pytest.importorskip("distributed")
-slow = pytest.mark.slow
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-ITERATIONS = 16
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    # Dask's own warnings about workers that we kill
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@pytest.fixture(scope="module")
-def three():
-    with cluster_of(3) as client:
-        yield client
-
-
-@pytest.fixture
-def client(three):
-    make_whole(three.cluster, 3)
-    return three
-
-
-@pytest.fixture
-def store(tmp_path):
-    pack(as_counts(X), tmp_path / "counts.nmf")
-    return tmp_path / "counts.nmf"
 
 
 @pytest.fixture
@@ -94,12 +62,6 @@ def crews(monkeypatch):
     return found
 
 
-def fit(source, client=None, actions=None, limit=WALL, **options):
-    how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
-    options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
-    return within(limit, lambda: model(**options).fit(source, client=client, **how))
-
-
 def run_folder(state):
     (found,) = state.glob(".nmfscale-run-*")
     return found
@@ -108,7 +70,6 @@ def run_folder(state):
 # Workers that die -----------------------------------------------------------------------------
 
 
-@slow
 @pytest.mark.parametrize("save_every", [1, 5])
 def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every):
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
@@ -125,7 +86,6 @@ def test_a_worker_is_killed(client, store):
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
 
-@slow
 def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
@@ -133,7 +93,6 @@ def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
         assert bits(fit(store, client, {at: Killer(client, at)})) == bits(fit(X))
 
 
-@slow
 def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
@@ -149,7 +108,6 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
     assert min(sizes[26:]) < 2 * min(sizes)
 
 
-@slow
 def test_all_workers_are_killed_and_come_back(store):
     with cluster_of(2) as client:
 
@@ -166,7 +124,6 @@ def test_all_workers_are_killed_and_come_back(store):
     assert bits(fitted) == bits(fit(X))
 
 
-@slow
 def test_all_workers_are_gone(store, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "Patience", lambda: Patience(workers=2))
     state = tmp_path / "state"
@@ -177,38 +134,17 @@ def test_all_workers_are_gone(store, tmp_path, monkeypatch):
     assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
 
 
-SCHEDULER = """
-import time
-from distributed import LocalCluster
-if __name__ == "__main__":
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(n_workers=2, threads_per_worker=1, silence_logs=60, **options) as cluster:
-        print(cluster.scheduler_address, flush=True)
-        time.sleep(100)
-"""
-
-
 def test_the_scheduler_is_killed(client, store, tmp_path):
-    from distributed import Client
-
-    state, known = tmp_path / "state", os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-P", "-c", SCHEDULER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as scheduler:
-        address = within(WALL, scheduler.stdout.readline).strip()
-        other = Client(address, timeout=WALL, set_as_default=False)
-        try:
-            with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
-                fit(store, other, {6: scheduler.kill}, checkpoint=state, checkpoint_every=0)
-        finally:
-            scheduler.kill()
-            other.close(timeout=2)
+    state = tmp_path / "state"
+    with scheduler_to_kill() as (process, other):
+        with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
+            fit(store, other, {6: process.kill}, checkpoint=state, checkpoint_every=0)
     assert bits(fit(store, client, checkpoint=state, resume=True)) == bits(fit(X))
 
 
 # Workers that stall ---------------------------------------------------------------------------
 
 
-@slow
 def test_a_worker_stops(client, store):
     stopped = []
 
@@ -223,10 +159,9 @@ def test_a_worker_stops(client, store):
     finally:
         send(signal.SIGCONT, stopped)
     assert bits(fitted) == bits(fit(X)) == bits(fit(store, client))
-    assert stopped and took < 30
+    assert stopped and took < UNNOTICED
 
 
-@slow
 def test_a_worker_is_slow(client, store):
     slow_one = processes(client)[:1]
 
@@ -246,7 +181,6 @@ def test_a_worker_is_slow(client, store):
 # Workers that come and go ---------------------------------------------------------------------
 
 
-@slow
 def test_workers_come_and_go(client, store):
     def retire():
         client.retire_workers([next(iter(client.scheduler_info(-1)["workers"]))])
@@ -260,7 +194,6 @@ def test_workers_come_and_go(client, store):
     assert bits(fit(store, client, actions, max_iter=20)) == bits(fit(X, max_iter=20))
 
 
-@slow
 def test_all_workers_restart_during_an_iteration(client, store):
     restarts = []
 
@@ -289,9 +222,7 @@ def nothing_shared(monkeypatch):
     monkeypatch.setattr(sites, "_survey", blind)
 
 
-@pytest.mark.parametrize(
-    "loss", ["none", pytest.param("cancelled", marks=slow), pytest.param("killed", marks=slow)]
-)
+@pytest.mark.parametrize("loss", ["none", "cancelled", "killed"])
 def test_what_was_sent_is_lost(client, store, nothing_shared, crews, loss):
     def lose():
         sent = list(crews[0]._sent.values())
@@ -312,7 +243,7 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("kind", ["F", "move", pytest.param("about", marks=slow)])
+@pytest.mark.parametrize("kind", ["F", "move", "about"])
 def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
     state, flipped = tmp_path / "state", []
 
@@ -330,7 +261,7 @@ def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
 
 def test_tasks_of_a_fit_that_has_ended_end_soon(tmp_path):
     ref = Ref("F", str(tmp_path / "gone" / "F.npz"))
-    setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, 1, "baseline", 0)
+    setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, "baseline", 0)
     begin = time.monotonic()
     with pytest.raises(OSError, match="gone is gone"):
         within(WALL, lambda: Bench(setting, None, {}).arrays(ref))
@@ -391,7 +322,6 @@ def test_the_disk_is_full_for_workers(client, store, tmp_path):
 
 
 @linux
-@slow
 def test_no_slow_leak(store, tmp_path):
     import dask
 

@@ -1,53 +1,16 @@
 """Fits on workers that are not alike: other versions of the package, other processors."""
 
-import warnings
-
 import cluster_tasks as tasks
 import pytest
-from clusters import WALL, At, cluster_of, within
-from small_fits import SMALL_BLOCK, X, bits, model
+from clusters import fit
+from small_fits import X, bits
 
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
 from nmfscale.data.jobs import NoWorkersError
-from nmfscale.data.packing import pack
 from nmfscale.kernels import rows as kernels
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 pytest.importorskip("distributed")
-ITERATIONS = 16
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    # Dask's own warnings
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@pytest.fixture(scope="module")
-def client():
-    with cluster_of(3) as client:
-        yield client
-
-
-@pytest.fixture
-def store(tmp_path):
-    pack(as_counts(X), tmp_path / "counts.nmf")
-    return tmp_path / "counts.nmf"
-
-
-def fit(source, client=None, actions=None, limit=WALL, **options):
-    how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
-    options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
-    return within(limit, lambda: model(**options).fit(source, client=client, **how))
 
 
 @pytest.fixture
@@ -70,7 +33,7 @@ def addresses(client):
 
 def test_a_worker_has_another_version(client, store, change):
     old = addresses(client)[:1]
-    for module in ("site", "tasks"):
+    for module in ("site", "bench"):
         change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
     with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
         fitted = fit(store, client, max_iter=4)
@@ -79,7 +42,7 @@ def test_a_worker_has_another_version(client, store, change):
 
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
-    actions = {2: lambda: change(old, "nmfscale.solve.tasks", "package_version", "0.0.1")}
+    actions = {2: lambda: change(old, "nmfscale.solve.bench", "package_version", "0.0.1")}
     with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
         fitted = fit(store, client, actions, max_iter=5)
     assert bits(fitted) == bits(fit(X, max_iter=5))

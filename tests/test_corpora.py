@@ -133,3 +133,8 @@ def test_markup_is_no_text():
     text = "Sum.\n\nParameters\n----------\nx : see :func:`dot`\n>>> import that\n.. note:: Kept\nhttps://x.org/y"
     words = corpora._WORD.findall(corpora._MARKUP.sub(" ", text).lower())
     assert words == ["sum", "see", "dot", "kept"]
+
+
+def test_counts_unpack_into_what_belongs_to_them(corpus):
+    counts, words, packages = corpus
+    assert counts is corpus and words is corpus.feature_names and packages is corpus.groups

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from cluster_tasks import near_sighted
-from network import Meanwhile, alone, network, soon
-from small_fits import LONG_X, SMALL_BLOCK, X, bits, model
+from network import UNAWARE, Meanwhile, alone, network, soon
+from small_fits import LONG_X, SMALL_BLOCK, bits, model
 
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
@@ -18,16 +18,14 @@ from nmfscale.data.packing import pack
 from nmfscale.solve import cluster as remote
 from nmfscale.solve import site as sites
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 pytestmark = pytest.mark.slow
-slow = pytest.mark.slow
 
-WALL = 100
+WALL = 200
 ITERATIONS = 12
-# Seconds that an iteration may take in which a worker is lost: far less than the 15 after which
-# the scheduler gives up a worker.
-SOON = 10
+# Seconds that an iteration may take in which a link is cut: the time-out of connections and ten.
+RECOVERED = 12 + 10
 
 
 def sent(client):
@@ -60,8 +58,7 @@ class Trial:
         return meanwhile.longest
 
 
-@slow
-@alone(WALL)
+@alone(WALL, **UNAWARE)
 def test_a_worker_is_stopped_and_goes_on_later(tmp_path):
     trial = Trial(tmp_path)
     with network(tmp_path) as (hosts, client):
@@ -71,11 +68,10 @@ def test_a_worker_is_stopped_and_goes_on_later(tmp_path):
             time.sleep(2)
             hosts[1].signal(signal.SIGCONT)
 
-        assert trial.fit(client, lambda: hosts[0].signal(signal.SIGSTOP)) < SOON
-        assert trial.fit(client, stop) < SOON
+        assert trial.fit(client, lambda: hosts[0].signal(signal.SIGSTOP)) < RECOVERED
+        assert trial.fit(client, stop) < RECOVERED
 
 
-@slow
 @alone(WALL)
 def test_a_link_is_down_for_a_while(tmp_path):
     trial = Trial(tmp_path)
@@ -89,47 +85,42 @@ def test_a_link_is_down_for_a_while(tmp_path):
             hosts[1].mark("stale").unlink()
             hosts[1].heal()
 
-        assert trial.fit(client, down) < SOON
-        soon(lambda: hosts[1].pid != first, 30)
-        client.wait_for_workers(3, timeout=30)
+        assert trial.fit(client, down) < RECOVERED
+        soon(lambda: hosts[1].pid != first)
+        client.wait_for_workers(3, timeout=60)
 
 
-@slow
-@alone(WALL)
+@alone(WALL, **UNAWARE)
 def test_a_link_is_cut_for_good(tmp_path):
     trial = Trial(tmp_path)
     with network(tmp_path) as (hosts, client):
-        assert trial.fit(client, hosts[1].cut) < SOON
+        assert trial.fit(client, hosts[1].cut) < RECOVERED
         trial.fit(client)
 
 
-@slow
+def fits_over(tmp_path, links):
+    """Fit over links, by host: seconds of delay, share lost to and from it, bytes a second."""
+    trial = Trial(tmp_path)
+    with network(tmp_path, links=links) as (_, client):
+        trial.fit(client)
+
+
 @alone(WALL)
 def test_a_link_that_delays_and_loses(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path, links={2: (0.05, 0.05, 0.05, 1e7)}) as (_, client):
-        trial.fit(client)
+    fits_over(tmp_path, {2: (0.05, 0.05, 0.05, 1e7)})
 
 
-@slow
 @alone(WALL)
 def test_links_that_lose_one_way(tmp_path):
-    trial = Trial(tmp_path)
-    to_host, from_host = (0.0, 0.2, 0.0, 1e7), (0.0, 0.0, 0.2, 1e7)
-    with network(tmp_path, links={1: to_host, 2: from_host}) as (_, client):
-        trial.fit(client)
+    fits_over(tmp_path, {1: (0.0, 0.2, 0.0, 1e7), 2: (0.0, 0.0, 0.2, 1e7)})
 
 
-@slow
 @alone(WALL)
 def test_a_link_ten_times_slower(tmp_path):
-    trial = Trial(tmp_path)
     fast, slowly = (0.0, 0.0, 0.0, 1e7), (0.0, 0.0, 0.0, 1e6)
-    with network(tmp_path, links={1: fast, 2: slowly, 3: fast}) as (_, client):
-        trial.fit(client)
+    fits_over(tmp_path, {1: fast, 2: slowly, 3: fast})
 
 
-@slow
 @alone(WALL)
 def test_a_task_ends_behind_a_cut(tmp_path):
     trial = Trial(tmp_path)
@@ -147,20 +138,18 @@ def test_a_task_ends_behind_a_cut(tmp_path):
             hosts[1].mark("stale").unlink()
             hosts[1].heal()
 
-        assert trial.fit(client, cut_and_heal) < SOON
+        assert trial.fit(client, cut_and_heal) < RECOVERED
 
 
-@slow
 @alone(WALL)
 def test_hosts_that_do_not_see_the_files(tmp_path):
     trial = Trial(tmp_path)
     with network(tmp_path, mounts={1: trial.hide, 2: trial.hide}) as (hosts, client):
         trial.fit(client)
         assert hosts[0].lists(trial.folder) == []
-        assert trial.fit(client, hosts[0].kill) < SOON
+        trial.fit(client, hosts[0].kill)
 
 
-@slow
 @alone(WALL)
 def test_a_host_that_sees_another_file_of_the_same_name(tmp_path):
     trial = Trial(tmp_path)
@@ -180,16 +169,14 @@ def test_a_host_that_sees_another_file_of_the_same_name(tmp_path):
         trial.fit(client)
 
 
-@slow
 @alone(WALL)
 def test_a_host_that_loses_sight_of_the_files(tmp_path):
     trial = Trial(tmp_path)
     with network(tmp_path) as (hosts, client):
-        assert trial.fit(client, lambda: hosts[1].mount(trial.hide)) < SOON
+        trial.fit(client, lambda: hosts[1].mount(trial.hide))
         assert hosts[1].lists(trial.folder) == []
 
 
-@slow
 @alone(WALL)
 def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
     trial = Trial(tmp_path)
@@ -201,18 +188,10 @@ def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
             time.sleep(1)
             hosts[1].kill()
 
-        assert trial.fit(client, kill_both) < SOON
+        trial.fit(client, kill_both)
 
 
 # Without a network of its own ------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=60
-    ) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize(
@@ -220,19 +199,14 @@ def cluster():
     [((False, False), 1), ((False, False), 4), ((True, False), 1), ((False, True), 4)],
     ids=["nothing", "nothing, few saved", "store", "folder"],
 )
-def test_what_workers_do_not_see_is_sent_and_forgotten(cluster, tmp_path, monkeypatch, sees, every):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
-    pack(as_counts(X), tmp_path / "counts.nmf")
+def test_what_workers_do_not_see_is_sent_and_forgotten(client, store, monkeypatch, sees, every):
     monkeypatch.setattr(sites, "look", partial(near_sighted, *sees))
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
     monkeypatch.setattr(sites, "_SAVE_EVERY", every)
     monkeypatch.setattr(remote, "_RECENT_FACTORS", 2)
     held = []
-    with distributed.Client(cluster) as client:
-        client.wait_for_workers(2, timeout=WALL)
-        fitted = model(max_iter=16, callback=lambda _: held.append(sent(client))).fit(
-            str(tmp_path / "counts.nmf"), client=client
-        )
-        assert max(held[8:]) <= max(held[:8]) + 1
-        soon(lambda: not client.who_has())
-    assert bits(fitted) == bits(model(max_iter=16).fit(str(tmp_path / "counts.nmf")))
+    fitted = model(max_iter=16, callback=lambda _: held.append(sent(client)))
+    fitted.fit(store, client=client)
+    assert max(held[8:]) <= max(held[:8]) + 1
+    soon(lambda: not client.who_has())
+    assert bits(fitted) == bits(model(max_iter=16).fit(store))

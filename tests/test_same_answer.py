@@ -320,7 +320,7 @@ def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
     write_h5ad(tmp_path / "counts.h5ad", matrix)
     write_tenx(tmp_path / "counts.h5", sp.csr_array(matrix), 2)
     write_mtx(tmp_path / "counts.mtx.gz", matrix.tocoo())
-    nmfscale.pack(counts, tmp_path / "counts.nmf")
+    nmfscale.write_store(counts, tmp_path / "counts.nmf")
     rows = da.from_array(np.arange(counts.shape[0]), chunks=1000)
     array = rows.map_blocks(
         lambda here: matrix[here], chunks=(rows.chunks[0], (counts.shape[1],)), new_axis=1,

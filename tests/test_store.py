@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from count_files import write_h5ad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -20,19 +22,15 @@ from nmfscale.data import whole_file
 from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
+from nmfscale.data.sizes import parse_bytes
 from nmfscale.data.store import StoredCounts
 from nmfscale.models import base
-from nmfscale.solve.memory import MemoryLimitError, Plan, parse_bytes, plan_fit
+from nmfscale.solve.memory import MemoryLimitError, Plan, plan_fit
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
 X[7, 5] = 700  # more than a byte
 X[:, 8] = X[11] = 0
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
 
 
 @pytest.fixture
@@ -155,6 +153,79 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     assert other.read_bytes() == one.read_bytes()
     pack(StoredCounts(other), other)
     assert other.read_bytes() == one.read_bytes()
+
+
+# Sources -------------------------------------------------------------------------------------
+
+
+def from_npz(folder):
+    sp.save_npz(folder / "counts.npz", sp.csr_array(X))
+    return folder / "counts.npz"
+
+
+def from_h5ad(folder):
+    return str(write_h5ad(folder / "counts.h5ad", sp.csc_matrix(X)))
+
+
+def backed(folder):
+    anndata = pytest.importorskip("anndata")
+    anndata.AnnData(sp.csr_matrix(X, dtype=np.float32)).write_h5ad(folder / "counts.h5ad")
+    return anndata.read_h5ad(folder / "counts.h5ad", backed="r")
+
+
+def dask_rows(folder):
+    array = pytest.importorskip("dask.array").from_array(X, chunks=(20, -1))
+    return array.map_blocks(sp.csr_matrix, dtype=X.dtype)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda _: X,
+        lambda _: sp.csc_array(X),
+        lambda _: as_counts(X),
+        from_npz,
+        from_h5ad,
+        backed,
+        dask_rows,
+    ],
+    ids=["array", "csc", "counts", "npz", "h5ad", "backed", "dask"],
+)
+def test_a_store_is_written_of_anything(tmp_path, small_blocks, source):
+    stored = nmfscale.write_store(source(tmp_path), tmp_path / "counts.nmf", memory_limit="1GB")
+    assert_array_equal(dense(stored), X)
+    stored.verify()
+
+
+def test_a_part_of_a_file_is_chosen(tmp_path):
+    path = write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X), at="layers/counts")
+    assert_array_equal(dense(nmfscale.write_store(path, tmp_path / "a.nmf", layer="counts")), X)
+    adata = pytest.importorskip("anndata").AnnData(X * 2, layers={"counts": X})
+    assert_array_equal(dense(nmfscale.write_store(adata, tmp_path / "b.nmf", layer="counts")), X)
+    with pytest.raises(ValueError, match="layer='counts' does not apply"):
+        nmfscale.write_store(X, tmp_path / "c.nmf", layer="counts")
+
+
+def test_what_is_not_packed(tmp_path, store):
+    for source in (store, StoredCounts(store)):
+        with pytest.raises(ValueError, match="is a packed store already"):
+            nmfscale.write_store(source, tmp_path / "other.nmf")
+    with pytest.raises(FileNotFoundError, match="the folder .* does not exist"):
+        nmfscale.write_store("not looked at", tmp_path / "no" / "other.nmf")
+    path = Path(from_h5ad(tmp_path))
+    before = path.read_bytes()
+    for overwrite, error in ((False, FileExistsError), (True, ValueError)):
+        with pytest.raises(error, match="counts.h5ad is"):
+            nmfscale.write_store(path, path, overwrite=overwrite)
+    assert path.read_bytes() == before and not (tmp_path / "other.nmf").exists()
+
+
+def test_fractions_are_said_when_a_store_is_written(tmp_path):
+    sp.save_npz(tmp_path / "counts.npz", sp.csr_array(X / 2))
+    with pytest.warns(UserWarning, match="counts.npz.*not.*whole|not whole"):
+        nmfscale.write_store(tmp_path / "counts.npz", tmp_path / "counts.nmf")
+    with pytest.raises(ValueError, match="whole"):
+        nmfscale.write_store(tmp_path / "counts.npz", tmp_path / "other.nmf", integer="require")
 
 
 def test_progress_counts_every_nonzero(tmp_path, small_blocks):

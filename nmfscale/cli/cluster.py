@@ -24,7 +24,7 @@ def cluster(arguments: argparse.Namespace) -> int:
         make_certificates,
         read_certificates,
     )
-    from ..solve.memory import parse_bytes
+    from ..data.sizes import parse_bytes
     from ..solve.threads import available_processors
 
     host, folder, security = address_of(arguments.host), arguments.tls, None

@@ -84,26 +84,20 @@ def _model(arguments: argparse.Namespace) -> Any:
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
     target = output(arguments.output, arguments.force)
-    from tqdm.auto import tqdm
-
-    from ..data.packing import pack
+    from ..data.packing import write_store
+    from ..data.sizes import readable
     from ..data.store import is_store
-    from ..solve.memory import readable
     from ..solve.threads import resolve_threads
 
     if Path(arguments.input).is_file() and is_store(arguments.input):
         raise ValueError(f"{arguments.input} is a packed store already.")
-    counts = stream_input(arguments)
-    with tqdm(
-        total=counts.nnz, unit="", unit_scale=True, desc="packing", disable=arguments.quiet
-    ) as bar:
-        pack(
-            counts, target, n_threads=resolve_threads(arguments.threads), source=counts.source,
-            progress=bar.update, overwrite=arguments.force,
-        )  # fmt: skip
+    stored = write_store(
+        stream_input(arguments), target, n_threads=resolve_threads(arguments.threads),
+        overwrite=arguments.force, verbose=not arguments.quiet,
+    )  # fmt: skip
     size = target.stat().st_size
-    say(f"packed          {counts.shape[0]:,} x {counts.shape[1]:,}, {counts.nnz:,} nonzero counts")
-    say(f"store           {target}: {readable(size)}, {size / max(counts.nnz, 1):.2f} bytes each")
+    say(f"packed          {stored.shape[0]:,} x {stored.shape[1]:,}, {stored.nnz:,} nonzero counts")
+    say(f"store           {target}: {readable(size)}, {size / max(stored.nnz, 1):.2f} bytes each")
     return 0
 
 

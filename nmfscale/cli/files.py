@@ -38,15 +38,13 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
 
 
 def stream_input(arguments: argparse.Namespace) -> Any:
-    """Open a file of counts to be read piece by piece, within a quarter of the memory limit."""
-    from ..data.streamed import StreamedCounts
-    from ..data.streams import MEMORY_LIMIT, open_stream
-    from ..solve.memory import parse_bytes
+    """Open a file of counts to be read piece by piece, within the memory limit."""
+    from ..data.streamed import stream_counts
 
-    limit = arguments.memory_limit
-    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, parse_bytes(limit) // 4)
-    stream = open_stream(arguments.input, memory_limit=pieces, **_choices(arguments))
-    return _with_names(StreamedCounts(stream), arguments)
+    counts = stream_counts(
+        arguments.input, memory_limit=arguments.memory_limit, **_choices(arguments)
+    )
+    return _with_names(counts, arguments)
 
 
 def _choices(arguments: argparse.Namespace) -> dict[str, Any]:

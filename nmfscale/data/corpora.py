@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,9 +45,17 @@ class Document(NamedTuple):
     words: tuple[str, ...]
 
 
+class Corpus(Counts):
+    """Counts of words that unpack into themselves, their words, and their documents' groups."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the counts, the names of their features, and the groups of their samples."""
+        return iter((self, self.feature_names, self.groups))
+
+
 def docstrings(
     packages: Iterable[str] = PACKAGES, *, min_count: int = 5, min_words: int = 10
-) -> Counts:
+) -> Corpus:
     """Count the words of docstrings: real text on every machine, without a download.
 
     There is one document for every module, and for every class and function at the top of a
@@ -66,10 +74,11 @@ def docstrings(
 
     Returns
     -------
-    Counts
-        Documents x words, int32. Words are lower-cased runs of three or more letters, without
-        scikit-learn's English stop words, in alphabetical order; ``feature_names`` are the
-        words, ``sample_names`` the qualified names, ``groups`` the packages.
+    Corpus
+        Documents x words, int32: :class:`Counts` that also unpack. Words are lower-cased runs of
+        three or more letters, without scikit-learn's English stop words, in alphabetical order;
+        ``feature_names`` are the words, ``sample_names`` the qualified names, ``groups`` the
+        packages.
 
     Raises
     ------
@@ -79,8 +88,8 @@ def docstrings(
     Examples
     --------
     >>> from nmfscale.data.corpora import docstrings
-    >>> counts = docstrings(["numpy"])
-    >>> "matrix" in counts.feature_names, set(counts.groups.tolist())
+    >>> counts, words, packages = docstrings(["numpy"])
+    >>> "matrix" in words, set(packages.tolist())
     (True, {'numpy'})
     """
     packages = list(packages)
@@ -98,13 +107,18 @@ def docstrings(
             f"The docstrings of {packages} hold no {min_words} words, or no word that stands in "
             f"{min_count} documents; lower min_words or min_count, or name more packages."
         )
-    return checked_counts(
+    counts = checked_counts(
         table[filled],
         whom="docstrings",
         sample_names=[documents[at].name for at in filled],
         feature_names=words,
         groups=[groups[at] for at in filled],
     )
+    return Corpus(
+        counts.indptr, counts.indices, counts.data, counts.shape,
+        has_sorted_indices=counts.has_sorted_indices, sample_names=counts.sample_names,
+        feature_names=counts.feature_names, groups=counts.groups,
+    )  # fmt: skip
 
 
 def _word_counts(documents: list[Document], min_count: int) -> tuple[list[str], sp.csr_array]:

@@ -213,7 +213,7 @@ def as_counts(
         )
     if isinstance(X, CountTable):
         if integer == "require":
-            _mind_fraction(X.first_fraction, integer, whom)
+            mind_fraction(X.first_fraction, integer, whom)
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         return checked_counts(
@@ -229,8 +229,7 @@ def as_counts(
 def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool) -> CountTable:
     from .store import StoredCounts, is_store
     from .stored import read_counts
-    from .streamed import StreamedCounts
-    from .streams import open_stream
+    from .streamed import stream_counts
 
     counts: CountTable
     if path.is_file() and layer is None and is_store(path):
@@ -238,8 +237,8 @@ def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool)
     elif in_memory:
         return read_counts(path, layer=layer, integer=integer)
     else:
-        counts = StreamedCounts(open_stream(path, layer=layer))
-    _mind_fraction(counts.first_fraction, integer, str(path))
+        counts = stream_counts(path, layer=layer)
+    mind_fraction(counts.first_fraction, integer, str(path))
     return counts
 
 
@@ -251,7 +250,7 @@ def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTab
     if in_memory:
         return checked_counts(stream.rows(0, stream.shape[0]), integer=integer, whom=whom)
     counts = StreamedCounts(stream)
-    _mind_fraction(counts.first_fraction, integer, whom)
+    mind_fraction(counts.first_fraction, integer, whom)
     return counts
 
 
@@ -269,7 +268,7 @@ def checked_counts(
     rows = matrix
     if not isinstance(rows, CompressedRows):
         rows = compressed_rows(matrix, Place(whom, sample_names, feature_names))
-    _mind_fraction(rows.first_fraction, integer, whom)
+    mind_fraction(rows.first_fraction, integer, whom)
     return Counts(
         rows.indptr,
         rows.indices,
@@ -349,7 +348,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:
+def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:
     """Warn of, or refuse, counts that are not whole numbers."""
     if first_fraction is None or integer == "allow":
         return

@@ -10,12 +10,129 @@ from typing import Any
 import numpy as np
 
 from .block_file import ORDERS, PARTS
+from .counts import Whole, as_counts, mind_fraction
+from .distributed import is_dask_array
+from .formats import check_choices, given_choices
 from .layout import ValueCounts
 from .sound_hdf5 import put, put_json, put_names
-from .store import FORMAT, FORMAT_VERSION, is_store
+from .store import FORMAT, FORMAT_VERSION, StoredCounts, is_store
+from .stored import read_counts
+from .streamed import stream_counts
 from .table import CountTable
 from .whole_file import package_version
 from .whole_hdf5 import whole_hdf5
+
+
+def write_store(
+    source: Any,
+    path: str | os.PathLike[str],
+    *,
+    memory_limit: int | float | str | None = None,
+    n_threads: int = 1,
+    overwrite: bool = False,
+    integer: Whole = "warn",
+    verbose: int = 0,
+    **choices: Any,
+) -> StoredCounts:
+    """Write counts to a packed store, from which fits larger than memory are fastest.
+
+    The file appears whole or not at all, and `source` is only read.
+
+    Parameters
+    ----------
+    source : str, path or object
+        A file of the formats of :func:`read_counts`, read a range of rows at a time, or anything
+        that :func:`as_counts` takes.
+    path : str or path-like
+        Where to write, by custom with the suffix ``.nmf``; an existing store is replaced.
+    memory_limit : int, float or str, default=None
+        Bytes, or text such as "2GB".  A quarter of them, 1 GiB by default, is used to bring text
+        and compressed columns into the order of rows.  A block of eight million counts and its
+        slices, about 350 MB, come on top.
+    n_threads : int, default=1
+        Threads that place the counts; the store does not depend on it.
+    overwrite : bool, default=False
+        Whether a file that is no packed store may be replaced.
+    integer : {"warn", "allow", "require"}, default="warn"
+        What to do about counts that are not whole numbers.
+    verbose : int, default=0
+        1 shows a progress bar.
+    **choices
+        `layer`, `raw`, `groups`, `genome`, `feature_type`, `transpose`: see :func:`read_counts`.
+
+    Returns
+    -------
+    StoredCounts
+        The store, open for reading; a fit takes it, or its path.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file, or no folder to write to.
+    FileExistsError
+        If `path` is there and is not a packed store.
+    OSError
+        If a file is damaged, or the disk is full or cannot be written.
+    ValueError
+        If the numbers are not counts, a choice does not fit the format, or `source` is a packed
+        store already, or what would be replaced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import nmfscale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "counts.nmf")
+    ...     nmfscale.write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)
+    <StoredCounts 2 x 3, 3 nonzero, int64>
+    """
+    target = _check_target(path, overwrite)
+    counts = _opened(source, memory_limit, integer, choices)
+    origin = getattr(counts, "source", {"object": type(source).__name__})
+    if origin.get("path") == str(target):
+        raise ValueError(f"{path} is the file to be packed: give the store another name.")
+    from tqdm.auto import tqdm
+
+    with tqdm(
+        total=counts.nnz, unit="", unit_scale=True, desc="packing", disable=verbose < 1
+    ) as bar:
+        pack(
+            counts, target, n_threads=n_threads, source=origin, progress=bar.update,
+            overwrite=overwrite,
+        )  # fmt: skip
+    return StoredCounts(path)
+
+
+def _opened(source: Any, memory_limit: Any, integer: Whole, choices: dict[str, Any]) -> CountTable:
+    """Return what is to be packed, in memory only if it is there already."""
+    given = given_choices(**choices)
+    if getattr(source, "isbacked", False) and not source.is_view:
+        source = source.filename
+    if isinstance(source, StoredCounts):
+        source = source.path
+    is_path = isinstance(source, (str, os.PathLike))
+    if is_path and os.path.isfile(source) and is_store(source):
+        raise ValueError(f"{source} is a packed store already.")
+    if is_path:
+        counts = stream_counts(source, memory_limit=memory_limit, **given)
+        mind_fraction(counts.first_fraction, integer, str(source))
+        return counts
+    if isinstance(source, CountTable) or is_dask_array(source):
+        check_choices(given, (), type(source).__name__)
+        return as_counts(source, integer=integer, in_memory=False)
+    return read_counts(source, integer=integer, **given)
+
+
+def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
+    """Return the file that a path means; refuse one that must not be written."""
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    if target.exists() and not overwrite and not is_store(target):
+        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+    return target
 
 
 def pack(
@@ -56,11 +173,7 @@ def pack(
     OSError
         If the disk is full or cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    if target.exists() and not overwrite and not is_store(target):
-        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+    target = _check_target(path, overwrite)
     with whole_hdf5(target) as (file, check_disk):
         _write(file, counts, n_threads, source or {}, progress, check_disk)
         file.flush()

@@ -194,7 +194,7 @@ class Round:
                 self.await_again(flight)
         except (CancelledError, LoopCancelledError, TimeoutError, OSError) as error:
             if getattr(error, "reason", "") == "scheduler-connection-lost":
-                raise self.crew.lost("its connection broke") from error
+                raise self.crew.scheduler_lost("its connection broke") from error
             self.fail(number, error)
 
     def take(self, flight: Flight) -> None:
@@ -242,10 +242,10 @@ class Round:
         worker, self.last_answer = getattr(error, "worker", None), time.monotonic()
         taken = futures_of(self.jobs[number])
         if any(future.status not in ("pending", "finished") for future in taken):
-            raise self.lost("to be made again") from error
+            raise self.answers_lost("to be made again") from error
         if isinstance(error, MissingArraysError):
             if taken:
-                raise self.lost("to be made again, from what was not sent along") from error
+                raise self.answers_lost("to be made again, from what was not sent along") from error
             if error.args[0] not in self.sends[number]:
                 self.sends[number].add(error.args[0])
                 self.submit(number)
@@ -306,7 +306,7 @@ class Round:
         lost = {future.key for future in taken if future.status == "lost"}
         busy = self.crew.busy() if waiting or lost else {}
         if lost and lost.isdisjoint(busy):
-            raise self.lost("gone with their workers")
+            raise self.answers_lost("gone with their workers")
         for key in waiting:
             if key not in busy:
                 flight = self.flights.pop(key)
@@ -318,7 +318,7 @@ class Round:
                     self.submit(flight.number)
                 self.last_copy = time.monotonic()
 
-    def lost(self, where: str) -> BlockFailedError:
+    def answers_lost(self, where: str) -> BlockFailedError:
         """Return what to raise when answers that jobs need are gone."""
         error = BlockFailedError(f"answers are {where}. {self.crew.remedy}".strip())
         error.answers_lost = True
@@ -336,7 +336,7 @@ class Round:
         out = {flight.number for flight in self.flights.values()}
         taken = [future.key for number in out for future in futures_of(self.jobs[number])]
         if self.crew.only_at(silent, taken):
-            raise self.lost("at workers that are silent")
+            raise self.answers_lost("at workers that are silent")
         self.homes = self.crew.homes((job.home for job in self.jobs), self.even)
         lost = self.crew.forget_all_at(silent)
         blind = {number for number in out if self.sends[number] & lost}

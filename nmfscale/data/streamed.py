@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from .distributed import DaskRows
 from .layout import Layout
-from .streams import CountStream
+from .sizes import parse_bytes
+from .streams import MEMORY_LIMIT, CountStream, open_stream
 from .table import CountTable, RowRange, totals_of_rows
 
 Array = NDArray[Any]
@@ -118,6 +120,29 @@ class StreamedCounts(CountTable):
             low, high = np.searchsorted(wanted, [first, first + piece.shape[0]])
             found.append(piece[wanted[low:high] - first].astype(np.float32))
         return sp.csr_array(sp.vstack(found, format="csr"))
+
+
+def stream_counts(
+    path: str | os.PathLike[str], *, memory_limit: int | float | str | None = None, **choices: Any
+) -> StreamedCounts:
+    """Open a file of counts to be read a block at a time.
+
+    Parameters
+    ----------
+    path : str or path
+        A file of the formats of :func:`read_counts`.
+    memory_limit : int, float or str, default=None
+        Bytes that the process may hold.  A quarter of them, 1 GiB by default, is used to bring
+        entries into order.
+    **choices
+        As for :func:`read_counts`.
+
+    Returns
+    -------
+    StreamedCounts
+    """
+    pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
+    return StreamedCounts(open_stream(path, memory_limit=pieces, **choices))
 
 
 def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:

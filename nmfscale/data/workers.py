@@ -171,13 +171,13 @@ class Crew:
 
     def _ask(self, question: Any, **options: Any) -> Any:
         if self.client.status in ("closed", "closing"):
-            raise self.lost("the client is closed")
+            raise self.scheduler_lost("the client is closed")
         try:
             return self.client.sync(question, callback_timeout=RPC_TIMEOUT, **options)
         except (OSError, TimeoutError, LoopCancelledError, CancelledError) as error:
-            raise self.lost(str(error) or type(error).__name__) from error
+            raise self.scheduler_lost(str(error) or type(error).__name__) from error
 
-    def lost(self, why: str) -> SchedulerLostError:
+    def scheduler_lost(self, why: str) -> SchedulerLostError:
         """Return what to raise when the scheduler does not answer."""
         return SchedulerLostError(f"the scheduler does not answer ({why}). {self.remedy}".strip())
 

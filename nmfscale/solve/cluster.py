@@ -1,7 +1,7 @@
 """A fit whose rows are spread over the workers of a Dask cluster.
 
 `RemoteRows` offers what `LocalRows` does.  Loadings are points made of saved files (see
-`nmfscale.solve.tasks`), so that every task can be done again anywhere; the driver holds F.
+`nmfscale.solve.points`), so that every task can be done again anywhere; the driver holds F.
 """
 
 from __future__ import annotations
@@ -17,81 +17,41 @@ from typing import Any
 
 import numpy as np
 
+from ..data.array_file import load_arrays, save_arrays
 from ..data.jobs import Job
 from ..data.store import StoredCounts
 from ..data.workers import Crew
 from ..kernels import rows as kernels
+from .bench import Setting
 from .factor import Array, Factor, Held, Report, aligned_empty
 from .local_rows import factor_in_lanes, per_lane
-from .tasks import (
+from .points import (
     Ahead,
     Arrays,
     Changed,
     Group,
     Move,
-    Moved,
-    Plain,
     Point,
     Ref,
-    Setting,
-    Summed,
-    add_branches,
+    Visited,
     counts_name,
     file_name,
-    load_arrays,
-    move_rows,
     numbered,
+)
+from .tasks import (
+    Moved,
+    Summed,
+    add_branches,
+    move_rows,
     project,
-    save_arrays,
     save_point,
     sum_columns,
     sum_rows,
 )
 from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
 
-# Groups of blocks, each a branch of the tree and a task: at most; at least, so that workers that
-# join later find something to do; and at least for each task that the workers do at a time.
-MOST_GROUPS, LEAST_GROUPS, LEAST_PER_SLOT = 1024, 16, 2
-# Groups have more blocks only where there would be too many groups.
-MOST_BLOCKS = FAN_IN**2
-# How much longer workers may take to work through groups than through single blocks.
-LONGER = 1.05
 # Factors that may be asked for again.
 _RECENT_FACTORS = 4
-
-
-def group_size(n_blocks: int, n_slots: int) -> int:
-    """Return how many blocks make a task: the more, the fewer sums travel.
-
-    Parameters
-    ----------
-    n_blocks : int
-    n_slots : int
-        Tasks that all workers do at a time.
-
-    Returns
-    -------
-    int
-        A power of the tree's fan-in; a whole round takes hardly longer than with single blocks.
-
-    Examples
-    --------
-    >>> from nmfscale.solve.cluster import group_size
-    >>> group_size(16, 2), group_size(64, 2), group_size(64, 16), group_size(10_000, 20)
-    (1, 4, 1, 16)
-    """
-    size, shortest = 1, -(-n_blocks // n_slots)
-    while size < MOST_BLOCKS:
-        larger = size * FAN_IN
-        n_groups = -(-n_blocks // larger)
-        longest = -(-n_groups // n_slots) * larger
-        least = max(LEAST_GROUPS, LEAST_PER_SLOT * n_slots)
-        if n_groups < least or longest > LONGER * shortest:
-            break
-        size = larger
-    while -(-n_blocks // size) > MOST_GROUPS:
-        size *= FAN_IN
-    return size
 
 
 @dataclass(eq=False)
@@ -130,6 +90,8 @@ class RemoteRows:
     setting : Setting
     folder : Path
         Of the driver, for all files of the fit.
+    group_size : int
+        How many blocks make a task.
     save_every : int, default=1
         Of so many visits of the rows, the loadings after the first two are saved.
     """
@@ -138,7 +100,7 @@ class RemoteRows:
 
     def __init__(
         self, counts: StoredCounts, L: Array, dtype: Any, held: Held, crew: Crew,
-        setting: Setting, folder: Path, save_every: int = 1,
+        setting: Setting, folder: Path, group_size: int, save_every: int = 1,
     ):  # fmt: skip
         self.layout, self.crew, self.setting, self.folder = counts.layout(), crew, setting, folder
         self.dtype, self.save_every, self.bytes_read = np.dtype(dtype), save_every, 0
@@ -148,7 +110,7 @@ class RemoteRows:
         self.all = Rows(whole, per_lane(counts.row_totals, order), weights)
         self.groups = [
             self._group(number, blocks)
-            for number, blocks in enumerate(branches(len(self.layout.blocks), setting.group_size))
+            for number, blocks in enumerate(branches(len(self.layout.blocks), group_size))
         ]
         self._n_points = self._n_moves = self._n_factors = 0
         self.factor = RemoteFactor(
@@ -184,12 +146,12 @@ class RemoteRows:
         for group in self.groups:
             arrays = numbered([values[block.first : block.last] for block in group.blocks])
             ref = self._write(file_name(f"point-{self._n_points}", group), arrays)
-            parts.append(self._plain(ref))
+            parts.append(self._visited(ref))
         return parts
 
-    def _plain(self, ref: Ref) -> Plain:
+    def _visited(self, ref: Ref) -> Visited:
         """Return a saved point, whose file goes when nothing is made of it any more."""
-        point = Plain(ref, None)
+        point = Visited(ref, None)
         weakref.finalize(point, _drop, ref, weakref.ref(self.crew))
         return point
 
@@ -248,7 +210,7 @@ class RemoteRows:
         if visit.curvature == kernels.KEEP:
             self._keepers = list(moves)
         out.parts = [
-            self._plain(self._ref(name, group, moved.saved)) if save else Plain(None, move)
+            self._visited(self._ref(name, group, moved.saved)) if save else Visited(None, move)
             for group, move, moved in zip(self.groups, moves, found, strict=True)
         ]
         self._seen = (
@@ -264,7 +226,7 @@ class RemoteRows:
         jobs = self._jobs("rows", [ref], name, self.factor.values.parts, ref, total, n_steps)
         found = self.crew.run("project", project, jobs)
         self.factor.values.parts = [
-            self._plain(self._ref(name, group, saved))
+            self._visited(self._ref(name, group, saved))
             for group, saved in zip(self.groups, found, strict=True)
         ]
         return self.plain()
@@ -353,7 +315,7 @@ class RemoteRows:
 
     def _read(self, parts: list[Any]) -> Any:
         """Arrays of every group: from their files, or made by workers for this purpose."""
-        made = [i for i, p in enumerate(parts) if not (isinstance(p, Plain) and p.saved)]
+        made = [i for i, p in enumerate(parts) if not (isinstance(p, Visited) and p.saved)]
         refs = {i: p.saved for i, p in enumerate(parts) if i not in made}
         if made:
             self._n_points += 1

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..data.layout import SLICE_BYTES, cut_blocks
+from ..data.sizes import parse_bytes, readable
 from ..data.table import CountTable
 from ..kernels import rows as kernels
 from .accelerated import SHARED_FROM
 from .factor import LANES
 from .visits import FAN_IN
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
@@ -54,51 +53,6 @@ class Plan(NamedTuple):
         where = "in memory" if self.keep else "read from the file in every iteration"
         loadings = "" if self.folder is None else f", loadings on disk in {self.folder}"
         return f"predicted peak memory {readable(self.peak)}: counts {where}{loadings}"
-
-
-def parse_bytes(size: int | float | str) -> int:
-    """Return a number of bytes.
-
-    Parameters
-    ----------
-    size : int, float or str
-        Bytes, or "2GB", "500 MB", "1.5 GiB": units are powers of 1000, or of 1024 with an i.
-
-    Returns
-    -------
-    int
-        Positive.
-
-    Raises
-    ------
-    ValueError
-        If it is no positive size.
-
-    Examples
-    --------
-    >>> from nmfscale.solve.memory import parse_bytes
-    >>> parse_bytes("2GB"), parse_bytes("1.5 GiB"), parse_bytes(10_000)
-    (2000000000, 1610612736, 10000)
-    """
-    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
-    try:
-        assert found is not None
-        base = 1024 if found[3] else 1000
-        n_bytes = int(float(found[1]) * base ** _UNITS[found[2].upper()])
-        assert n_bytes > 0
-    except (AssertionError, ValueError):
-        raise ValueError(
-            f"memory_limit={size!r} is not a size; give bytes or a text such as '2GB' or '500MB'."
-        ) from None
-    return n_bytes
-
-
-def readable(n_bytes: float) -> str:
-    """Write a number of bytes as a user reads it."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
-    return f"{int(n_bytes)} B"
 
 
 def plan_fit(

@@ -26,22 +26,16 @@ from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, worker_memory
 from ..kernels import rows as kernels
-from .accelerated import SHARED_FROM
+from .bench import Setting, take_level
 from .checkpoint import recorded_level
-from .cluster import MOST_GROUPS, RemoteRows, group_size
-from .factor import LANES, Array, Held
-from .memory import MemoryLimitError, readable
+from .cluster import RemoteRows
+from .factor import Array, Held
+from .grouping import group_size_within
 from .projection import design_of
-from .tasks import Setting, take_level
 from .threads import available_processors, resolve_threads
-from .visits import FAN_IN
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"
-# Of what a worker may hold, so much is used: Dask slows it down beyond.
-_SHARE = 0.6
-# Python and its libraries.
-_WORKER_BYTES = 250 << 20
 # Recent points that a worker need not read again, as a share of its memory or where it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
 # A dataset of loadings larger than this is not saved at every visit.
@@ -85,8 +79,11 @@ def _text(path: str) -> str | None:
 class Site:
     """A crew, what its tasks have in common, and the folder of the driver."""
 
-    def __init__(self, crew: Crew, setting: Setting, folder: Path, save_every: int):
-        self.crew, self.setting, self.folder, self.save_every = crew, setting, folder, save_every
+    def __init__(
+        self, crew: Crew, setting: Setting, folder: Path, group_size: int, save_every: int
+    ):
+        self.crew, self.setting, self.folder = crew, setting, folder
+        self.group_size, self.save_every = group_size, save_every
         self._n_rows = 0
 
     def rows(self, counts: Any, L: Array, dtype: Any, held: Held) -> RemoteRows:
@@ -101,7 +98,9 @@ class Site:
             run=f"{self.setting.run}-{name}",
             folder=self.setting.folder and str(folder),
         )
-        rows = RemoteRows(counts, L, dtype, held, self.crew, setting, folder, self.save_every)
+        rows = RemoteRows(
+            counts, L, dtype, held, self.crew, setting, folder, self.group_size, self.save_every
+        )
         self.crew.fetch = rows.fetch
         self.crew.forget_all(but="counts-")
         return rows
@@ -156,39 +155,43 @@ def open_site(
     crew = Crew(client, str, patience, remedy)
     try:
         sights = _survey(crew, counts, place)
-        layout = counts.layout()
-        have = [kernels.available_levels(), *(sight.levels for sight in sights.values())]
-        if level is None:
-            level = "baseline" if min(map(len, have)) == 1 else "avx2"
-        take_level(level)
-        loadings = counts.shape[0] * kernels.row_stride(n_components) * 8
-        if save_every is None:
-            save_every = 1 if loadings <= _SAVE_ALWAYS else _SAVE_EVERY
-        limits = [sight.memory for sight in sights.values() if sight.memory]
-        setting = Setting(
-            crew.run_name,
-            package_version(),
-            (str(layout.path), str(layout.count_dtype), layout.file.mark)
-            if all(sight.sees_store for sight in sights.values())
-            else None,
-            str(place) if all(sight.sees_folder for sight in sights.values()) else None,
-            n_components,
-            _threads(crew, sights, n_threads),
-            group_size(len(layout.blocks), sum(crew.wait_for_workers().values())),
-            level,
-            int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
-        )
-        setting = _sized(crew, sights, setting, layout)
+        setting = _setting(crew, sights, counts, n_components, place, level, n_threads)
+        take_level(setting.level)
+        limits = {worker: sight.memory for worker, sight in sights.items() if sight.memory}
+        size = group_size_within(limits, crew.wait_for_workers(), setting, counts.layout())
         # which is said of a block
-        task = crew.patience.task * setting.group_size
-        crew.patience = replace(crew.patience, task=task)
+        crew.patience = replace(crew.patience, task=crew.patience.task * size)
+        if save_every is None:
+            loadings = counts.shape[0] * kernels.row_stride(n_components) * 8
+            save_every = 1 if loadings <= _SAVE_ALWAYS else _SAVE_EVERY
         if verbose:
             print(_summary(sights, setting), file=sys.stderr)
-        yield Site(crew, setting, place, save_every)
+        yield Site(crew, setting, place, size, save_every)
     finally:
         crew.forget_all()
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
+
+
+def _setting(
+    crew: Crew, sights: dict[str, Sight], counts: StoredCounts, n_components: int, place: Path,
+    level: str | None, n_threads: int | None,
+) -> Setting:  # fmt: skip
+    """Return what all tasks have in common, by what the workers said of themselves."""
+    layout = counts.layout()
+    have = [kernels.available_levels(), *(sight.levels for sight in sights.values())]
+    limits = [sight.memory for sight in sights.values() if sight.memory]
+    store = str(layout.path), str(layout.count_dtype), layout.file.mark
+    return Setting(
+        run=crew.run_name,
+        version=package_version(),
+        store=store if all(sight.sees_store for sight in sights.values()) else None,
+        folder=str(place) if all(sight.sees_folder for sight in sights.values()) else None,
+        n_components=n_components,
+        n_threads=_threads(crew, sights, n_threads),
+        level=level or ("baseline" if min(map(len, have)) == 1 else "avx2"),
+        memory=int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
+    )
 
 
 def client_of_fit(client: Any, solver: str) -> Any:
@@ -289,41 +292,6 @@ def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
             tasks[sights[worker].host] += n_tasks
     here = [sight for sight in sights.values() if tasks[sight.host]]
     return min((max(1, sight.processors // tasks[sight.host]) for sight in here), default=1)
-
-
-def _sized(crew: Crew, sights: dict[str, Sight], setting: Setting, layout: Any) -> Setting:
-    """Make tasks as small as workers need; refuse what they cannot hold before any work starts."""
-    slots, size = crew.workers(), setting.group_size
-    per_task = _task_bytes(setting, layout)
-    for worker, sight in sights.items():
-        if sight.memory is None:
-            continue
-        need = _WORKER_BYTES + slots.get(worker, 1) * per_task + setting.memory
-        if setting.store is None:
-            need += layout.nbytes // len(sights)
-        if need <= _SHARE * sight.memory:
-            continue
-        if size > 1 and len(layout.blocks) * FAN_IN <= size * MOST_GROUPS:
-            return _sized(crew, sights, replace(setting, group_size=size // FAN_IN), layout)
-        raise MemoryLimitError(
-            f"worker {worker} may hold {readable(sight.memory)}, and the fit needs workers of "
-            f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with more "
-            "memory or fewer threads, or fit fewer components."
-        )
-    return setting
-
-
-def _task_bytes(setting: Setting, layout: Any) -> int:
-    """Bytes that a task holds: a block, loadings of all of its blocks, sums and factors."""
-    largest: int = layout.buffer_bytes // 2
-    K, stride = setting.n_components, kernels.row_stride(setting.n_components)
-    lanes = setting.group_size * max(block.last - block.first for block in layout.blocks)
-    columns, own = -(-layout.shape[1] // LANES) * LANES, K < SHARED_FROM
-    wanted = kernels.SUM_FULL if own else kernels.SUM_DIAGONAL
-    sums = columns * 8 * kernels.statistics_size(K, wanted)
-    # two points, where they lead, what was there before; the same of priors; curvature
-    rows = lanes * (8 * stride * 8 + own * kernels.kept_size(K) * 4)
-    return largest + rows + (1 + FAN_IN) * sums + 3 * columns * stride * 8
 
 
 def _summary(sights: dict[str, Sight], setting: Setting) -> str:

@@ -1,391 +1,20 @@
 """What a worker does for a fit whose rows are spread over many: pure functions of named arrays.
 
-A task is told where everything is that it needs: blocks of a packed store, factors, and loadings as
-points (see `Point`), which say how they are made from what is saved.  It keeps nothing that others
-depend on; its memory of recent points only saves work.
+A task is told where everything is that it needs: blocks of a packed store, factors, and loadings
+as points.  It keeps nothing that others depend on.
 """
 
 from __future__ import annotations
 
-import errno
-import io
-import secrets
-import threading
-import time
-import zipfile
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..data.block_file import BlockFile, StoredBlock, patiently
-from ..data.jobs import ClusterError, MissingArraysError, UnfitWorkerError
-from ..data.layout import Slices
-from ..data.whole_file import package_version, whole_file
-from ..kernels import rows as kernels
-from .factor import Array, Factor, aligned_copy, aligned_empty
-from .local_rows import restore_zeros
+from .bench import Setting, bench_of
+from .factor import Array, aligned_copy
+from .points import Ahead, Arrays, Group, Move, Point, Ref, numbered
 from .projection import Projector
-from .threads import limit_blas
-from .visits import (
-    Arrival,
-    ColumnVisit,
-    RowReport,
-    Rows,
-    RowVisit,
-    fold,
-    go_on,
-    sliced_counts,
-)
-
-Arrays = dict[str, Array]
-# Seconds without the folder of a fit before it counts as ended.
-_ENDED_AFTER = 2.0
-
-
-@dataclass(frozen=True)
-class Ref:
-    """Arrays under a name: in a file, or sent along with the task."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Plain:
-    """Loadings of a group as a visit left them; once saved, how they were made is forgotten."""
-
-    saved: Ref | None
-    made: Move | None
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Loadings that went on from there: ``now + momentum (now - before)``."""
-
-    name: str
-    now: Point
-    before: Point
-    momentum: float
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The same loadings in another type, or with zeros restored."""
-
-    name: str
-    point: Point
-    dtype: str
-    zeros: bool = False
-
-
-@dataclass(frozen=True)
-class Move:
-    """A visit of a group's rows; `kept`: which one kept the curvature it takes, or where it is."""
-
-    name: str
-    visit: RowVisit
-    start: Point
-    kept: Move | Ref | None = None
-
-
-Point = Plain | Ahead | Changed
-
-
-@dataclass(frozen=True)
-class Group:
-    """Neighbouring blocks that are worked on together."""
-
-    number: int
-    blocks: tuple[StoredBlock, ...]
-    about: Ref
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all tasks of a fit have in common.
-
-    Attributes
-    ----------
-    run, version : str
-        Name of the fit; of the package.
-    store : tuple or None
-        Path, type of the slices and mark of the packed store; None if counts are sent along.
-    folder : str or None
-        Where loadings are saved; None if they are handed back.
-    n_components, n_threads : int
-    group_size : int
-        How many blocks make a task.
-    level : {"baseline", "avx2"}
-        Instruction set of all workers; AVX2 and AVX-512 give the same bits.
-    memory : int
-        Bytes of recent arrays that a worker may remember.
-    """
-
-    run: str
-    version: str
-    store: tuple[str, str, tuple[int, ...]] | None
-    folder: str | None
-    n_components: int
-    n_threads: int
-    group_size: int
-    level: str
-    memory: int
-
-    def take(self) -> None:
-        """Make this process compute as all others do, or refuse."""
-        if package_version() != self.version:
-            raise UnfitWorkerError(f"nmfscale {package_version()} here, {self.version} there")
-        take_level(self.level)
-        _memory.most_bytes = self.memory
-
-
-def take_level(level: str) -> None:
-    """Use an instruction set, or a wider one that gives the same bits."""
-    same = [n for n in kernels.available_levels() if (n == "baseline") == (level == "baseline")]
-    if not same:
-        raise UnfitWorkerError(f"this processor has no {level}")
-    if kernels.level() not in same:
-        kernels.use_level(same[-1])
-
-
-class _Memory:
-    """Recent arrays of this process, the oldest forgotten first."""
-
-    def __init__(self) -> None:
-        self.most_bytes, self._held = 0, 0
-        self._items: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...]) -> Any:
-        with self._lock:
-            if key not in self._items:
-                return None
-            self._items.move_to_end(key)
-            return self._items[key][0]
-
-    def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
-        with self._lock:
-            if key not in self._items:
-                self._items[key], self._held = (value, n_bytes), self._held + n_bytes
-            while self._held > self.most_bytes and len(self._items) > 1:
-                self._held -= self._items.popitem(last=False)[1][1]
-
-
-_memory = _Memory()
-_buffers = threading.local()
-
-
-@lru_cache(maxsize=8)
-def _block_file(path: str, count_dtype: str, mark: tuple[int, ...]) -> BlockFile:
-    return BlockFile(Path(path), np.dtype(count_dtype), mark)
-
-
-def _buffer(n_bytes: int) -> Array:
-    """Return memory of this thread, which holds one block at a time."""
-    if len(getattr(_buffers, "bytes", ())) < n_bytes:
-        _buffers.bytes = np.empty(n_bytes, np.uint8)
-    found: Array = _buffers.bytes[:n_bytes]
-    return found
-
-
-class Bench:
-    """One group of blocks, and how to find what a task needs of it."""
-
-    def __init__(self, setting: Setting, group: Group, given: Mapping[str, Any]):
-        self.setting, self.group, self.given = setting, group, given
-
-    def arrays(self, ref: Ref) -> Arrays:
-        """Return arrays from memory, from what was sent, or from their file."""
-        key = self.setting.run, ref.name
-        found = _memory.get(key)
-        if found is None:
-            found = self.given.get(ref.name)
-            if found is None:
-                found = self._load(ref)
-            # what was sent may be shared with other tasks, and starts anywhere
-            found = {name: aligned_copy(array) for name, array in found.items()}
-            _memory.put(key, found, sum(array.nbytes for array in found.values()))
-        return found
-
-    def _load(self, ref: Ref) -> Arrays:
-        if self.setting.folder is None:
-            raise MissingArraysError(ref.name)
-        begin, folder = time.monotonic(), Path(self.setting.folder)
-
-        def load() -> Arrays:
-            try:
-                return load_arrays(ref.path)
-            except FileNotFoundError:
-                # a worker must not wait long for files of a fit that has ended
-                if time.monotonic() - begin > _ENDED_AFTER and not folder.exists():
-                    raise OSError(f"{folder} is gone") from None
-                raise
-
-        return patiently(Path(ref.path), load)
-
-    def slices(self, which: str) -> Iterator[Slices]:
-        """Hand out the counts of the blocks, one after the other."""
-        for block in self.group.blocks:
-            if self.setting.store is not None:
-                file = _block_file(*self.setting.store)
-                yield file.read(block, which, _buffer(block.nbytes(which)))
-                continue
-            name = counts_name(block, which)
-            if name not in self.given:
-                raise MissingArraysError(name)
-            yield self.given[name]
-
-    def rows(self, values: list[Array]) -> list[Rows]:
-        """Return the rows of every block, with these loadings."""
-        about, out = self.arrays(self.group.about), []
-        for i, (block, L) in enumerate(zip(self.group.blocks, values, strict=True)):
-            n_rows = block.stop - block.start
-            order = np.arange(len(L))
-            order[n_rows:] = -1
-            prior: dict[str, Any] = {
-                name: aligned_copy(about[f"{name}_{i}"], L.dtype)
-                for name in ("pseudo", "rate")
-                if f"{name}_{i}" in about
-            }
-            factor = Factor(
-                order, n_rows, self.setting.n_components, L, about.get(f"held_{i}"), **prior
-            )
-            out.append(Rows(factor, about[f"totals_{i}"], about.get(f"weights_{i}")))
-        return out
-
-    def point(self, point: Point) -> list[Array]:
-        """Return the loadings of every block at a point."""
-        if isinstance(point, Ahead):
-            return self.arrive(point)[0]
-        if isinstance(point, Changed):
-            return [self._changed(values, point) for values in self.point(point.point)]
-        if point.saved is not None:
-            found = self.arrays(point.saved)
-            return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
-        assert point.made is not None
-        return self.move(point.made).values
-
-    def _changed(self, values: Array, change: Changed) -> Array:
-        out = aligned_copy(values, np.dtype(change.dtype))
-        if change.zeros:
-            restore_zeros(out)
-        return out
-
-    def arrive(self, point: Ahead) -> tuple[list[Array], list[Arrival]]:
-        """Return the loadings of a point ahead, and what is to be said of every block."""
-        key = self.setting.run, self.group.number, point.name
-        found = _memory.get(key)
-        if found is None:
-            now, before = self.point(point.now), self.point(point.before)
-            # lanes without a row are not written
-            rows = self.rows([aligned_copy(each) for each in now])
-            arrivals = [
-                go_on(each, here, old, point.momentum, self.setting.n_threads)
-                for each, here, old in zip(rows, now, before, strict=True)
-            ]
-            found = [each.factor.values for each in rows], arrivals
-            _memory.put(key, found, sum(each.nbytes for each in now))
-        return found
-
-    def move(self, move: Move) -> _MovedHere:
-        """Move the rows of every block, unless it was done just now."""
-        key = self.setting.run, self.group.number, move.name
-        found = _memory.get(key)
-        if found is None:
-            found, kept = self._visit(move)
-            _memory.put(key, found, sum(each.nbytes for each in found.values))
-            if kept is not None:
-                _memory.put((*key, "kept"), kept, sum(each.nbytes for each in kept))
-        return found
-
-    def curvature(self, keeper: Move | Ref) -> list[Array]:
-        """Return the curvature that a visit kept, of every block."""
-        if isinstance(keeper, Ref):
-            found = self.arrays(keeper)
-            return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
-        key = self.setting.run, self.group.number, keeper.name, "kept"
-        found = _memory.get(key)
-        if found is None:
-            found = self._visit(keeper)[1]
-            _memory.put(key, found, sum(each.nbytes for each in found))
-        return found
-
-    def _visit(self, move: Move) -> tuple[_MovedHere, Any]:
-        visit = replace(move.visit, design=self.arrays(move.visit.design)["F"])
-        all_rows = self.rows(self.point(move.start))
-        if move.kept is not None:
-            for rows, kept in zip(all_rows, self.curvature(move.kept), strict=True):
-                rows.kept = kept
-        out, reports = [], []
-        for slices, rows in zip(self.slices("rows"), all_rows, strict=True):
-            out.append(aligned_empty(rows.factor.values.shape, rows.factor.values.dtype))
-            reports.append(visit.run(slices, rows, out[-1], self.setting.n_threads))
-        sizes = [rows.log_sizes(visit.total) for rows in all_rows]
-        priors = [rows.factor.log_prior() for rows in all_rows]
-        keeps = visit.curvature == kernels.KEEP
-        kept_here = [rows.kept for rows in all_rows] if keeps else None
-        return _MovedHere(out, reports, sizes, priors), kept_here
-
-    def save(self, name: str, arrays: Arrays) -> Ref | Arrays:
-        """Write arrays of this group to a new file; hand them back where there is no folder."""
-        n_bytes = sum(array.nbytes for array in arrays.values())
-        if self.setting.folder is None:
-            _memory.put((self.setting.run, file_name(name, self.group)), arrays, n_bytes)
-            return arrays
-        # a worker that was cut off may write as well, and late
-        target = Path(self.setting.folder, file_name(f"{name}-{secrets.token_hex(4)}", self.group))
-        save_arrays(target, arrays)
-        _memory.put((self.setting.run, target.name), arrays, n_bytes)
-        return Ref(target.name, str(target))
-
-
-def file_name(name: str, group: Group) -> str:
-    """Return the name of a file with arrays of a group."""
-    return f"{name}-{group.number:06d}.npz"
-
-
-def save_arrays(target: Path, arrays: Arrays) -> None:
-    """Write arrays to a file with checksums, which appears whole or not at all."""
-    with whole_file(target, durable=False) as part, part.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def load_arrays(path: str) -> Arrays:
-    """Read arrays from a file, every byte of which is under a checksum."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            if any(each.comment for each in file.infolist()):
-                raise ValueError("its list of arrays has comments")
-            found = {each.filename: io.BytesIO(file.read(each)) for each in file.infolist()}
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
-            for name, content in found.items()
-        }
-    except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place before the file
-            raise
-        raise ClusterError(
-            f"{path} is damaged ({error}): fit again, or resume from a checkpoint."
-        ) from error
-
-
-def counts_name(block: StoredBlock, which: str) -> str:
-    """Return the name under which a block's counts are sent."""
-    return f"counts-{block.number}-{which}"
-
-
-class _MovedHere(NamedTuple):
-    """Where the rows of every block went, what they reported, their sizes and their priors."""
-
-    values: list[Array]
-    reports: list[RowReport]
-    log_sizes: list[float]
-    log_priors: list[float]
+from .visits import Arrival, ColumnVisit, RowReport, fold, sliced_counts
 
 
 class Moved(NamedTuple):
@@ -401,9 +30,7 @@ def move_rows(
     setting: Setting, group: Group, move: Move, save: bool, given: Mapping[str, Any]
 ) -> Moved:
     """Move the rows of a group."""
-    setting.take()
-    with limit_blas(1):
-        bench = Bench(setting, group, given)
+    with bench_of(setting, group, given) as bench:
         found = bench.move(move)
         saved = bench.save(move.name, numbered(found.values)) if save else None
     return Moved(found.reports, found.log_sizes, found.log_priors, saved)
@@ -420,9 +47,7 @@ def sum_columns(
     setting: Setting, group: Group, point: Point, visit: ColumnVisit, given: Mapping[str, Any]
 ) -> Summed:
     """Sum the columns of a group at a point, and say of one ahead where it is."""
-    setting.take()
-    with limit_blas(1):
-        bench = Bench(setting, group, given)
+    with bench_of(setting, group, given) as bench:
         arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
         visit = replace(visit, start=bench.arrays(visit.start)["F"])
         blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
@@ -431,10 +56,9 @@ def sum_columns(
 
 def sum_rows(setting: Setting, group: Group, point: Point, given: Mapping[str, Any]) -> list[Array]:
     """Return the column sums of every block's loadings at a point."""
-    setting.take()
-    bench = Bench(setting, group, given)
-    rows = bench.rows(bench.point(point))
-    return [each.factor.column_sums(each.weights) for each in rows]
+    with bench_of(setting, group, given) as bench:
+        rows = bench.rows(bench.point(point))
+        return [each.factor.column_sums(each.weights) for each in rows]
 
 
 def add_branches(*branches: Summed) -> Summed:
@@ -449,10 +73,9 @@ def project(
     given: Mapping[str, Any],
 ) -> Ref | Arrays:  # fmt: skip
     """Save the loadings that a few steps from a point lead to while F is held."""
-    setting.take()
-    with limit_blas(1):
-        bench, K = Bench(setting, group, given), setting.n_components
-        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, 1e-8, setting.n_threads)
+    with bench_of(setting, group, given) as bench:
+        K, n_threads = setting.n_components, setting.n_threads
+        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, 1e-8, n_threads)
         all_rows = bench.rows([aligned_copy(values) for values in bench.point(point)])
         for slices, rows in zip(bench.slices("rows"), all_rows, strict=True):
             sliced = sliced_counts(slices, slices.n_others)
@@ -464,14 +87,7 @@ def save_point(
     setting: Setting, group: Group, name: str, point: Point | Move | Ref, given: Mapping[str, Any]
 ) -> Ref | Arrays:
     """Save the loadings at a point, or the curvature that a visit kept."""
-    setting.take()
-    with limit_blas(1):
-        bench = Bench(setting, group, given)
+    with bench_of(setting, group, given) as bench:
         if isinstance(point, Move | Ref):
             return bench.save(name, numbered(bench.curvature(point)))
         return bench.save(name, numbered(bench.point(point)))
-
-
-def numbered(values: list[Array]) -> Arrays:
-    """Return one array for each block under its number in the group."""
-    return {f"L_{i}": array for i, array in enumerate(values)}
