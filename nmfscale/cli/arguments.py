@@ -280,7 +280,7 @@ def _add_client_options(command: argparse.ArgumentParser) -> None:
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", type=_at_least(int, 1), metavar="N", help="default: all CPUs")
-    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     _add_last_options(command)
 
 

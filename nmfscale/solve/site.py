@@ -299,6 +299,11 @@ def _summary(sights: dict[str, Sight], setting: Setting) -> str:
     counts = "read from the store" if setting.store else "sent by this process"
     loadings = "in files" if setting.folder else "sent back and forth"
     return (
-        f"{len(sights)} workers on {hosts} hosts, {setting.n_threads} threads each, "
-        f"{setting.level}: counts {counts}, loadings {loadings}"
+        f"{_several(len(sights), 'worker')} on {_several(hosts, 'host')}, "
+        f"{_several(setting.n_threads, 'thread')} each, {setting.level}: counts {counts}, "
+        f"loadings {loadings}"
     )
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
