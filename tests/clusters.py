@@ -10,6 +10,7 @@ import time
 import warnings
 from contextlib import contextmanager, suppress
 
+import psutil
 from small_fits import model
 
 from nmfscale.data import local_cluster
@@ -71,21 +72,35 @@ def cluster_of(n_workers, **options):
         # of workers that are killed
         warnings.catch_warnings(action="ignore"),
         dask.config.set(SETTINGS),
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, **options) as cluster,
-        Client(cluster) as client,
     ):
-        if n_workers:
-            client.wait_for_workers(n_workers, timeout=WALL)
-        yield client
+        cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **options)
+        try:
+            with Client(cluster) as client:
+                if n_workers:
+                    client.wait_for_workers(n_workers, timeout=WALL)
+                yield client
+        finally:
+            # what was done to its workers may keep it from ending
+            with suppress(TimeoutError):
+                cluster.close(timeout=WALL / 4)
 
 
-def make_whole(cluster, n_workers):
-    """Wait until a cluster has all its workers: one that was retired is not started again."""
+def make_whole(client, n_workers):
+    """Wait until all workers are there and alive: one that was retired is not started again."""
+    cluster = client.cluster
     if any(nanny.status.name in ("closing", "closed") for nanny in cluster.workers.values()):
         cluster.scale(0)
         soon(lambda: not cluster.workers)
     cluster.scale(n_workers)
-    cluster.wait_for_workers(n_workers, timeout=WALL)
+    soon(lambda: len([pid for pid in processes(client) if alive(pid)]) == n_workers)
+
+
+def alive(pid):
+    """Whether a process has not ended, nor was killed just now."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 _SCHEDULER = """

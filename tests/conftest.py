@@ -73,5 +73,5 @@ def client(three_workers):
     """That client, once all workers are there."""
     from clusters import make_whole
 
-    make_whole(three_workers.cluster, 3)
+    make_whole(three_workers, 3)
     return three_workers
