@@ -15,6 +15,7 @@ from nmfscale.solve.conversion import poisson_to_multinomial
 from nmfscale.solve.initialize import SMALLEST, check_factors, initialize
 from nmfscale.solve.threads import limit_blas
 from nmfscale.solve.topic_score import NoSimplexError, hunt_vertices, mixture_weights
+from nmfscale.solve.updates import Halves
 
 STARTS = ["auto", "topic-score", "random", "nndsvd"]
 
@@ -329,13 +330,15 @@ def _simulated():
 # Given factors ----------------------------------------------------------------------------------
 
 
-def test_given_factors_are_copied_and_floored():
+def test_given_factors_are_read_once_and_floored_by_the_fit():
     counts = as_counts(_counts(4, 5))
-    L, F = np.asfortranarray(np.ones((4, 2))), [[0, 1]] * 5
+    L, F = np.asfortranarray(np.ones((4, 2), np.float32)), [[0, 1]] * 5
     checked_L, checked_F = check_factors(L, F, counts, 2, np.float32)
-    _assert_start(checked_L, checked_F, counts.shape, 2, np.float32)
-    np.testing.assert_array_equal(checked_F[:, 0], np.float32(SMALLEST))
-    assert not np.shares_memory(checked_L, L)
+    assert checked_L is L
+    np.testing.assert_array_equal(checked_F, F)
+    halves = Halves(counts, checked_L, checked_F, np.float32, 1)
+    _assert_start(halves.L.plain(), halves.F.plain(), counts.shape, 2, np.float32)
+    np.testing.assert_array_equal(halves.F.plain()[:, 0], np.float32(SMALLEST))
     assert check_factors(None, F, counts, 2)[0] is None
     assert check_factors(L, None, counts, 2)[1] is None
 

@@ -129,13 +129,12 @@ def check_factors(
     n_components : int
         Number of components.
     dtype : {float32, float64}, default=float64
-        Type of the result.
+        Type of the fit, in which the numbers have to be finite.
 
     Returns
     -------
     L : ndarray of shape (n_samples, n_components) or None
-        C-contiguous, numbers below 1e-10 raised to it, the array itself where nothing has to
-        change; None if `L` is None.
+        The array itself if it is one: a fit reads it once, and copies it then.
     F : ndarray of shape (n_features, n_components) or None
         The same of `F`.
 
@@ -152,8 +151,8 @@ def check_factors(
     >>> counts = as_counts(np.array([[4, 0, 2], [0, 9, 0]]))
     >>> L, F = check_factors([[1], [2]], None, counts, 1)
     >>> L
-    array([[1.],
-           [2.]])
+    array([[1],
+           [2]])
     """
     n_samples, n_features = counts.shape
     return (
@@ -182,9 +181,7 @@ def _checked_factor(
             f"{name}[{row}, {column}] is {factor[row, column]}; "
             f"all its numbers must be finite in {np.dtype(dtype)} and not negative."
         )
-    if factor.dtype == dtype and (factor >= SMALLEST).all():
-        return np.ascontiguousarray(factor)  # no copy: it is only read
-    return _floored(factor, dtype)
+    return factor
 
 
 def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> Array:
