@@ -85,23 +85,23 @@ def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
 
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
     """Seconds an iteration of counts cut into many blocks; tasks of several blocks, and of one."""
-    from nmfscale import as_counts, pack
+    from nmfscale import write_store
     from nmfscale.data import layout
-    from nmfscale.solve import cluster
+    from nmfscale.solve import grouping
 
-    rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, cluster.MOST_BLOCKS), []
+    rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, grouping.MOST_BLOCKS), []
     try:
         for number in numbers:
-            counts = as_counts(rng.integers(1, 3, (number * 16, 64)))
+            counts = rng.integers(1, 3, (number * 16, 64))
             layout.BLOCK_NONZEROS = 16 * 64
             path = folder / f"small-{number}.nmf"
-            pack(counts, path)
+            write_store(counts, path)
             for what, most in (("small blocks", before[1]), ("small tasks", 1)):
-                cluster.MOST_BLOCKS = most
+                grouping.MOST_BLOCKS = most
                 rows.append({"what": what} | seconds_of(path, 4, client, n_iter))
                 print(rows[-1], flush=True)
     finally:
-        layout.BLOCK_NONZEROS, cluster.MOST_BLOCKS = before
+        layout.BLOCK_NONZEROS, grouping.MOST_BLOCKS = before
     return rows
 
 

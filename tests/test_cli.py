@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from count_files import write_h5ad, write_tenx
 
 import nmfscale
 from nmfscale.cli import main
@@ -277,6 +278,28 @@ class TestStore:
         assert "bytes each" in out
         assert err == ""
         return tmp_path / "cells.nmf"
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["--layer", "twice"], lambda counts: 2 * counts),
+            (["--raw"], lambda counts: counts),
+            (["--feature-type", "all", "--genome", "hg"], lambda counts: counts[:, 1::2]),
+            (["--feature-type", "Antibody Capture"], lambda counts: counts[:, 1::3]),
+        ],
+    )
+    def test_a_part_of_a_file(self, tmp_path, words, expected):
+        counts, target = simulated(), tmp_path / "part.nmf"
+        source = tmp_path / "counts.h5"
+        if "--feature-type" in words:
+            write_tenx(source, sp.csr_matrix(counts), 3)
+        else:
+            at = "raw/X" if "--raw" in words else "layers/twice"
+            matrix = counts if "--raw" in words else 2 * counts
+            write_h5ad(source, sp.csr_matrix(matrix), at=at)
+        assert run("store", source, target, "--quiet", *words) == 0
+        rows = nmfscale.StoredCounts(target).take_rows().toarray()
+        np.testing.assert_array_equal(rows, expected(counts))
 
     def test_the_same_model_as_of_the_file(self, folder, store, tmp_path):
         target = tmp_path / "model.h5"

@@ -249,7 +249,11 @@ def _add_input(command: argparse.ArgumentParser, **options: Any) -> None:
         "--feature-names", metavar="FILE", help="names of the features, one on each line"
     )
     command.add_argument("--layer", help=".h5ad: layer to read in place of X")
+    command.add_argument("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     command.add_argument("--genome", help="10x: genome to read")
+    command.add_argument(
+        "--feature-type", metavar="TYPE", help="10x: such as 'Antibody Capture', or all"
+    )
     command.add_argument(
         "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples"
     )

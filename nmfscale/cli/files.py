@@ -28,7 +28,8 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     counts: Any
     if Path(arguments.input).is_file() and is_store(arguments.input):
         if choices:
-            raise ValueError(f"--{next(iter(choices))} does not apply to a packed store.")
+            option = next(iter(choices)).replace("_", "-")
+            raise ValueError(f"--{option} does not apply to a packed store.")
         counts = StoredCounts(arguments.input)
     elif not streamed and getattr(arguments, "memory_limit", None) is None:
         counts = read_counts(arguments.input, **choices)
@@ -48,7 +49,7 @@ def stream_input(arguments: argparse.Namespace) -> Any:
 
 
 def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("layer", "genome", "transpose")
+    names = ("layer", "raw", "genome", "feature_type", "transpose")
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
 
 
