@@ -76,8 +76,7 @@ def cluster_of(n_workers, **options):
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **options)
         try:
             with Client(cluster) as client:
-                if n_workers:
-                    client.wait_for_workers(n_workers, timeout=WALL)
+                soon(lambda: len(processes(client)) == n_workers)
                 yield client
         finally:
             # what was done to its workers may keep it from ending
@@ -136,10 +135,16 @@ def scheduler_to_kill():
 
 
 def processes(client):
-    """Return the numbers of the worker processes that have joined; one that dies before is lost."""
+    """Return the numbers of the worker processes that are started again if they die.
+
+    Dask does not do that before a worker has joined, nor before its watcher itself has started.
+    """
     here = client.cluster.scheduler.workers
-    nannies = list(client.cluster.workers.values())
-    return [nanny.pid for nanny in nannies if nanny.pid and nanny.worker_address in here]
+    return [
+        nanny.pid
+        for nanny in list(client.cluster.workers.values())
+        if nanny.pid and nanny.status.name == "running" and nanny.worker_address in here
+    ]
 
 
 def send(number, pids):

@@ -1,5 +1,6 @@
 """`nmfscale cluster`, and fits on a cluster: who can reach it, how it ends, what it says."""
 
+import gc
 import os
 import re
 import shutil
@@ -427,3 +428,16 @@ with local_client(1) as client:
 """
         ended = program("-c", code)
         assert (ended.stdout, ended.stderr) == ("True Ctrl-C\n", "")
+
+    def test_a_client_that_failed_is_gone(self):
+        from distributed import Client
+
+        def clients():
+            return {id(each) for each in gc.get_objects() if type(each) is Client}
+
+        gc.collect()
+        before = clients()
+        for _ in range(3):
+            with pytest.raises(ConnectionError), connected("tcp://127.0.0.1:1", timeout=0.5):
+                pass
+            assert clients() <= before

@@ -8,6 +8,7 @@ Web pages (dashboard, health, metrics) know no TLS: they are on the loopback add
 from __future__ import annotations
 
 import errno
+import gc
 import ipaddress
 import os
 import shlex
@@ -358,14 +359,20 @@ def connected(
     """
     from distributed import Client
 
+    client, why = None, ""
     try:
         # One that fails to connect as the default leaves dask's configuration pointing at it.
         client = Client(address, security=security, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+    if client is None:
+        # A client that failed is closed when it is collected: if that happens while another one
+        # starts, both wait for ever for one lock.
+        gc.collect()
         raise ConnectionError(
-            f"cannot use the scheduler at {address} ({' '.join(str(error).split())}): check that "
-            "it runs there (`nmfscale cluster` starts one) and that both sides have the same "
-            "certificates (tls://) or none (tcp://)."
-        ) from error
+            f"cannot use the scheduler at {address} ({why}): check that it runs there "
+            "(`nmfscale cluster` starts one) and that both sides have the same certificates "
+            "(tls://) or none (tcp://)."
+        )
     with client:
         yield client
