@@ -1,5 +1,6 @@
 """Dask clusters on this machine, what is done to their workers, and limits to the time it takes."""
 
+import gc
 import os
 import random
 import signal
@@ -73,10 +74,16 @@ def cluster_of(n_workers, **options):
         warnings.catch_warnings(action="ignore"),
         dask.config.set(SETTINGS),
     ):
+        # clients of schedulers that were lost: collected while another starts, both would hang
+        gc.collect()
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **options)
         try:
             with Client(cluster) as client:
-                soon(lambda: len(processes(client)) == n_workers)
+                if n_workers:
+                    client.wait_for_workers(n_workers, timeout=WALL)
+                # watchers too: before they have, they do not start a worker again
+                started = cluster.workers.values()
+                soon(lambda: all(each.status.name == "running" for each in list(started)))
                 yield client
         finally:
             # what was done to its workers may keep it from ending
