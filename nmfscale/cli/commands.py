@@ -86,11 +86,8 @@ def store(arguments: argparse.Namespace) -> int:
     target = output(arguments.output, arguments.force)
     from ..data.packing import write_store
     from ..data.sizes import readable
-    from ..data.store import is_store
     from ..solve.threads import resolve_threads
 
-    if Path(arguments.input).is_file() and is_store(arguments.input):
-        raise ValueError(f"{arguments.input} is a packed store already.")
     stored = write_store(
         stream_input(arguments), target, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,

@@ -112,10 +112,7 @@ def _opened(source: Any, memory_limit: Any, integer: Whole, choices: dict[str, A
         source = source.filename
     if isinstance(source, StoredCounts):
         source = source.path
-    is_path = isinstance(source, (str, os.PathLike))
-    if is_path and os.path.isfile(source) and is_store(source):
-        raise ValueError(f"{source} is a packed store already.")
-    if is_path:
+    if isinstance(source, (str, os.PathLike)):
         counts = stream_counts(source, memory_limit=memory_limit, **given)
         mind_fraction(counts.first_fraction, integer, str(source))
         return counts

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .distributed import DaskRows
 from .layout import Layout
 from .sizes import parse_bytes
+from .store import is_store
 from .streams import MEMORY_LIMIT, CountStream, open_stream
 from .table import CountTable, RowRange, totals_of_rows
 
@@ -140,7 +141,14 @@ def stream_counts(
     Returns
     -------
     StreamedCounts
+
+    Raises
+    ------
+    ValueError
+        If the file is a packed store, which :class:`StoredCounts` reads.
     """
+    if os.path.isfile(path) and is_store(path):
+        raise ValueError(f"{path} is a packed store already.")
     pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
     return StreamedCounts(open_stream(path, memory_limit=pieces, **choices))
 

@@ -121,14 +121,8 @@ def top_features_plot(
 
     Parameters
     ----------
-    components : array-like of shape (n_topics, n_features)
-        Non-negative; every row is divided by its sum.
-    feature_names : array-like of str, default=None
-        Names of the features; "feature 0", "feature 1", ... by default.
-    n_top : int, default=10
-        How many to draw for each topic.
-    distinctive : bool, default=True
-        How features are chosen, see :func:`top_features`.
+    components, feature_names, n_top, distinctive
+        As for :func:`top_features`: of which features are drawn, how many, and how chosen.
     topic_names : sequence of str, default=None
         Titles of the panels; "topic 1", "topic 2", ... by default.
     colors : sequence of colors, default=None

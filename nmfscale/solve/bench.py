@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.array_file import load_arrays, save_arrays
+from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.block_file import BlockFile, patiently
 from ..data.jobs import MissingArraysError, UnfitWorkerError
 from ..data.layout import Slices
@@ -23,7 +23,7 @@ from ..data.whole_file import package_version
 from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
 from .local_rows import restore_zeros
-from .points import Ahead, Arrays, Changed, Group, Move, Point, Ref, counts_name, file_name
+from .points import Ahead, Changed, Group, Move, Point, Ref, counts_name, file_name
 from .threads import limit_blas
 from .visits import Arrival, RowReport, Rows, go_on
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.array_file import load_arrays, save_arrays
+from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.jobs import Job
 from ..data.store import StoredCounts
 from ..data.workers import Crew
@@ -27,7 +27,6 @@ from .factor import Array, Factor, Held, Report, aligned_empty
 from .local_rows import factor_in_lanes, per_lane
 from .points import (
     Ahead,
-    Arrays,
     Changed,
     Group,
     Move,

@@ -60,14 +60,14 @@ def group_size(n_blocks: int, n_slots: int) -> int:
 
 
 def group_size_within(
-    limits: dict[str, int], slots: dict[str, int], setting: Setting, layout: Any
+    limits: dict[str, int | None], slots: dict[str, int], setting: Setting, layout: Any
 ) -> int:
     """Return how many blocks make a task that workers can hold.
 
     Parameters
     ----------
-    limits : dict of str to int
-        Bytes that a worker may hold, for those that have a limit.
+    limits : dict of str to int or None
+        Bytes that every worker that takes part may hold; None where there is no limit.
     slots : dict of str to int
         Tasks that every worker does at a time.
     setting : Setting
@@ -80,8 +80,12 @@ def group_size_within(
     """
     n_blocks = len(layout.blocks)
     size = group_size(n_blocks, sum(slots.values()))
+    sent = layout.nbytes // len(limits) if setting.store is None else 0
     for worker, limit in limits.items():
-        while (need := _worker_bytes(setting, layout, size, slots, worker)) > _SHARE * limit:
+        if limit is None:
+            continue
+        besides, n_tasks = _WORKER_BYTES + setting.memory + sent, slots.get(worker, 1)
+        while (need := besides + n_tasks * _task_bytes(setting, layout, size)) > _SHARE * limit:
             if size == 1 or n_blocks * FAN_IN > size * MOST_GROUPS:
                 raise MemoryLimitError(
                     f"worker {worker} may hold {readable(limit)}, and the fit needs workers of "
@@ -90,15 +94,6 @@ def group_size_within(
                 )
             size //= FAN_IN
     return size
-
-
-def _worker_bytes(
-    setting: Setting, layout: Any, size: int, slots: dict[str, int], worker: str
-) -> int:
-    """Bytes that a worker holds: what its tasks need, what it remembers, and counts sent to it."""
-    sent = layout.nbytes // len(slots) if setting.store is None else 0
-    tasks = slots.get(worker, 1) * _task_bytes(setting, layout, size)
-    return _WORKER_BYTES + tasks + setting.memory + sent
 
 
 def _task_bytes(setting: Setting, layout: Any, size: int) -> int:

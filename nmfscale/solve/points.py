@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..data.array_file import Arrays
 from ..data.block_file import StoredBlock
 from .factor import Array
 from .visits import RowVisit
-
-Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def open_site(
         sights = _survey(crew, counts, place)
         setting = _setting(crew, sights, counts, n_components, place, level, n_threads)
         take_level(setting.level)
-        limits = {worker: sight.memory for worker, sight in sights.items() if sight.memory}
+        limits = {worker: sight.memory for worker, sight in sights.items()}
         size = group_size_within(limits, crew.wait_for_workers(), setting, counts.layout())
         # which is said of a block
         crew.patience = replace(crew.patience, task=crew.patience.task * size)

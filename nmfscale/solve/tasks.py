@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..data.array_file import Arrays
 from .bench import Setting, bench_of
 from .factor import Array, aligned_copy
-from .points import Ahead, Arrays, Group, Move, Point, Ref, numbered
+from .points import Ahead, Group, Move, Point, Ref, numbered
 from .projection import Projector
 from .visits import Arrival, ColumnVisit, RowReport, fold, sliced_counts
 
