@@ -6,12 +6,14 @@ import resource
 import signal
 import sys
 import time
+from functools import partial
 
 import cluster_tasks as tasks
 import numpy as np
 import psutil
 import pytest
 from clusters import (
+    ITERATIONS,
     UNNOTICED,
     WALL,
     Killer,
@@ -91,6 +93,35 @@ def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
     for at in range(3, 8):
         assert bits(fit(store, client, {at: Killer(client, at)})) == bits(fit(X))
+
+
+@pytest.mark.parametrize("kind", ["move_rows", "sum_columns"])
+def test_what_is_done_again_for_a_worker_that_is_killed(store, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(workers, "Patience", lambda: Patience(late=WALL))
+
+    def count(name, number):
+        folder = tmp_path / name
+        folder.mkdir()
+        counting = partial(tasks.perform_and_count, folder, kind, number)
+        monkeypatch.setattr(workers.Crew, "perform", staticmethod(counting))
+        fitted = fit(store, client)
+        return bits(fitted), [
+            (folder / function).stat().st_size for function in ("move_rows", "sum_columns")
+        ]
+
+    n_begun = 5
+    with cluster_of(2) as client:
+        expected, (moves, sums) = count("calm", 0)
+        n_groups = len(as_counts(X).layout().blocks)
+        assert moves % n_groups == sums % n_groups == 0
+        assert n_groups > n_begun
+        found, (more_moves, more_sums) = count("killed", 8 * n_groups + n_begun)
+    assert found == expected
+    if kind == "move_rows":  # loadings are in files: the task that ran, and no other
+        assert (more_moves, more_sums) == (moves + 1, sums)
+    else:  # sums that no other worker has go with it: each is one task
+        assert more_moves == moves
+        assert sums < more_sums <= sums + n_begun
 
 
 def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):

@@ -307,8 +307,9 @@ class Round:
         busy = self.crew.busy() if waiting or lost else {}
         if lost and lost.isdisjoint(busy):
             raise self.answers_lost("gone with their workers")
+        done = self.crew.holders(waiting) if waiting else {}
         for key in waiting:
-            if key not in busy:
+            if key not in busy and not done.get(key):
                 flight = self.flights.pop(key)
                 out = {other.number for other in self.flights.values()}
                 self.crew.client.cancel([flight.future], force=True)
