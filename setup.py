@@ -53,9 +53,9 @@ DIRECTIVES = {
 
 
 def extension(source):
-    """Describe the extension module of one .pyx file; `rows` alone links the C arithmetic."""
+    """Describe the extension module of one .pyx file; `levels` alone links the C arithmetic."""
     name = os.path.splitext(source)[0].replace(os.sep, ".")
-    arithmetic = sorted(glob("nmfscale/kernels/slices_*.c")) if name.endswith(".rows") else []
+    arithmetic = sorted(glob("nmfscale/kernels/slices_*.c")) if name.endswith(".levels") else []
     return Extension(
         name,
         [source, *arithmetic],

@@ -36,11 +36,13 @@ class Side:
     """Rows (or columns) of the counts in slices, the factor that moves and the factor held."""
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
-        from nmfscale.kernels import rows
+        from nmfscale import kernels
         from nmfscale.solve.factor import lane_order
 
-        self.counts = rows.SlicedCounts(slices.index, slices.count, slices.offset, slices.n_others)
-        self.n_components, stride = own.shape[1], rows.row_stride(own.shape[1])
+        self.counts = kernels.SlicedCounts(
+            slices.index, slices.count, slices.offset, slices.n_others
+        )
+        self.n_components, stride = own.shape[1], kernels.row_stride(own.shape[1])
         self.start, self.end = (lane_order(own, order, stride, own.dtype) for _ in range(2))
         self.held = lane_order(held, order_of_held, stride, held.dtype)
         self.total = np.zeros(stride, held.dtype)
@@ -49,9 +51,9 @@ class Side:
 
     def problem(self, **settings):
         """Row problem of the kernels with given numbers of steps."""
-        from nmfscale.kernels import rows
+        from nmfscale import kernels
 
-        return rows.RowProblem(self.held, self.total, self.n_components, **settings)
+        return kernels.RowProblem(self.held, self.total, self.n_components, **settings)
 
 
 def both_sides(X, n_components: int, dtype) -> list[Side]:
@@ -72,17 +74,19 @@ def both_sides(X, n_components: int, dtype) -> list[Side]:
 
 def calls(sides: list[Side], threads: int) -> dict[str, Callable[[], None]]:
     """Every kernel as a function that runs it on both sides."""
-    from nmfscale.kernels import rows
+    from nmfscale import kernels
 
     def bound():
         for side in sides:
-            rows.gather_dot(side.counts, side.problem(), side.start, side.values, n_threads=threads)
+            kernels.gather_dot(
+                side.counts, side.problem(), side.start, side.values, n_threads=threads
+            )
 
     def of_kernel(name, settings, with_loss):
         def call():
             for side in sides:
                 wanted = {"loglik_start": side.values} if with_loss else {}
-                getattr(rows, name)(
+                getattr(kernels, name)(
                     side.counts,
                     side.problem(**settings),
                     side.start,
@@ -147,7 +151,7 @@ def draw(rows: list[dict], path: Path) -> None:
 
 def main() -> None:
     """Time every kernel for every K and type."""
-    from nmfscale.kernels.rows import level
+    from nmfscale.kernels import level
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

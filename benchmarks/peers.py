@@ -65,9 +65,8 @@ class Memory:
 
 def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **settings) -> Run:
     """Run this package for a fixed number of iterations, all diagnostics on."""
-    from nmfscale.kernels.rows import level
-
     import nmfscale
+    from nmfscale.kernels import level
 
     model = nmfscale.PoissonNMF(
         problem.n_components, max_iter=n_iter, tol=0, n_threads=n_threads, dtype=dtype, **settings

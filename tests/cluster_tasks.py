@@ -135,9 +135,9 @@ def put_back(module, name):
 
 
 def level():
-    from nmfscale.kernels import rows
+    from nmfscale import kernels
 
-    return rows.level()
+    return kernels.level()
 
 
 def forget_everything():

@@ -5,8 +5,8 @@ import pytest
 from clusters import fit
 from small_fits import X, bits
 
+from nmfscale import kernels
 from nmfscale.data.jobs import NoWorkersError
-from nmfscale.kernels import rows as kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -68,7 +68,7 @@ def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_bas
     expected = bits(fit(X))
     at_baseline()
     assert bits(fit(X)) != expected
-    name = "nmfscale.kernels.rows"
+    name = "nmfscale.kernels"
     change(addresses(client)[:1], name, "available_levels", ["baseline"])
     state, levels = tmp_path / "state", []
 

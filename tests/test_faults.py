@@ -18,12 +18,12 @@ from count_files import write_h5ad
 from small_fits import SMALL_BLOCK, X, bits, model, open_files, run
 
 import nmfscale
+from nmfscale import kernels
 from nmfscale.cli import main
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import DamagedStoreError
-from nmfscale.kernels import rows as kernels
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
 

@@ -9,7 +9,7 @@ import oracle
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from nmfscale.kernels import rows as kernels
+from nmfscale import kernels
 
 LANES = 16
 FLOOR = 1e-10
@@ -709,12 +709,12 @@ def _run_with(level, *command):
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_environment_forces_a_level(name):
-    done = _run_with(name, "from nmfscale.kernels import rows; print(rows.level())")
+    done = _run_with(name, "from nmfscale import kernels; print(kernels.level())")
     assert (done.returncode, done.stdout.strip()) == (0, name), done.stderr
 
 
 def test_the_default_is_the_highest_level():
-    done = _run_with("", "from nmfscale.kernels import rows; print(rows.level())")
+    done = _run_with("", "from nmfscale import kernels; print(kernels.level())")
     assert done.stdout.strip() == LEVELS[-1]
 
 

@@ -13,9 +13,9 @@ from count_files import write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
 
 import nmfscale
+from nmfscale import kernels
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
-from nmfscale.kernels import rows as kernels
 from nmfscale.solve.factor import Held, aligned_copy
 from nmfscale.solve.fit import SOLVERS
 from nmfscale.solve.updates import SHARED, Halves

@@ -11,3 +11,46 @@ The contract of every kernel here:
 - Rows of counts and rows of a factor are all it knows: the factor that moves and the factor that
   is held may be L and F or, on the transposed block, F and L.
 """
+
+from .levels import available_levels, build_flags, level, use_level
+from .operands import (
+    FRESH,
+    KEEP,
+    KEPT,
+    SUM_DIAGONAL,
+    SUM_FULL,
+    SUM_GRADIENT,
+    Ahead,
+    RowProblem,
+    SlicedCounts,
+    kept_size,
+    row_stride,
+    statistics_size,
+)
+from .rows import correlations, descend, extrapolate, gather_dot, step, sums, visit
+
+__all__ = [
+    "FRESH",
+    "KEEP",
+    "KEPT",
+    "SUM_DIAGONAL",
+    "SUM_FULL",
+    "SUM_GRADIENT",
+    "Ahead",
+    "RowProblem",
+    "SlicedCounts",
+    "available_levels",
+    "build_flags",
+    "correlations",
+    "descend",
+    "extrapolate",
+    "gather_dot",
+    "kept_size",
+    "level",
+    "row_stride",
+    "statistics_size",
+    "step",
+    "sums",
+    "use_level",
+    "visit",
+]

@@ -1,6 +1,6 @@
 """The fit: numerics in Python over the kernels."""
 
-from ..kernels import rows as _rows
+from .. import kernels
 from .threads import resolve_threads
 
 
@@ -21,9 +21,9 @@ def build_info() -> dict[str, object]:
     """
     return {
         "levels": ["baseline", "avx2", "avx512"],
-        "available_levels": _rows.available_levels(),
-        "level": _rows.level(),
-        **_rows.build_flags(),
+        "available_levels": kernels.available_levels(),
+        "level": kernels.level(),
+        **kernels.build_flags(),
         "threads": resolve_threads(None),
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels import rows as kernels
+from .. import kernels
 from .checkpoint import Checkpoint
 from .factor import Array, Held, Report
 from .monitor import Monitor

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.block_file import BlockFile, patiently
 from ..data.jobs import MissingArraysError, UnfitWorkerError
 from ..data.layout import Slices
 from ..data.whole_file import package_version
-from ..kernels import rows as kernels
 from .factor import Array, Factor, aligned_copy, aligned_empty
 from .local_rows import restore_zeros
 from .points import Ahead, Changed, Group, Move, Point, Ref, counts_name, file_name

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import kernels
 from ..data.hdf5 import read_file
 from ..data.sound_hdf5 import put, put_json, sound, sound_json
 from ..data.table import CountTable
 from ..data.whole_file import UNFINISHED
 from ..data.whole_hdf5 import whole_hdf5
-from ..kernels import rows as kernels
 
 Array = NDArray[Any]
 FORMAT, VERSION = "nmfscale-checkpoint", 1

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.jobs import Job
 from ..data.store import StoredCounts
 from ..data.workers import Crew
-from ..kernels import rows as kernels
 from .bench import Setting
 from .factor import Array, Factor, Held, Report, aligned_empty
 from .local_rows import factor_in_lanes, per_lane

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import kernels
 from ..data.sizes import readable
-from ..kernels import rows as kernels
 from .accelerated import SHARED_FROM
 from .bench import Setting
 from .factor import LANES

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..data.layout import Slices
 from ..data.table import CountTable
-from ..kernels import rows as kernels
 from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, lane_order
 from .visits import Arrival, ColumnVisit, RowReport, Rows, RowVisit, go_on
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from ..data.layout import SLICE_BYTES, cut_blocks
 from ..data.sizes import parse_bytes, readable
 from ..data.table import CountTable
-from ..kernels import rows as kernels
 from .accelerated import SHARED_FROM
 from .factor import LANES
 from .visits import FAN_IN

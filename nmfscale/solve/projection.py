@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import kernels
 from ..data.table import CountTable
 from ..data.whole_file import whole_file
-from ..kernels import rows as kernels
 from .factor import MINVAL, aligned_copy, lane_order
 from .local_rows import per_lane
 from .visits import sliced_counts

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from ..data.block_file import mark_of
 from ..data.jobs import NoWorkersError, Patience, UnfitWorkerError
 from ..data.layout import cut_blocks
@@ -25,7 +26,6 @@ from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, worker_memory
-from ..kernels import rows as kernels
 from .bench import Setting, take_level
 from .checkpoint import recorded_level
 from .cluster import RemoteRows

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..data.table import CountTable
-from ..kernels import rows as kernels
 from .factor import LANES, MINVAL, Array, Factor, Held, Report, aligned_copy, in_order
 from .local_rows import LocalRows, factor_in_lanes, restore_zeros
 from .visits import (

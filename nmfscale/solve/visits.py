@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import xlogy
 
+from .. import kernels
 from ..data.layout import Slices
-from ..kernels import rows as kernels
 from .factor import LANES, MINVAL, Array, Factor, Report, in_order
 
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.

@@ -1,0 +1,74 @@
+"""Which instruction set is in use: the one module that links the arithmetic, once for each."""
+import os
+
+from .slices cimport (
+    level_kernels, nmfscale_avx2, nmfscale_avx512, nmfscale_baseline, nmfscale_descend_bytes,
+    nmfscale_processor_level, nmfscale_visit_bytes,
+)
+
+cdef extern from *:
+    """
+    #ifndef NMFSCALE_OPENMP
+    #define NMFSCALE_OPENMP 0
+    #endif
+    #ifndef NMFSCALE_DEBUG
+    #define NMFSCALE_DEBUG 0
+    #endif
+    """
+    int NMFSCALE_OPENMP
+    int NMFSCALE_DEBUG
+
+cdef const level_kernels *_in_use = NULL
+cdef object _name = None
+_LEVELS = {"baseline": 0, "avx2": 2, "avx512": 3}
+
+
+def available_levels():
+    """Names of the instruction sets that this processor has, lowest first."""
+    return [name for name, level in _LEVELS.items() if level <= nmfscale_processor_level()]
+
+
+def level():
+    """Name of the instruction set in use."""
+    return _name
+
+
+def use_level(name):
+    """Take the kernels of instruction set `name` from now on."""
+    global _in_use, _name
+    if name not in _LEVELS:
+        raise ImportError(
+            f"unknown instruction set {name!r} (NMFSCALE_LEVEL): choose from {', '.join(_LEVELS)}"
+        )
+    if name not in available_levels():
+        raise ImportError(
+            f"this processor does not have {name!r} (NMFSCALE_LEVEL): "
+            f"choose from {', '.join(available_levels())}"
+        )
+    if name == "avx512":
+        _in_use = &nmfscale_avx512
+    elif name == "avx2":
+        _in_use = &nmfscale_avx2
+    else:
+        _in_use = &nmfscale_baseline
+    _name = name
+
+
+use_level(os.environ.get("NMFSCALE_LEVEL") or max(available_levels(), key=_LEVELS.get))
+
+
+def build_flags():
+    """How the kernels were compiled."""
+    return {"openmp": bool(NMFSCALE_OPENMP), "bounds_checks": bool(NMFSCALE_DEBUG)}
+
+
+cdef const level_kernels *kernels_in_use() noexcept:
+    return _in_use
+
+
+cdef size_t visit_bytes(int n_components, int real_bytes) noexcept:
+    return nmfscale_visit_bytes(n_components, real_bytes)
+
+
+cdef size_t descend_bytes(int n_components, int64_t longest, int real_bytes) noexcept:
+    return nmfscale_descend_bytes(n_components, longest, real_bytes)

@@ -1,0 +1,50 @@
+"""What the loops over slices take, and where its numbers are."""
+from libc.stdint cimport int64_t
+
+from .slices cimport row_kernels, row_problem, slice_counts, slice_rows
+
+cdef const void *address(array, dtype, tuple shape, str name) except? NULL
+
+
+cdef class SlicedCounts:
+    cdef readonly Py_ssize_t n_slices
+    cdef readonly int64_t longest
+    cdef readonly int64_t n_design
+    cdef object keep
+    cdef const int64_t[::1] offset
+    cdef const char *index
+    cdef const char *count
+    cdef int index_bytes, count_bytes, count_kind
+
+    cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil
+
+
+cdef class RowProblem:
+    cdef row_problem c
+    cdef readonly object dtype
+    cdef readonly object keep
+    cdef const row_kernels *kernels
+
+
+cdef class RowArrays:
+    cdef slice_rows first
+    cdef Py_ssize_t row_bytes, n_kept, kept_bytes
+
+    cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil
+
+
+cdef class Ahead:
+    cdef char *before
+    cdef char *ahead
+    cdef double momentum
+    cdef int64_t n_rows
+    cdef readonly tuple shape
+    cdef readonly object dtype
+    cdef Py_ssize_t bytes_each
+    cdef object keep
+    cdef double[:, ::1] column_sums
+    cdef double[::1] change
+    cdef int64_t[::1] zeros
+
+    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil
+    cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil

@@ -1,0 +1,184 @@
+"""What the loops over slices take: counts, a row problem, arrays of the rows.  Checked once, here.
+
+Loops read addresses and sizes from these, without Python.
+"""
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memcpy
+
+from .levels cimport kernels_in_use
+from .slices cimport (
+    COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
+    CURVATURE_KEPT, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_counts, slice_rows,
+)
+
+FRESH, KEEP, KEPT = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
+
+
+def row_stride(int n_components):
+    """Numbers from one row of a factor to the next in memory."""
+    return (n_components + GROUP - 1) // GROUP * GROUP
+
+
+def kept_size(int n_components):
+    """Numbers of the packed curvature of one row."""
+    return n_components * (n_components + 1) // 2
+
+
+def statistics_size(int n_components, int wanted):
+    """Numbers that `sums` adds up and `step` needs for one row."""
+    if wanted == FULL:
+        return kept_size(n_components)
+    return 2 * n_components if wanted == DIAGONAL else n_components
+
+
+cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
+    """Where the numbers of a C-contiguous array are; NULL for None."""
+    if array is None:
+        return NULL
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name}: expected C-contiguous {dtype} {shape}, got {array.dtype} {array.shape}"
+        )
+    return <const void *><uintptr_t>array.ctypes.data
+
+
+cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NULL:
+    """The same for arrays that are read and written in whole vectors."""
+    cdef const void *first = address(array, dtype, shape, name)
+    if <uintptr_t>first % 64:
+        raise ValueError(f"{name}: does not start at a multiple of 64 bytes")
+    return first
+
+
+cdef class SlicedCounts:
+    """Where the counts of a sliced matrix are: steps of 16 interleaved (index, count) pairs."""
+
+    def __cinit__(self, index, count, offset, int64_t n_design):
+        kinds = {"uint8": COUNT_UINT8, "uint16": COUNT_UINT16,
+                 "float32": COUNT_FLOAT32, "float64": COUNT_FLOAT64}
+        self.offset = offset
+        self.n_slices = self.offset.shape[0] - 1
+        steps = int(self.offset[self.n_slices]) * LANES
+        if index.dtype.name not in ("uint16", "int32") or count.dtype.name not in kinds:
+            raise ValueError(
+                f"index {index.dtype} or count {count.dtype} is not a type of the slices"
+            )
+        self.index = <const char *>address(index, index.dtype, (steps,), "index")
+        self.count = <const char *>address(count, count.dtype, (steps,), "count")
+        self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
+        self.count_kind = kinds[count.dtype.name]
+        self.keep = (index, count, offset)
+        self.n_design = n_design
+        cdef Py_ssize_t s
+        self.longest = 0
+        for s in range(self.n_slices):
+            self.longest = max(self.longest, self.offset[s + 1] - self.offset[s])
+
+    cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil:
+        out.index = self.index + self.offset[s] * LANES * self.index_bytes
+        out.count = self.count + self.offset[s] * LANES * self.count_bytes
+        out.index_bytes = self.index_bytes
+        out.count_kind = self.count_kind
+        out.n_steps = self.offset[s + 1] - self.offset[s]
+
+
+cdef class RowProblem:
+    """The held factor (n_cols, stride), float32 or float64, and the options of a kernel."""
+
+    def __cinit__(self, design, total, int n_components, *, weight=None, moves=None,
+                  double floor=1e-10, int em_steps=0, int newton_steps=0,
+                  int64_t em_longest=1 << 62, int qp_sweeps=10, double qp_tolerance=1e-4,
+                  double margin=1.0, correlation=None, bint guarded=False):
+        self.dtype = design.dtype
+        self.kernels = (
+            &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
+        )
+        self.c.n_components, self.c.stride = n_components, row_stride(n_components)
+        shape = (design.shape[0], self.c.stride)
+        self.c.design = aligned_address(design, self.dtype, shape, "design")
+        self.c.total = address(total, self.dtype, (self.c.stride,), "total")
+        self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
+        self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
+        self.c.floor, self.c.guarded = floor, guarded
+        self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
+        self.c.em_longest = em_longest
+        self.c.qp_sweeps, self.c.qp_tolerance, self.c.margin = qp_sweeps, qp_tolerance, margin
+        self.c.correlation = address(
+            correlation, self.dtype, (n_components, n_components), "correlation"
+        )
+        self.keep = (design, total, weight, moves, correlation)
+
+
+cdef class RowArrays:
+    """Addresses of everything that belongs to the rows, checked once."""
+
+    def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
+                  rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
+                  kkt_start=None, loglik_end=None, kkt_end=None):
+        shape = (n_slices * LANES, problem.c.stride)
+        self.first.start = aligned_address(start, problem.dtype, shape, "start")
+        self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
+        self.first.pseudo = aligned_address(pseudo, problem.dtype, shape, "pseudo")
+        self.first.rate = aligned_address(rate, problem.dtype, shape, "rate")
+        per_row = shape[:1]
+        self.first.loglik_start = <double *>address(
+            loglik_start, "float64", per_row, "loglik_start"
+        )
+        self.first.kkt_start = <double *>address(kkt_start, "float64", per_row, "kkt_start")
+        self.first.loglik_end = <double *>address(loglik_end, "float64", per_row, "loglik_end")
+        self.first.kkt_end = <double *>address(kkt_end, "float64", per_row, "kkt_end")
+        self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
+        self.n_kept = 0 if curvature is None else min(len(curvature), n_slices)
+        if curvature is not None:
+            packed = kept_size(problem.c.n_components)
+            self.first.curvature = <float *>address(
+                curvature, "float32", (len(curvature), packed, LANES), "curvature"
+            )
+            self.kept_bytes = packed * LANES * sizeof(float)
+        self.first.curvature_mode = curvature_mode
+
+    cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
+        cdef slice_rows *a = &self.first
+        out.start = <const char *>a.start + s * self.row_bytes
+        out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
+        out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
+        out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
+        out.curvature = NULL
+        if s < self.n_kept:
+            out.curvature = <float *>(<char *>a.curvature + s * self.kept_bytes)
+        out.curvature_mode = a.curvature_mode
+        out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
+        out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
+        out.loglik_end = a.loglik_end + s * LANES if a.loglik_end else NULL
+        out.kkt_end = a.kkt_end + s * LANES if a.kkt_end else NULL
+
+
+cdef class Ahead:
+    """Where rows go on to: ahead = max(now + momentum (now - before), floor), summed by slice.
+
+    `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row.
+    """
+
+    def __cinit__(self, int64_t n_rows, before, ahead, double momentum,
+                  double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
+        cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[1]
+        self.shape, self.dtype = (n_slices * LANES, stride), before.dtype
+        self.before = <char *>address(before, self.dtype, self.shape, "before")
+        self.ahead = <char *>address(ahead, self.dtype, self.shape, "ahead")
+        if change.shape[0] != n_slices or zeros.shape[0] != n_slices:
+            raise ValueError("column_sums, change and zeros need one entry a slice")
+        self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead)
+        self.column_sums, self.change, self.zeros = column_sums, change, zeros
+        self.bytes_each = LANES * stride * before.itemsize
+
+    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        problem.kernels.extrapolate(
+            &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now,
+            self.before + s * self.bytes_each, self.ahead + s * self.bytes_each, self.momentum,
+            &self.column_sums[s, 0], &self.change[s], &self.zeros[s]
+        )
+
+    cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        self.go(problem, s, now)
+        memcpy(self.before + s * self.bytes_each, now, self.bytes_each)

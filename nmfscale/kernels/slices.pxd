@@ -1,0 +1,56 @@
+"""What slices.h declares: see there."""
+from libc.stdint cimport int64_t
+
+cdef extern from "slices.h" nogil:
+    enum: LANES, GROUP
+    enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
+    enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+    enum: GRADIENT, FULL, DIAGONAL
+    ctypedef struct slice_counts:
+        const void *index
+        const void *count
+        int index_bytes, count_kind
+        int64_t n_steps
+    ctypedef struct row_problem:
+        int n_components, stride
+        const void *design
+        const void *total
+        const void *weight
+        const void *moves
+        double floor
+        int em_steps, newton_steps
+        int64_t em_longest
+        int qp_sweeps
+        double qp_tolerance, margin
+        const void *correlation
+        int guarded
+    ctypedef struct slice_rows:
+        const void *start
+        void *end
+        const void *pseudo
+        const void *rate
+        float *curvature
+        int curvature_mode
+        double *loglik_start
+        double *kkt_start
+        double *loglik_end
+        double *kkt_end
+    ctypedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
+                                 void *) noexcept nogil
+    ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
+                                   double *, void *) noexcept nogil
+    ctypedef struct row_kernels:
+        move_kernel visit, descend
+        void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
+                     void *) noexcept nogil
+        void (*step)(const row_problem *, const double *, const slice_rows *, int,
+                     void *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, const void *, void *, double,
+                            double *, double *, int64_t *) noexcept nogil
+        values_kernel correlations, gather_dot
+    ctypedef struct level_kernels:
+        row_kernels f32, f64
+    const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
+    int nmfscale_processor_level()
+    size_t nmfscale_visit_bytes(int, int)
+    size_t nmfscale_descend_bytes(int, int64_t, int)
