@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 from clusters import (
-    ITERATIONS,
     UNNOTICED,
     WALL,
     Killer,

@@ -601,19 +601,23 @@ def test_extrapolate(level, K, dtype):
     )
     now[5, 0] = FLOOR
     ahead = aligned(np.full_like(now, 5.0))
-    sums = np.full((n_slices, stride), np.nan)
+    sums = np.full((n_slices, 2, stride), np.nan)
+    scale = np.ones(stride, dtype)
+    scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(n, before, ahead, 0.5, sums, change, zeros)
+    go_on = kernels.Ahead(n, before, ahead, 0.5, scale, sums, change, zeros)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
-    expected = np.maximum(now + dtype(0.5) * (now - before), dtype(FLOOR))
+    moved = now - scale * before
+    expected = np.maximum(now + dtype(0.5) * moved, dtype(FLOOR))
     assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
     assert_array_equal(ahead[n:], 5.0)
-    assert_allclose(sums.sum(axis=0)[:K], ahead[:n, :K].sum(axis=0, dtype=float), rtol=1e-14)
-    assert_array_equal(sums[:, K:], 0)
-    assert change.max() == np.abs(now - before).max()
+    for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
+        assert_allclose(found[:K], point[:n, :K].sum(axis=0, dtype=float), rtol=1e-14)
+    assert_array_equal(sums[..., K:], 0)
+    assert change.max() == np.abs(moved[:n, :K]).max()
     assert zeros.sum() == 1
-    go_on = kernels.Ahead(n, before, before, 0.5, sums, change, zeros)
+    go_on = kernels.Ahead(n, before, before, 0.5, scale, sums, change, zeros)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
 

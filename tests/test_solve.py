@@ -14,7 +14,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
+from nmfscale.data.counts import as_counts
+from nmfscale.solve.factor import Held, Report, aligned_copy
 from nmfscale.solve.fit import SOLVERS
+from nmfscale.solve.updates import Halves
+from nmfscale.solve.visits import Momentum
 
 FEW = settings(max_examples=8, deadline=None, derandomize=True)
 FIELDS = (
@@ -513,3 +517,35 @@ def test_auto_reaches_the_best_of_the_papers_method():
         for solver in ("auto", "scd", "newton")
     }
     assert found["auto"] >= found["scd"] - 1e-3 * abs(found["scd"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("held", [None, "samples", "features"])
+def test_momentum_carries_no_change_of_scale(dtype, held):
+    rng = np.random.default_rng(5)
+    L, F = rng.gamma(1.0, size=(40, 4)), rng.gamma(1.0, size=(30, 4))
+    scale = np.array([0.5, 1.0, 2.0, 1.0])
+    stay = {"samples": np.arange(40) < 9, "features": np.arange(30) < 9}
+    halves = Halves(
+        as_counts(rng.poisson(L @ F.T)), L, F, dtype, 1, Held(**{held: stay[held]} if held else {})
+    )
+    now = {side: aligned_copy(getattr(halves, side).values) for side in "LF"}
+    # the same model in another scale
+    before = {side: aligned_copy(array) for side, array in now.items()}
+    before["L"][:, :4] *= scale
+    before["F"][:, :4] /= scale
+    halves.replace(before["L"], before["F"])
+    sums = halves.total_L, halves.total_F
+    halves.replace(*(aligned_copy(now[side]) for side in "LF"))
+    assert_array_equal(halves.scale_of_before(), 1)
+    halves.total_L_before, halves.total_F_before = sums
+    found = halves.scale_of_before()
+    assert_array_equal(found[:4], 1 / scale)
+    report = Report()
+    halves.extrapolate("L", now["L"], before["L"], Momentum(0.7, found), report)
+    halves.extrapolate("F", now["F"], before["F"], Momentum(0.7, 1 / found), report)
+    for side in "LF":
+        assert_array_equal(getattr(halves, side).values, now[side])
+    assert report.change == 0
+    halves.extrapolate("L", now["L"], before["L"], Momentum(0.7), report)
+    assert report.change > 0

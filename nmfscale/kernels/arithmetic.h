@@ -138,23 +138,24 @@ static void NAME(correlations)(const row_problem *p, const slice_counts *s, cons
     }
 }
 
-/* ahead = max(now + momentum (now - before), floor), which may be the memory of before; its column sums in row order,
- * largest change. */
+/* ahead = max(now + momentum (now - scale before), floor), which may be the memory of before; in row order its column
+ * sums and those of now; the largest change. */
 static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const void *before, void *ahead,
-                              double momentum, double *column_sums, double *change, int64_t *zeros)
+                              double momentum, const void *scale, double *column_sums, double *change, int64_t *zeros)
 {
-    const REAL *x = now, *old = before, beta = (REAL)momentum, least = (REAL)p->floor;
+    const REAL *x = now, *old = before, *factor = scale, beta = (REAL)momentum, least = (REAL)p->floor;
     REAL *out = ahead, largest = 0;
     const int stride = p->stride, K = p->n_components;
     int64_t n_zeros = 0;
-    for (int k = 0; k < stride; k++)
+    for (int k = 0; k < 2 * stride; k++)
         column_sums[k] = 0;
     for (int i = 0; i < n_rows; i++)
         for (int k = 0; k < K; k++) {
-            REAL value = x[i * stride + k], moved = value - old[i * stride + k], next = value + beta * moved;
+            REAL value = x[i * stride + k], moved = value - factor[k] * old[i * stride + k], next = value + beta * moved;
             next = next > least ? next : least;
             out[i * stride + k] = next;
             column_sums[k] += (double)next;
+            column_sums[stride + k] += (double)value;
             n_zeros += value <= least;
             moved = moved < 0 ? -moved : moved;
             largest = moved > largest ? moved : largest;

@@ -37,12 +37,13 @@ cdef class Ahead:
     cdef char *before
     cdef char *ahead
     cdef double momentum
+    cdef const void *scale
     cdef int64_t n_rows
     cdef readonly tuple shape
     cdef readonly object dtype
     cdef Py_ssize_t bytes_each
     cdef object keep
-    cdef double[:, ::1] column_sums
+    cdef double[:, :, ::1] column_sums
     cdef double[::1] change
     cdef int64_t[::1] zeros
 

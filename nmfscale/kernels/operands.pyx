@@ -155,20 +155,22 @@ cdef class RowArrays:
 
 
 cdef class Ahead:
-    """Where rows go on to: ahead = max(now + momentum (now - before), floor), summed by slice.
+    """Where rows go on to: ahead = max(now + momentum (now - scale before), floor).
 
-    `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row.
+    `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row. The
+    columns of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
     """
 
-    def __cinit__(self, int64_t n_rows, before, ahead, double momentum,
-                  double[:, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
-        cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[1]
+    def __cinit__(self, int64_t n_rows, before, ahead, double momentum, scale,
+                  double[:, :, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
+        cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[2]
         self.shape, self.dtype = (n_slices * LANES, stride), before.dtype
         self.before = <char *>address(before, self.dtype, self.shape, "before")
         self.ahead = <char *>address(ahead, self.dtype, self.shape, "ahead")
-        if change.shape[0] != n_slices or zeros.shape[0] != n_slices:
+        self.scale = address(scale, self.dtype, (stride,), "scale")
+        if (column_sums.shape[1], change.shape[0], zeros.shape[0]) != (2, n_slices, n_slices):
             raise ValueError("column_sums, change and zeros need one entry a slice")
-        self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead)
+        self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead, scale)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros
         self.bytes_each = LANES * stride * before.itemsize
 
@@ -176,7 +178,7 @@ cdef class Ahead:
         problem.kernels.extrapolate(
             &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now,
             self.before + s * self.bytes_each, self.ahead + s * self.bytes_each, self.momentum,
-            &self.column_sums[s, 0], &self.change[s], &self.zeros[s]
+            self.scale, &self.column_sums[s, 0, 0], &self.change[s], &self.zeros[s]
         )
 
     cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:

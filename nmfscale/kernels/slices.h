@@ -53,7 +53,7 @@ typedef struct {
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const void *before, void *ahead, double momentum,
-                        double *column_sums, double *change, int64_t *zeros);
+                        const void *scale, double *column_sums, double *change, int64_t *zeros);
     values_kernel correlations, gather_dot;
 } row_kernels;
 

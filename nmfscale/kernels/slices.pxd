@@ -46,7 +46,7 @@ cdef extern from "slices.h" nogil:
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
         void (*extrapolate)(const row_problem *, int, const void *, const void *, void *, double,
-                            double *, double *, int64_t *) noexcept nogil
+                            const void *, double *, double *, int64_t *) noexcept nogil
         values_kernel correlations, gather_dot
     ctypedef struct level_kernels:
         row_kernels f32, f64

@@ -1,11 +1,12 @@
 """The default method: EM and Newton on L, Newton on F from summed statistics, momentum on both.
 
-One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3) and falls back
-to zero, without undoing anything, when the log-likelihood fell; the log-likelihood is a by-product
-of the next visit of the rows.  From iteration `FRESH_UNTIL` on, curvature is computed every
-`FRESH_EVERY` iterations; in between its correlations are kept and only its diagonal is new, which
-costs little more than a gradient.  With many components all rows share their correlations, found
-on a sample of them.  A fit in float64 begins in float32.
+One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), and k falls
+back to one, without undoing anything, when the log-likelihood fell or rose much less than before;
+the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
+is taken where both have the same scale: see `Halves.scale_of_before`.  From iteration `FRESH_UNTIL`
+on, curvature is computed every `FRESH_EVERY` iterations; in between its correlations are kept and
+only its diagonal is new, which costs little more than a gradient.  With many components all rows
+share their correlations, found on a sample of them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .factor import Array, Held, Report
 from .monitor import Monitor
 from .objective import Objective
 from .updates import SHARED, Halves
+from .visits import Momentum
 
 FRESH_UNTIL, FRESH_EVERY = 12, 4
 # From so many components on, rows share the correlations of their curvature, found by a sample of
@@ -29,6 +31,8 @@ SHARED_FROM = 17
 # many nonzeros take an EM step before the Newton step.
 EM_LONGEST = 256
 MOMENTUM_DELAY = 3.0
+# Momentum pays as long as an iteration gains this share of what the one before gained.
+PAYS = 0.4
 # A fall by more than the best point gained in so many iterations goes back to it and lengthens the
 # delay.
 GAIN_OVER, SLOWER = 10, 1.2
@@ -45,7 +49,7 @@ EM_ABOVE, EM_ABOVE_SHARED = 1e-4, 1e-3
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
 SEEN = ("loglik_start", "kkt_start")
-_NUMBERS = ("logliks", "count", "delay", "careful", "patience", "kept_for")
+_NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_for")
 
 
 class _Path:
@@ -61,14 +65,15 @@ class _Path:
         self.best = {side: getattr(halves, side).room() for side in "LF"}
         self.free: dict[str, Array] = {}
         self.logliks: list[float] = []
-        self.momentum, self.count, self.delay = momentum, 0.0, MOMENTUM_DELAY
+        self.momentum, self.delay = momentum, MOMENTUM_DELAY
+        self.count, self.gained = 0.0, 0.0
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
         self.columns_whole = halves.rows.one_block
         self.shared = halves.n_components >= SHARED_FROM
 
     def steps(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Say what the next visit of the rows does, and of the columns."""
-        fresh = self.kept_for >= FRESH_EVERY - 1 or self.count == 0
+        fresh = self.kept_for >= FRESH_EVERY - 1
         em: dict[str, Any] = {"em_steps": 1}
         renew = {"renew": True} if self.shared and fresh else {}
         if self.careful:
@@ -86,36 +91,37 @@ class _Path:
     def weigh(self, halves: Halves, loglik: float) -> bool:
         """Note the log-likelihood where `halves` stands; whether momentum ran away.
 
-        A small fall only takes the momentum away. A fall by more than the last iterations gained
-        calls for `go_back`.
+        A small fall only takes most of the momentum away. A fall by more than the last iterations
+        gained calls for `go_back`.
         """
         best = max(self.logliks[-1:], default=-np.inf)
         here = {"L": halves.L.values, "F": halves.F.values}
+        before, self.gained = self.gained, 0.0
         if loglik >= best:
             self.free, self.best = self.best, here
-            self.count += 1
+            self.gained = loglik - best if self.logliks else 0.0
+            self.count = self.count + 1 if self.count < 2 or self.gained >= PAYS * before else 1.0
         else:
             self.free = here
-            self.count = 0.0
+            self.count = 1.0
         self.logliks.append(max(best, loglik))
         gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
         return self.logliks[-1] - loglik > gained
 
-    def advance_rows(self, halves: Halves, report: Report) -> None:
-        """Go on from where the rows have arrived."""
+    def advance(self, halves: Halves, report: Report, options: dict[str, Any]) -> Report:
+        """Go on from where the rows have arrived; move the columns and go on with them, too."""
+        scale = halves.scale_of_before()
         now, old = self.next["L"], self.before["L"]
-        halves.extrapolate("L", now, old, self.beta, report, out=old)
+        halves.extrapolate("L", now, old, Momentum(self.beta, scale), report, out=old)
         self.before["L"], self.next["L"] = now, self.free["L"]
-
-    def advance_columns(self, halves: Halves, options: dict[str, Any]) -> Report:
-        """Move the columns and go on."""
+        momentum = Momentum(self.beta, 1 / scale)
         return halves.move_columns(
-            self.before["F"], ahead=self.free["F"], momentum=self.beta, **options
+            self.before["F"], ahead=self.free["F"], momentum=momentum, **options
         )
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
-        self.delay *= SLOWER
+        self.delay, self.count = self.delay * SLOWER, 0.0
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
         for side in "LF":
             halves.put(side, getattr(halves, side).values, self.best[side])
@@ -124,6 +130,8 @@ class _Path:
 
     def grow_bolder(self) -> None:
         """Count one careful iteration down; the last lasts as long as EM still climbs fast."""
+        if self.careful:
+            self.count = 0.0
         climbs = self.careful > 0 and self.gain(1) > CAREFUL_ABOVE
         self.careful = max(self.careful - 1, int(climbs))
 
@@ -199,15 +207,14 @@ def fit_accelerated(
         ending = (monitor.finished and not unsaved) or iteration == monitor.max_iter
         ran_away = path.weigh(halves, state["loglik"])
         if ran_away or ending:
-            if ran_away or not path.count:
+            if state["loglik"] < path.logliks[-1]:
                 path.go_back(halves)
             if not ending:
                 continue
             # The last iteration is one of EM: from the best point known it can only rise.
             path.careful, columns = 1, {"em_steps": 1}
             report = halves.move_rows("visit", path.next["L"], em_steps=1, report=SEEN)
-        path.advance_rows(halves, report)
-        moved = path.advance_columns(halves, columns)
+        moved = path.advance(halves, report, columns)
         pending = {
             "kkt_factors": moved.kkt / objective.scale_F, "momentum": path.beta,
             "change_loadings": report.change, "change_factors": moved.change,

@@ -16,6 +16,7 @@ from .factor import MINVAL, Array, Report, aligned_copy
 from .monitor import Monitor
 from .objective import Objective
 from .updates import Halves
+from .visits import Momentum
 
 PLAIN_EVERY = 20
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
@@ -118,11 +119,11 @@ class Alternating:
         halves.replace(*start.copy())
         L, F = aligned_copy(start.L), aligned_copy(start.F)
         rows = halves.move_rows(self.kernel, L, report=("kkt_start",), **self.options)
-        halves.extrapolate("L", L, plain.L, beta, rows)
+        halves.extrapolate("L", L, plain.L, Momentum(beta), rows)
         columns = halves.move_whole_columns(
             self.kernel, F, report=("kkt_start", "loglik_end"), **self.options
         )
-        halves.extrapolate("F", F, plain.F, 0.0, columns)
+        halves.extrapolate("F", F, plain.F, Momentum(), columns)
         state = self.objective.at(halves, columns)
         ahead = Pair(halves.L.values, halves.F.values)
         if beta:

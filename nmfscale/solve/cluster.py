@@ -47,7 +47,7 @@ from .tasks import (
     sum_columns,
     sum_rows,
 )
-from .visits import FAN_IN, Arrival, ColumnVisit, RowReport, Rows, RowVisit, branches
+from .visits import FAN_IN, Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, branches
 
 # Factors that may be asked for again.
 _RECENT_FACTORS = 4
@@ -118,7 +118,7 @@ class RemoteRows:
         self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
         self._keepers: list[Move | Ref] = []
         self._recent: deque[Ref] = deque(maxlen=_RECENT_FACTORS)
-        self._pending: tuple[Array, Report] | None = None
+        self._pending: tuple[Arrival, Report] | None = None
         self._seen = 0.0, 0.0
 
     def _group(self, number: int, blocks: range) -> Group:
@@ -235,7 +235,7 @@ class RemoteRows:
         return saved if isinstance(saved, Ref) else self._write(file_name(name, group), saved)
 
     def go_on(
-        self, now: RemotePoint, before: RemotePoint, momentum: float, report: Report,
+        self, now: RemotePoint, before: RemotePoint, momentum: Momentum, report: Report,
         out: RemotePoint,
     ) -> Arrival:  # fmt: skip
         """Go on from `now`: where to is found, and the sums filled in, when columns are summed."""
@@ -245,8 +245,9 @@ class RemoteRows:
             for here, old in zip(now.parts, before.parts, strict=True)
         ]
         self.factor.values = out
-        arrival = Arrival(np.zeros(kernels.row_stride(self.factor.n_components)), 0.0, 0.0)
-        self._pending = arrival.sums, report
+        sums, sums_before = np.zeros((2, kernels.row_stride(self.factor.n_components)))
+        arrival = Arrival(sums, sums_before, 0.0, 0.0)
+        self._pending = arrival, report
         return arrival
 
     def sums(self, visit: ColumnVisit) -> list[Array]:
@@ -255,9 +256,9 @@ class RemoteRows:
         jobs = self._jobs("columns", [ref], self.factor.values.parts, replace(visit, start=ref))
         found: Summed = self.crew.reduce("sums", sum_columns, jobs, add_branches, FAN_IN)
         if self._pending is not None:
-            total, report = self._pending
+            pending, report = self._pending
             arrival = Arrival.of_all(found.arrivals)
-            total[:] = arrival.sums
+            pending.sums[:], pending.sums_before[:] = arrival.sums, arrival.sums_before
             arrival.note(report, self.factor.n_rows, self.factor.n_components)
             self._pending = None
         return found.sums

@@ -12,6 +12,7 @@ from .factor import aligned_copy
 from .monitor import Monitor
 from .objective import Objective
 from .updates import Halves
+from .visits import Momentum
 
 
 def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
@@ -38,9 +39,9 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
                 monitor.forget_last()
                 break
         columns = halves.move_columns(F, em_steps=1)
-        halves.extrapolate("F", F, halves.F.values, 0.0, columns)
+        halves.extrapolate("F", F, halves.F.values, Momentum(), columns)
         F[:, :K] /= halves.total_F[:K].astype(halves.dtype)
-        halves.extrapolate("L", L, halves.L.values, 0.0, rows)
+        halves.extrapolate("L", L, halves.L.values, Momentum(), rows)
         halves.F.values[:] = F
         halves.total_F = halves.F.column_sums()
         pending = {

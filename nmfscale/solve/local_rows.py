@@ -11,7 +11,7 @@ from .. import kernels
 from ..data.layout import Slices
 from ..data.table import CountTable
 from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, lane_order
-from .visits import Arrival, ColumnVisit, RowReport, Rows, RowVisit, go_on
+from .visits import Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, go_on
 
 
 def factor_in_lanes(
@@ -105,7 +105,7 @@ class LocalRows:
         return RowReport.of_all(reports)
 
     def go_on(
-        self, now: Array, before: Array, momentum: float, report: Report, out: Array
+        self, now: Array, before: Array, momentum: Momentum, report: Report, out: Array
     ) -> Arrival:
         """Go on from `now` to a next point, written to `out`."""
         self.factor.values = out

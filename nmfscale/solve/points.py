@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..data.array_file import Arrays
 from ..data.block_file import StoredBlock
 from .factor import Array
-from .visits import RowVisit
+from .visits import Momentum, RowVisit
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Visited:
 
 @dataclass(frozen=True)
 class Ahead:
-    """Loadings that went on from there: ``now + momentum (now - before)``."""
+    """Loadings that went on from `now`."""
 
     name: str
     now: Point
     before: Point
-    momentum: float
+    momentum: Momentum
 
 
 @dataclass(frozen=True)

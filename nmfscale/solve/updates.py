@@ -20,10 +20,11 @@ from .visits import (
     KEPT_FROM,
     Arrival,
     ColumnVisit,
+    GoingOn,
+    Momentum,
     Part,
     Rows,
     RowVisit,
-    Totals,
     correlations,
     go_on,
     sliced_counts,
@@ -32,6 +33,9 @@ from .visits import (
 # A curvature besides those of the kernels: the row's own diagonal, correlations that all rows
 # share, with a margin on the diagonal that makes up for what they do not know of the row.
 SHARED, SHARED_MARGIN = -1, 1.2
+# Momentum sees to changes of scale up to this factor; what changes more is no longer the same.
+MOST_SCALE = 2.0
+_TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
 class Halves:
@@ -82,7 +86,7 @@ class Halves:
         self.stride = kernels.row_stride(self.n_components)
         order = self.layout.column_order
         self.F = factor_in_lanes(F, order, dtype, held=held.features, prior=held.prior_factors)
-        self.total_L, self.total_F = rows.column_sums(), self.F.column_sums()
+        self.sum_columns()
         self._kept: Array | None = None
         self._whole: Any = None
         self._shared: dict[str, Array] = {}
@@ -160,8 +164,9 @@ class Halves:
         return Report(log_mu=found.log_mu, kkt=found.kkt)
 
     def move_columns(
-        self, out: Array, *, ahead: Array | None = None, momentum: float = 0.0, **options: Any
-    ) -> Report:
+        self, out: Array, *, ahead: Array | None = None, momentum: Momentum | None = None,
+        **options: Any,
+    ) -> Report:  # fmt: skip
         """Update every row of F into `out`, L held, from statistics summed over row blocks.
 
         With `ahead` (which may be F's memory) F goes on to there, with momentum, as `extrapolate`
@@ -175,16 +180,13 @@ class Halves:
             self._hold(out)
             return Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
         stay = None if factor.held is None else factor.values[factor.held]
-        totals = Totals(len(out) // LANES, self.stride)
-        arrays["ahead"] = kernels.Ahead(
-            factor.n_rows, out, ahead, momentum, totals.sums, totals.change, totals.zeros
-        )
-        self._visit_columns(None, arrays, **options)
+        going_on = GoingOn(factor, out, ahead, momentum or Momentum())
+        self._visit_columns(None, arrays | {"ahead": going_on.ahead}, **options)
         factor.values = ahead
         if stay is not None:
             out[factor.held] = ahead[factor.held] = stay
         report = Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
-        self._arrive(totals.arrival(factor), report)
+        self._arrive(going_on.arrival(factor, out), report)
         return report
 
     def _hold(self, out: Array) -> None:
@@ -193,7 +195,7 @@ class Halves:
 
     def _arrive(self, arrival: Arrival, report: Report) -> None:
         """Take note of where F has arrived."""
-        self.total_F = arrival.sums
+        self.total_F, self.total_F_before = arrival.sums, arrival.sums_before
         arrival.note(report, self.F.n_rows, self.n_components)
 
     def _visit_columns(
@@ -275,21 +277,37 @@ class Halves:
         side: str,
         now: Any,
         before: Any,
-        momentum: float,
+        momentum: Momentum,
         report: Report,
         out: Any = None,
     ) -> None:
-        """Take `now + momentum (now - before)` for the factor's next point.
+        """Go on from `now` with momentum to the factor's next point.
 
         It is written where the point was, or to `out`, which may be `before`.
         """
         if side == "L":
             out = self.L.values if out is None else out
-            self.total_L = self.rows.go_on(now, before, momentum, report, out).sums
+            arrival = self.rows.go_on(now, before, momentum, report, out)
+            self.total_L, self.total_L_before = arrival.sums, arrival.sums_before
             return
         self.F.values = self.F.values if out is None else out
         whole = Rows(self.F, np.zeros(0))
         self._arrive(go_on(whole, now, before, momentum, self.n_threads), report)
+
+    def scale_of_before(self) -> Array:
+        """Return what brings L's plain point to the scale of the present one, for each column.
+
+        L D and F D^-1 are one model for any diagonal D, so that momentum must not carry on how D
+        changes: points are compared where the columns of both factors have equal means. F's plain
+        point is divided by it.
+        """
+        K, out = self.n_components, np.ones(self.stride)
+        L_before, L, F_before, F = (
+            np.maximum(sums[:K], 1e-300)
+            for sums in (self.total_L_before, self.total_L, self.total_F_before, self.total_F)
+        )
+        out[:K] = np.clip(np.sqrt(L / L_before * (F_before / F)), 1 / MOST_SCALE, MOST_SCALE)
+        return out
 
     def put(self, side: str, out: Any, values: Any) -> None:
         """Copy a point of a factor."""
@@ -304,7 +322,7 @@ class Halves:
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same halves."""
-        arrays = {"F": self.F.values, "total_L": self.total_L, "total_F": self.total_F}
+        arrays = {"F": self.F.values} | {name: getattr(self, name) for name in _TOTALS}
         if self._kept is not None:
             arrays["kept_F_000000"] = self._kept
         shared = {f"shared_{side}": array for side, array in self._shared.items()}
@@ -314,7 +332,8 @@ class Halves:
         """Stand where the state was taken."""
         self.rows.restore(arrays)
         np.copyto(self.F.values, arrays["F"])
-        self.total_L, self.total_F = arrays["total_L"], arrays["total_F"]
+        for name in _TOTALS:
+            setattr(self, name, arrays[name])
         self._kept = arrays.get("kept_F_000000")
         names = (f"shared_{side}" for side in "LF")
         self._shared = {name[-1]: arrays[name] for name in names if name in arrays}
@@ -327,6 +346,7 @@ class Halves:
     def sum_columns(self) -> None:
         """Add up the columns of both factors."""
         self.total_L, self.total_F = self.rows.column_sums(), self.F.column_sums()
+        self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -165,9 +165,10 @@ class RowReport(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Where rows went on to: column sums, the largest change, how many zeros."""
+    """Where rows went on to, and from: column sums; the largest change, how many zeros."""
 
     sums: Array
+    sums_before: Array
     change: float
     zeros: float
 
@@ -176,6 +177,7 @@ class Arrival(NamedTuple):
         """Put those of all blocks together."""
         return Arrival(
             np.sum([each.sums for each in arrivals], axis=0),
+            np.sum([each.sums_before for each in arrivals], axis=0),
             max(each.change for each in arrivals),
             math.fsum(each.zeros for each in arrivals),
         )
@@ -187,39 +189,62 @@ class Arrival(NamedTuple):
         report.zeros = self.zeros / (n_rows * n_components)
 
 
-class Totals:
-    """What `kernels.Ahead` sums, one entry a slice."""
+class Momentum(NamedTuple):
+    """How a factor goes on: to ``now + beta (now - scale * before)``.
 
-    def __init__(self, n_slices: int, stride: int):
-        self.sums = np.zeros((n_slices, stride))
+    Attributes
+    ----------
+    beta : float, default=0
+    scale : ndarray (stride,), optional
+        Of the columns of the point before: see `Halves.scale_of_before`. By default 1.
+    """
+
+    beta: float = 0.0
+    scale: Array | None = None
+
+
+class GoingOn:
+    """Where `factor` goes on to, as the kernels take it, and what they sum of it.
+
+    Parameters
+    ----------
+    factor : Factor
+    before, ahead : ndarray (lanes, stride)
+        May be the same memory.
+    momentum : Momentum
+    """
+
+    def __init__(self, factor: Factor, before: Array, ahead: Array, momentum: Momentum):
+        n_slices, stride = len(before) // LANES, before.shape[1]
+        self.sums = np.zeros((n_slices, 2, stride))
         self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
+        scale = np.ones(stride) if momentum.scale is None else momentum.scale
+        self.ahead = kernels.Ahead(
+            factor.n_rows, before, ahead, momentum.beta, scale.astype(before.dtype), self.sums,
+            self.change, self.zeros,
+        )  # fmt: skip
 
-    def arrival(self, factor: Factor, weights: Array | None = None) -> Arrival:
+    def arrival(self, factor: Factor, now: Array, weights: Array | None = None) -> Arrival:
         """Return the sums, of which the kernel knows neither weights nor what is held."""
-        sums = self.sums.sum(axis=0)
+        sums, sums_before = self.sums.sum(axis=0)
         if factor.held is not None or weights is not None:
             sums = factor.column_sums(weights)
+            sums_before = replace(factor, values=now).column_sums(weights)
         change = float(self.change.max(initial=0.0))
-        return Arrival(sums, change, float(self.zeros.sum()))
+        return Arrival(sums, sums_before, change, float(self.zeros.sum()))
 
 
-def go_on(rows: Rows, now: Array, before: Array, momentum: float, n_threads: int) -> Arrival:
-    """Take ``now + momentum (now - before)`` for the rows' next point.
-
-    It is written to the factor's values, which may be the memory of `before`.
-    """
-    factor, stride = rows.factor, now.shape[1]
-    totals = Totals(len(now) // LANES, stride)
+def go_on(rows: Rows, now: Array, before: Array, momentum: Momentum, n_threads: int) -> Arrival:
+    """Go on from `now`, to the factor's values, which may be the memory of `before`."""
+    factor = rows.factor
     problem = kernels.RowProblem(
-        now, np.zeros(stride, now.dtype), factor.n_components, floor=MINVAL
+        now, np.zeros(now.shape[1], now.dtype), factor.n_components, floor=MINVAL
     )
-    ahead = kernels.Ahead(
-        factor.n_rows, before, factor.values, momentum, totals.sums, totals.change, totals.zeros
-    )
-    kernels.extrapolate(problem, now, ahead, n_threads=n_threads)
+    going_on = GoingOn(factor, before, factor.values, momentum)
+    kernels.extrapolate(problem, now, going_on.ahead, n_threads=n_threads)
     if factor.held is not None:
         factor.values[factor.held] = now[factor.held]
-    return totals.arrival(factor, rows.weights)
+    return going_on.arrival(factor, now, rows.weights)
 
 
 class Part(NamedTuple):
