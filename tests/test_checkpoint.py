@@ -201,6 +201,15 @@ def test_the_one_before_stands_in(tmp_path, damage):
     assert bits(resumed) == bits(model().fit(X))
 
 
+def test_another_version(tmp_path):
+    fit_and_stop(tmp_path, 8)
+    for path in tmp_path.iterdir():
+        with h5py.File(path, "r+") as file:
+            file.attrs["format_version"] -= 1
+    with pytest.raises(CheckpointError, match="another version of nmfscale.*Remove them to begin"):
+        model().fit(X, checkpoint=tmp_path, resume=True)
+
+
 def test_all_damaged(tmp_path):
     fit_and_stop(tmp_path, 8)
     for path in tmp_path.iterdir():

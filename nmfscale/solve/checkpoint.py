@@ -30,7 +30,8 @@ from ..data.whole_file import UNFINISHED
 from ..data.whole_hdf5 import whole_hdf5
 
 Array = NDArray[Any]
-FORMAT, VERSION = "nmfscale-checkpoint", 1
+# The version changes with what is saved and with the steps that lead on from it.
+FORMAT, VERSION = "nmfscale-checkpoint", 2
 _KEPT = 2
 _MOST_FAILURES = 3
 
@@ -139,6 +140,11 @@ class Checkpoint:
     def _read(self, file: Any, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         if file.attrs.get("format") != np.bytes_(FORMAT) or file.attrs.get("complete") != 1:
             raise KeyError("not a complete checkpoint")
+        version = file.attrs.get("format_version")
+        if not np.array_equal(version, VERSION):
+            raise ValueError(
+                f"saved by another version of nmfscale: its format is {version}, not {VERSION}"
+            )
         about = json.loads(file.attrs["about"])
         for name in sorted(set(about) | set(self.about)):
             if about.get(name) != self.about.get(name):
