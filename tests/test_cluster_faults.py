@@ -373,7 +373,12 @@ def test_no_slow_leak(store, tmp_path):
         within(2 * WALL, lambda: fitted.fit(store, client=client, checkpoint=state))
         assert processes(client) == pids[1:]
     files = [found for found, _ in seen][12:]
-    assert max(files) - min(files) <= 4
+    # the best point is at times the present one, and at times has files of its own
+    n_groups = len(as_counts(X).layout().blocks)
+    for alone in (False, True):
+        same = [found for found in files if (found - min(files) > n_groups / 2) == alone]
+        assert max(same, default=0) - min(same, default=0) <= 4
+    assert max(files) - min(files) <= 4 + n_groups
     held = np.array([each for _, each in seen][8:], float)
     half = len(held) // 2
     grown = held[half:].mean(axis=0) - held[:half].mean(axis=0)
