@@ -101,7 +101,6 @@ def main() -> None:
             rows.append({"problem": name, "K": int(K), "summed": what} | at)
             print(rows[-1], flush=True)
     if found:
-        arguments.results.mkdir(parents=True, exist_ok=True)
         report.write_csv(arguments.results / "curvature.csv", rows)
         draw(found, arguments.results / "curvature.png")
 

@@ -172,7 +172,6 @@ def main() -> None:
                 print(*row.values(), sep="\t", flush=True)
             rows += found
     rows = [{"problem": name, "level": level(), **row} for row in rows]
-    options.results.mkdir(parents=True, exist_ok=True)
     report.write_csv(options.results / "kernels.csv", rows)
     draw(rows, options.results / "kernels.png")
 

@@ -129,7 +129,6 @@ def main() -> None:
         for method in METHODS.keys() - {"paper"}:
             print(summary(of_problem, method), flush=True)
         rows += of_problem
-    options.results.mkdir(parents=True, exist_ok=True)
     report.write_csv(options.results / "random_starts.csv", rows)
     draw(rows, options.results / "random_starts.png")
 

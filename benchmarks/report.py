@@ -183,7 +183,8 @@ def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:
-    """Write rows; what one of them lacks is empty."""
+    """Write rows, in a folder that may not exist yet; what one of them lacks is empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")

@@ -121,7 +121,6 @@ def main() -> None:
         problem = problems.Problem(name, source.X, *fitted(source, k))
         by_topics += [measure(problem, program, options.threads) for program in PROGRAMS]
         print(by_topics[-1], flush=True)
-    options.results.mkdir(parents=True, exist_ok=True)
     series = [{"series": "nonzeros", **row} for row in by_size]
     series += [{"series": "K", **row} for row in by_topics]
     report.write_csv(options.results / "scaling.csv", series)

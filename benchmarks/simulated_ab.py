@@ -124,7 +124,6 @@ def main() -> None:
             row["proportions_off_cd"] = f"{np.abs(curve.proportions() - cd).max():.4f}"
             rows.append(row)
             print(*row.values(), sep="\t")
-    options.results.mkdir(parents=True, exist_ok=True)
     report.write_csv(options.results / "simulated_ab.csv", rows)
     draw(found, options.results / "simulated_ab.png")
 

@@ -121,7 +121,7 @@ class _Path:
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
-        self.delay, self.count = self.delay * SLOWER, 0.0
+        self.delay *= SLOWER
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
         for side in "LF":
             halves.put(side, getattr(halves, side).values, self.best[side])
