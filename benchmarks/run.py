@@ -32,9 +32,9 @@ def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list
     curves = []
     for name, repeats in runs.items():
         clocks = {name: [[seconds for seconds, _ in run.points] for run in repeats]}
-        if repeats[0].updates_only:
-            clocks[f"{name}, updates only"] = [run.updates_only for run in repeats]
         first = repeats[0]
+        if first.second_clock:
+            clocks[f"{name}, {first.second_clock}"] = [run.second_seconds for run in repeats]
         for program, times in clocks.items():
             table = np.array(times)
             curves.append(

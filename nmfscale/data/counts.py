@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from . import placing
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
 from .table import CountTable, RowRange, totals_of_rows
@@ -80,11 +81,10 @@ class Counts(CountTable):
     @cached_property
     def column_nnz(self) -> NDArray[np.int64]:
         """Number of nonzero counts of each feature, (n_features,)."""
-        size = self.shape[1]
-        found = np.zeros(size, dtype=np.int64)
-        for start, stop in self._entry_chunks():
-            found += np.bincount(self.indices[start:stop], minlength=size)
-        return found
+        found = np.zeros((1, self.shape[1]), np.int64)
+        whole = np.array([0, self.nnz])  # rows do not matter here: one of all entries
+        placing.count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
+        return found[0]
 
     @cached_property
     def row_totals(self) -> NDArray[np.float64]:

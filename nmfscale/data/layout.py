@@ -115,22 +115,23 @@ class Slicer:
         in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
         shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
-        found = np.zeros((self._n_threads, n_columns), np.int32)
-        placing.count_columns(
-            indptr, indices, order, self._column_position, cuts, found, self._n_threads
-        )
-        ends = np.cumsum(found, axis=0, dtype=np.int32)
+        found = np.zeros((self._n_threads, n_columns), np.int64)
+        placing.count_columns(indptr, indices, order, cuts, found, self._n_threads)
+        ends = np.cumsum(found, axis=0)
+        length = ends[-1][self.column_order[:n_columns]]
         more = np.bincount(pieces.column, minlength=n_columns)
-        offset = _offsets(ends[-1] + more, len(self.column_order))
+        offset = _offsets(length + more, len(self.column_order))
         columns = _empty_slices(offset, len(order), self.count_dtype)
+        stands = self._column_position
+        place = LANES * (offset[stands // LANES] + ends - found) + stands % LANES
         placing.place_columns(
-            indptr, indices, data, order, self._column_position, offset, cuts, ends - found,
-            columns.index, columns.count, self._n_threads,
+            indptr, indices, data, order, cuts, place, columns.index, columns.count,
+            self._n_threads,
         )  # fmt: skip
         lane = _lanes(order, len(indptr) - 1)[pieces.row]
         by_column = np.lexsort((lane, pieces.column))
         column = pieces.column[by_column]
-        self._place_pieces(columns, column, ends[-1][column], lane[by_column])
+        self._place_pieces(columns, column, length[column], lane[by_column])
         return columns
 
     def _place_pieces(self, slices: Slices, lane: Array, length: Array, index: Array) -> None:

@@ -11,9 +11,8 @@ def count_columns(
     indptr: _Array,
     indices: _Array,
     order: _Array,
-    column_position: _Array,
     cuts: _Array,
-    counts: _Array,
+    found: _Array,
     n_threads: int,
 ) -> None: ...
 def place_rows(
@@ -32,10 +31,8 @@ def place_columns(
     indices: _Array,
     data: _Array,
     order: _Array,
-    column_position: _Array,
-    offset: _Array,
     cuts: _Array,
-    step: _Array,
+    place: _Array,
     index: _Array,
     count: _Array,
     n_threads: int,

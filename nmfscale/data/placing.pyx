@@ -42,19 +42,18 @@ def count_columns(
     const int64_t[::1] indptr,             # IN   the block, as CSR
     const index_in[::1] indices,
     const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
-    const int32_t[::1] column_position,    # IN   where column j stands
     const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
-    int32_t[:, ::1] counts,                # OUT  zeros before; one row a share, one number a column
+    int64_t[:, ::1] found,                 # OUT  zeros before; one row a share, one number a column
     int n_threads,
 ):
     """Nonzeros of every column among the rows of each share of lanes."""
     cdef Py_ssize_t share, lane, q, row
-    for share in prange(counts.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+    for share in prange(found.shape[0], nogil=True, schedule="static", num_threads=n_threads):
         for lane in range(cuts[share], cuts[share + 1]):
             row = order[lane]
             if row >= 0:
                 for q in range(indptr[row], indptr[row + 1]):
-                    counts[share, column_position[indices[q]]] += 1
+                    found[share, indices[q]] += 1
 
 
 def place_rows(
@@ -86,24 +85,20 @@ def place_columns(
     const index_in[::1] indices,
     const count_type[::1] data,
     const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
-    const int32_t[::1] column_position,    # IN   where column j stands
-    const int64_t[::1] offset,             # IN   first step of every slice of columns
     const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
-    int32_t[:, ::1] step,                  # WORK first step of each share in every column
+    int64_t[:, ::1] place,                 # WORK where the first of each share in a column goes
     index_out[::1] index,                  # OUT
     count_type[::1] count,                 # OUT
     int n_threads,
 ):
     """Column slices, rows in the order of their lanes; a share of lanes knows where it begins."""
     cdef Py_ssize_t share, lane, q, row, at
-    cdef int32_t j
-    for share in prange(step.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+    for share in prange(place.shape[0], nogil=True, schedule="static", num_threads=n_threads):
         for lane in range(cuts[share], cuts[share + 1]):
             row = order[lane]
             if row >= 0:
                 for q in range(indptr[row], indptr[row + 1]):
-                    j = column_position[indices[q]]
-                    at = (offset[j // LANES] + step[share, j]) * LANES + j % LANES
-                    step[share, j] += 1
+                    at = place[share, indices[q]]
+                    place[share, indices[q]] = at + LANES
                     index[at] = <index_out>lane
                     count[at] = data[q]
