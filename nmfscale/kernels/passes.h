@@ -6,6 +6,7 @@
 
 #define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when all of a row is zero */
 #define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
+#define BAND 16                                           /* columns of H taken together: their part of a tile stays in L1 */
 #define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
@@ -153,31 +154,36 @@ INLINE void NAME(curvature_tile)(int n, int stride, const VEC *A, VEC *H, int k0
                 H[PACKED(k0 + i, l0 + j)] = c[i][j];
 }
 
-/* One band of the lower triangle: rows k0 .. k0 + rows; with 16 registers the tiles are two columns wide. */
-INLINE void NAME(curvature_band)(int n, int stride, const VEC *A, VEC *H, int k0, const int rows)
+/* Rows k0 .. k0 + rows of the lower triangle, in a band of columns from l1; with 16 registers tiles are two columns wide. */
+INLINE void NAME(curvature_rows)(int n, int stride, const VEC *A, VEC *H, int k0, int l1, const int rows)
 {
+    const int diagonal = k0 < l1 + BAND, last = diagonal ? k0 : l1 + BAND;
 #if LEVEL == 3
-    for (int l0 = 0; l0 < k0; l0 += GROUP)
+    for (int l0 = l1; l0 < last; l0 += GROUP)
         NAME(curvature_tile)(n, stride, A, H, k0, l0, rows, GROUP, GROUP);
-    NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows, 0);
+    if (diagonal)
+        NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows, 0);
 #else
-    for (int l0 = 0; l0 < k0; l0 += 2)
+    for (int l0 = l1; l0 < last; l0 += 2)
         NAME(curvature_tile)(n, stride, A, H, k0, l0, rows, 2, GROUP);
-    NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows < 2 ? 1 : 2, 0);
-    if (rows > 2)
+    if (diagonal)
+        NAME(curvature_tile)(n, stride, A, H, k0, k0, rows, rows < 2 ? 1 : 2, 0);
+    if (diagonal && rows > 2)
         NAME(curvature_tile)(n, stride, A, H, k0, k0 + 2, rows, rows - 2, -2);
 #endif
 }
 
 static void NAME(add_curvature)(int n, int n_components, int stride, const VEC *A, VEC *H)
 {
-    for (int k0 = 0; k0 + GROUP <= n_components; k0 += GROUP)
-        NAME(curvature_band)(n, stride, A, H, k0, GROUP);
-    const int k0 = n_components / GROUP * GROUP;
-    switch (n_components - k0) {
-    case 1: NAME(curvature_band)(n, stride, A, H, k0, 1); break;
-    case 2: NAME(curvature_band)(n, stride, A, H, k0, 2); break;
-    case 3: NAME(curvature_band)(n, stride, A, H, k0, 3); break;
+    const int k1 = n_components / GROUP * GROUP;
+    for (int l1 = 0; l1 < n_components; l1 += BAND) {
+        for (int k0 = l1; k0 < k1; k0 += GROUP)
+            NAME(curvature_rows)(n, stride, A, H, k0, l1, GROUP);
+        switch (n_components - k1) {
+        case 1: NAME(curvature_rows)(n, stride, A, H, k1, l1, 1); break;
+        case 2: NAME(curvature_rows)(n, stride, A, H, k1, l1, 2); break;
+        case 3: NAME(curvature_rows)(n, stride, A, H, k1, l1, 3); break;
+        }
     }
 }
 

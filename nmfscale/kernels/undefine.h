@@ -26,6 +26,7 @@
 #undef MU_MIN
 #undef TILE
 #undef SHORT_TILE
+#undef BAND
 #undef PACKED
 #undef WORK_B
 #undef WORK_G
