@@ -1,10 +1,11 @@
 """Fits on a Dask cluster of this machine: two workers beside one, and what the cluster costs.
 
-Counts are drawn from a real fit and packed (as in out_of_core.py).  Each worker process has one
-kernel thread.  Measured are seconds an iteration with one worker and with two, alternating; seconds
-an iteration of many small blocks, of which the work is next to nothing; and the time to add up
-arrays in a tree.  From these, and a disk and a network that are assumed, follows a model of fits of
-1e11 nonzeros on many workers, which is arithmetic and no measurement.
+Counts are drawn from a real fit and packed (as in out_of_core.py).  The workers are those of
+``nmfscale fit --workers``, each with one kernel thread.  Measured are seconds an iteration with one
+worker and with two, alternating; seconds an iteration of many small blocks, of which the work is
+next to nothing; and the time to add up arrays in a tree.  From these, and a disk and a network that
+are assumed, follows a model of fits of 1e11 nonzeros on many workers, which is arithmetic and no
+measurement.
 
     python benchmarks/cluster.py                   6.7e7 and 1e9 nonzeros
     python benchmarks/cluster.py --smoke           some seconds, writes nothing
@@ -44,7 +45,7 @@ def start_of(counts, K: int, dtype: str):
 
 
 def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: int = 1) -> dict:
-    """Fit from a store; the median of the seconds from one iteration to the next."""
+    """Fit from a store; seconds an iteration, from the end of the first to that of the last."""
     from nmfscale import PoissonNMF, StoredCounts
 
     counts = StoredCounts(path)
@@ -52,8 +53,9 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
     # a limit below the size of the counts, so that this process reads them from the file as well
     model = PoissonNMF(K, max_iter=n_iter, tol=0, dtype="float32", n_threads=threads)
     model.fit(counts, L=L, F=F, client=client)
+    seconds = model.history_["seconds"]
     return {
-        "seconds_per_iteration": float(np.median(np.diff(model.history_["seconds"]))),
+        "seconds_per_iteration": float(seconds[-1] - seconds[0]) / (len(seconds) - 1),
         "nonzeros": counts.nnz, "blocks": len(counts.layout().blocks),
         "loglik": float(model.loglik_),
     }  # fmt: skip
@@ -61,13 +63,12 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
 
 def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
     """One worker and two, alternating."""
-    from distributed import Client, LocalCluster
+    from nmfscale.data.local_cluster import local_client
 
     found: dict[int, list[dict]] = {1: [], 2: []}
-    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
     for _ in range(repeats):
         for n_workers, turns in found.items():
-            with LocalCluster(n_workers=n_workers, **options) as cluster, Client(cluster) as client:
+            with local_client(n_workers) as client:
                 turns.append(seconds_of(path, K, client, n_iter))
             print(n_workers, "workers", turns[-1], flush=True)
     middle = {
@@ -232,9 +233,8 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, and write what was found."""
-    from distributed import Client, LocalCluster
-
     from nmfscale import PoissonNMF
+    from nmfscale.data.local_cluster import local_client
 
     source = problems.load_counts(arguments.problem)
     drawn_from = PoissonNMF(arguments.topics, max_iter=30, tol=0, random_state=1).fit(source)
@@ -250,8 +250,7 @@ def run(arguments: argparse.Namespace) -> None:
             rows += throughput(path, arguments.topics, arguments.repeats, n_iter)
         here = seconds_of(path, TOPICS, None, 4)
         rows.append({"what": f"in this process, {TOPICS} topics"} | here)
-        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": 50}
-        with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
+        with local_client(2) as client:
             rows += small_blocks(client, Path(folder), numbers, n_iter)
             rows += reductions(client, sizes, 16, arguments.repeats)
     modelled = model_rows(here["seconds_per_iteration"] / here["nonzeros"], rows)

@@ -35,6 +35,9 @@ _SETTINGS = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.comm.timeouts.tcp": "30s",
     "distributed.deploy.lost-worker-timeout": "1w",
+    # what every process does besides, for the dashboard, is 3 % of a processor by default
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
 }
 _NAMES = ("ca.pem", "cert.pem", "key.pem")
 
