@@ -157,7 +157,7 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(
-        1, len(found), figsize=(5.2 * len(found), 4.4), squeeze=False, layout="constrained"
+        1, len(found), figsize=(5.2 * len(found) + 1.5, 4.4), squeeze=False, layout="constrained"
     )
     colors = {name: f"C{i}" for i, name in enumerate(peers.PEERS)}
     for ax, (problem, curves) in zip(axes[0], found, strict=True):
@@ -165,11 +165,15 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
             gap = np.maximum(target_of(problem, curve, curves) - curve.loglik, 0.1)
             name, _, second_clock = curve.program.partition(",")
             style = "--" if second_clock else "-"
-            ax.loglog(curve.seconds, gap, style, color=colors[name], label=curve.program)
+            label = None if second_clock else name
+            ax.loglog(curve.seconds, gap, style, color=colors[name], label=label)
         ax.set(title=f"{problem.name}, K = {problem.n_components}", xlabel="seconds")
         ax.grid(alpha=0.3)
     axes[0, 0].set_ylabel("log-likelihood still missing (0.1 or less drawn as 0.1)")
-    axes[0, -1].legend(fontsize=8)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), title="dashed: loop", fontsize=9, frameon=False,
+        loc="outside right upper",
+    )  # fmt: skip
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
