@@ -50,7 +50,6 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
 
     counts = StoredCounts(path)
     L, F = start_of(counts, K, "float32")
-    # a limit below the size of the counts, so that this process reads them from the file as well
     model = PoissonNMF(K, max_iter=n_iter, tol=0, dtype="float32", n_threads=threads)
     model.fit(counts, L=L, F=F, client=client)
     seconds = model.history_["seconds"]

@@ -371,7 +371,7 @@ def test_no_slow_leak(store, tmp_path):
         within(2 * WALL, lambda: fitted.fit(store, client=client, checkpoint=state))
         assert processes(client) == pids[1:]
     # the best point is at times the present one, and at times has files of its own
-    files = [max(counted[first : first + 20]) for first in range(60, 140, 20)]
+    files = [max(counted[first : first + 20]) for first in range(60, 160, 20)]
     assert max(files) - min(files) <= 4
     held = np.array(seen[8:], float)
     half = len(held) // 2
