@@ -7,13 +7,17 @@ import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from nmfscale.data.jobs import MissingArraysError, UnfitWorkerError
 from nmfscale.data.workers import perform
+from nmfscale.solve.bench import Bench
 from nmfscale.solve.site import look
+from nmfscale.solve.visits import ColumnVisit
 
 
 def twice(number, given):
@@ -48,16 +52,31 @@ def always(error, number, given):
     raise {"value": ValueError, "os": OSError, "memory": MemoryError}[error](f"number {number}")
 
 
+# What takes the time of a task.
+WORK = {"rows": (Bench, "move"), "columns": (ColumnVisit, "over")}
+
+
 def perform_and_count(folder, kind, number, function, args, given):
-    """Run and count a task of a fit, and kill its worker if so many of a kind have begun."""
-    with Path(folder, function.__name__).open("ab", buffering=0) as file:
-        file.write(b".")
-        n_begun = file.tell()  # of all workers
-    answer = perform(function, args, given)
-    if (function.__name__, n_begun) == (kind, number):
-        time.sleep(1)  # long enough for answers before it to have been fetched
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer
+    """Run a task and count what is computed in it; kill its worker in the middle of one."""
+
+    def counted(which, work):
+        def count_and_work(*args):
+            with Path(folder, which).open("ab", buffering=0) as file:
+                file.write(b".")
+                n_begun = file.tell()  # of all workers
+            found = work(*args)
+            if (which, n_begun) == (kind, number):
+                time.sleep(1)  # long enough for answers before it to have been fetched
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        return count_and_work
+
+    with ExitStack() as stack:
+        for which, (owner, name) in WORK.items():
+            work = counted(which, getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, work))
+        return perform(function, args, given)
 
 
 def sleep(seconds, given):

@@ -19,8 +19,15 @@ Arrays = dict[str, NDArray[Any]]
 
 def save_arrays(target: Path, arrays: Arrays) -> None:
     """Write arrays to a file with checksums, which appears whole or not at all."""
-    with whole_file(target, durable=False) as part, part.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    with whole_file(target, durable=False) as part, zipfile.ZipFile(part, "w") as file:
+        for name, array in arrays.items():
+            # as numpy.savez does, without copies of the array
+            array, header = np.asarray(array, order="C"), io.BytesIO()
+            about = np.lib.format.header_data_from_array_1_0(array)
+            np.lib.format.write_array_header_1_0(header, about)
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                member.write(header.getvalue())
+                member.write(array.data)
 
 
 def load_arrays(path: str) -> Arrays:

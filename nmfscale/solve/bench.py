@@ -275,6 +275,19 @@ class Bench:
         _memory.put((self.setting.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
 
+    def leave(self, name: str, arrays: Arrays) -> None:
+        """Save what belongs to a task of this group, for whoever has to do it again.
+
+        The same from everyone, so that it does not matter whose file it is in the end.
+        """
+        if self.setting.folder is not None:
+            save_arrays(Path(self.setting.folder, file_name(name, self.group)), arrays)
+
+    def left(self, name: str) -> Arrays | None:
+        """Return what someone left who did this task before."""
+        path = Path(self.setting.folder or "", file_name(name, self.group))
+        return load_arrays(str(path)) if self.setting.folder and path.exists() else None
+
 
 @contextmanager
 def bench_of(setting: Setting, group: Group, given: Mapping[str, Any]) -> Iterator[Bench]:

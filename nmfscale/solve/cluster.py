@@ -111,7 +111,7 @@ class RemoteRows:
             self._group(number, blocks)
             for number, blocks in enumerate(branches(len(self.layout.blocks), group_size))
         ]
-        self._n_points = self._n_moves = self._n_factors = 0
+        self._n_points = self._n_moves = self._n_factors = self._n_sums = 0
         self.factor = RemoteFactor(
             whole.n_rows, whole.n_components, RemotePoint(self._saved(whole.values)), self.plain
         )
@@ -253,8 +253,12 @@ class RemoteRows:
     def sums(self, visit: ColumnVisit) -> list[Array]:
         """Sum the columns over all blocks."""
         ref = self._publish(visit.start)
-        jobs = self._jobs("columns", [ref], self.factor.values.parts, replace(visit, start=ref))
+        self._n_sums += 1
+        name, sent = f"sums-{self._n_sums}", replace(visit, start=ref)
+        jobs = self._jobs("columns", [ref], name, self.factor.values.parts, sent)
         found: Summed = self.crew.reduce("sums", sum_columns, jobs, add_branches, FAN_IN)
+        for group in self.groups:
+            _remove(str(self.folder / file_name(name, group)))
         if self._pending is not None:
             pending, report = self._pending
             arrival = Arrival.of_all(found.arrivals)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..data.array_file import Arrays
 from .bench import Setting, bench_of
 from .factor import Array, aligned_copy
@@ -43,16 +45,38 @@ class Summed(NamedTuple):
     arrivals: list[Arrival]
     sums: list[Array]
 
+    def arrays(self) -> Arrays:
+        """Return the same as named arrays."""
+        fields = zip(Arrival._fields, zip(*self.arrivals, strict=True), strict=False)
+        out = {name: np.stack(values) for name, values in fields}
+        return out | {f"sums_{i}": array for i, array in enumerate(self.sums)}
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Summed:
+        """Return what the named arrays were made of."""
+        fields = [arrays[name] for name in Arrival._fields if name in arrays]
+        arrivals = [Arrival(*values) for values in zip(*fields, strict=True)]
+        return cls(arrivals, [arrays[f"sums_{i}"] for i in range(len(arrays) - len(fields))])
+
 
 def sum_columns(
-    setting: Setting, group: Group, point: Point, visit: ColumnVisit, given: Mapping[str, Any]
-) -> Summed:
-    """Sum the columns of a group at a point, and say of one ahead where it is."""
+    setting: Setting, group: Group, name: str, point: Point, visit: ColumnVisit,
+    given: Mapping[str, Any],
+) -> Summed:  # fmt: skip
+    """Sum the columns of a group at a point, and say of one ahead where it is.
+
+    The answer is also saved, so that it need not be found again if this worker dies.
+    """
     with bench_of(setting, group, given) as bench:
+        known = bench.left(name)
+        if known is not None:
+            return Summed.of(known)
         arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
         visit = replace(visit, start=bench.arrays(visit.start)["F"])
         blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
-        return Summed(arrivals, visit.over(blocks, setting.n_threads))
+        found = Summed(arrivals, visit.over(blocks, setting.n_threads))
+        bench.leave(name, found.arrays())
+        return found
 
 
 def sum_rows(setting: Setting, group: Group, point: Point, given: Mapping[str, Any]) -> list[Array]:
