@@ -25,7 +25,7 @@ import problems
 import report
 from out_of_core import pack_drawn
 
-N_ITER = 6
+N_ITER = 10
 # The model's problem: 1e8 cells of 1000 nonzeros each, and what is assumed of the machines.
 SAMPLES, FEATURES, TOPICS, NONZEROS = 1e8, 3e4, 50, 1e11
 BLOCK = 1 << 23

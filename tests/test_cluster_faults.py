@@ -39,7 +39,7 @@ from nmfscale.data.jobs import (
     SchedulerLostError,
 )
 from nmfscale.data.packing import pack
-from nmfscale.solve import accelerated
+from nmfscale.solve import accelerated, cluster
 from nmfscale.solve import site as sites
 from nmfscale.solve.bench import Bench, Setting
 from nmfscale.solve.cluster import RemoteRows
@@ -85,7 +85,9 @@ def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every)
     assert killer.kills >= 3
 
 
-def test_a_worker_is_killed(client, store):
+@pytest.mark.parametrize("most_bytes", [0, 1 << 30])
+def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
+    monkeypatch.setattr(cluster, "_SAVED_SUMS", most_bytes)
     actions = {4: Killer(client), 9: Killer(client, 1)}
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 

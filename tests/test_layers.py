@@ -1,11 +1,14 @@
 """Who may import whom, and which names say nothing.  Reads .py, .pyx, .pxd, .c and .h as text."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+import nmfscale
 
 # A room is a folder of the package, or a module at its top.  Every room may import itself.
 MAY_IMPORT = {
@@ -181,3 +184,13 @@ def test_heavy_libraries_are_imported_late():
     loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert loaded.returncode == 0, loaded.stderr
     assert loaded.stdout.strip() == "", "`import nmfscale` also imports these"
+
+
+def test_sources_that_are_not_compiled_say_so(tmp_path):
+    compiled = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    package = Path(nmfscale.__file__).parent
+    shutil.copytree(package, tmp_path / "nmfscale", ignore=compiled)
+    command = [sys.executable, "-c", "import nmfscale; nmfscale.PoissonNMF"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert f"the kernels in {tmp_path / 'nmfscale' / 'kernels'} are not compiled" in found.stderr

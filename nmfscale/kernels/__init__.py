@@ -12,7 +12,14 @@ The contract of every kernel here:
   is held may be L and F or, on the transposed block, F and L.
 """
 
-from .levels import available_levels, build_flags, level, use_level
+try:
+    from .levels import available_levels, build_flags, level, use_level
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"the kernels in {__path__[0]} are not compiled. If that is a folder of sources, start "
+        "Python elsewhere or as `python -P`, so that the installed nmfscale is found; or compile "
+        "them in place: pip install -e ."
+    ) from error
 from .operands import (
     FRESH,
     KEEP,

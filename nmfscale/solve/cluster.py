@@ -51,6 +51,8 @@ from .visits import FAN_IN, Arrival, ColumnVisit, Momentum, RowReport, Rows, Row
 
 # Factors that may be asked for again.
 _RECENT_FACTORS = 4
+# Sums of an iteration that take more bytes than this would cost more to save than to find again.
+_SAVED_SUMS = 1 << 30
 
 
 @dataclass(eq=False)
@@ -254,10 +256,13 @@ class RemoteRows:
         """Sum the columns over all blocks."""
         ref = self._publish(visit.start)
         self._n_sums += 1
-        name, sent = f"sums-{self._n_sums}", replace(visit, start=ref)
-        jobs = self._jobs("columns", [ref], name, self.factor.values.parts, sent)
+        name = f"sums-{self._n_sums}"
+        n_bytes = len(self.groups) * sum(array.nbytes for array in visit.room())
+        saved = name if n_bytes <= _SAVED_SUMS else None
+        sent = replace(visit, start=ref)
+        jobs = self._jobs("columns", [ref], saved, self.factor.values.parts, sent)
         found: Summed = self.crew.reduce("sums", sum_columns, jobs, add_branches, FAN_IN)
-        for group in self.groups:
+        for group in self.groups if saved else ():
             _remove(str(self.folder / file_name(name, group)))
         if self._pending is not None:
             pending, report = self._pending

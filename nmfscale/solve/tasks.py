@@ -60,22 +60,23 @@ class Summed(NamedTuple):
 
 
 def sum_columns(
-    setting: Setting, group: Group, name: str, point: Point, visit: ColumnVisit,
+    setting: Setting, group: Group, name: str | None, point: Point, visit: ColumnVisit,
     given: Mapping[str, Any],
 ) -> Summed:  # fmt: skip
     """Sum the columns of a group at a point, and say of one ahead where it is.
 
-    The answer is also saved, so that it need not be found again if this worker dies.
+    With a name the answer is saved, too: it need not be found again if this worker dies.
     """
     with bench_of(setting, group, given) as bench:
-        known = bench.left(name)
-        if known is not None:
+        known = name and bench.left(name)
+        if known:
             return Summed.of(known)
         arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
         visit = replace(visit, start=bench.arrays(visit.start)["F"])
         blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
         found = Summed(arrivals, visit.over(blocks, setting.n_threads))
-        bench.leave(name, found.arrays())
+        if name:
+            bench.leave(name, found.arrays())
         return found
 
 
