@@ -323,9 +323,13 @@ class TestStore:
     def test_resume(self, folder, tmp_path, capsys):
         words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]
         words += ["--tol", 0, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.h5"]
+        words += ["--checkpoint-every", 0]
         assert run(*words, "--max-iter", 5) == 0
+        seconds = nmfscale.load(tmp_path / "model.h5").history_["seconds"]
         assert run(*words, "--max-iter", 9, "--resume", "--force") == 0
-        assert nmfscale.load(tmp_path / "model.h5").n_iter_ == 9
+        resumed = nmfscale.load(tmp_path / "model.h5")
+        assert resumed.n_iter_ == 9
+        assert resumed.history_["seconds"][:3].tolist() == seconds[:3].tolist()
 
     def test_progress(self, folder, tmp_path, capsys):
         assert run("store", folder / "counts.npz", tmp_path / "counts.nmf") == 0
@@ -494,6 +498,7 @@ class TestDemo:
         ["fit", "counts.npz", "-k", "0"],
         ["fit", "counts.npz", "-k", "three"],
         ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
+        ["fit", "counts.npz", "-k", "3", "--checkpoint-every", "-1"],
         ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
         ["transform", "model.h5", "counts.npz"],
         ["plot", "-o", "plot.png"],

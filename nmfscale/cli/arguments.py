@@ -111,9 +111,11 @@ def make_parser() -> argparse.ArgumentParser:
     fit.add_argument("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
     fit.add_argument("--tol", type=_at_least(float, 0), metavar="T", help="0 runs all iterations")
     fit.add_argument("--dtype", choices=("float32", "float64"), help="of the factors")
+    fit.add_argument("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     fit.add_argument(
-        "--checkpoint", metavar="DIR", help="folder for the state of the fit, once a minute"
-    )
+        "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
+        help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
+    )  # fmt: skip
     fit.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     _add_memory_limit(fit)
     _add_client_options(fit)

@@ -59,7 +59,8 @@ def fit(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{counts.report()}")
-        how = {"checkpoint": arguments.checkpoint, "resume": arguments.resume}
+        given = ("checkpoint", "checkpoint_every", "resume")
+        how = {name: getattr(arguments, name) for name in given}
         if client is not None:
             how["client"] = client
         code = _fit_and_save(_model(arguments), counts, target, **how)

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -275,18 +275,19 @@ class Bench:
         _memory.put((self.setting.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
 
-    def leave(self, name: str, arrays: Arrays) -> None:
-        """Save what belongs to a task of this group, for whoever has to do it again.
+    def once(self, name: str | None, make: Callable[[], Arrays]) -> Arrays:
+        """Make arrays of this group, unless they were left under this name; leave them there.
 
-        The same from everyone, so that it does not matter whose file it is in the end.
+        They are the same whoever makes them, so that it does not matter whose file it is.
         """
-        if self.setting.folder is not None:
-            save_arrays(Path(self.setting.folder, file_name(name, self.group)), arrays)
-
-    def left(self, name: str) -> Arrays | None:
-        """Return what someone left who did this task before."""
-        path = Path(self.setting.folder or "", file_name(name, self.group))
-        return load_arrays(str(path)) if self.setting.folder and path.exists() else None
+        if name is None or self.setting.folder is None:
+            return make()
+        path = Path(self.setting.folder, file_name(name, self.group))
+        if path.exists():
+            return load_arrays(str(path))
+        found = make()
+        save_arrays(path, found)
+        return found
 
 
 @contextmanager

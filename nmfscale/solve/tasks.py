@@ -68,16 +68,14 @@ def sum_columns(
     With a name the answer is saved, too: it need not be found again if this worker dies.
     """
     with bench_of(setting, group, given) as bench:
-        known = name and bench.left(name)
-        if known:
-            return Summed.of(known)
-        arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
-        visit = replace(visit, start=bench.arrays(visit.start)["F"])
-        blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
-        found = Summed(arrivals, visit.over(blocks, setting.n_threads))
-        if name:
-            bench.leave(name, found.arrays())
-        return found
+
+        def find() -> Arrays:
+            arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
+            here = replace(visit, start=bench.arrays(visit.start)["F"])
+            blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
+            return Summed(arrivals, here.over(blocks, setting.n_threads)).arrays()
+
+        return Summed.of(bench.once(name, find))
 
 
 def sum_rows(setting: Setting, group: Group, point: Point, given: Mapping[str, Any]) -> list[Array]:
