@@ -352,7 +352,6 @@ def test_the_disk_is_full_for_workers(client, store, tmp_path):
     assert bits(fit(X, checkpoint=state, resume=True)) == bits(fit(X))
 
 
-@linux
 def files_of(thing):
     """Paths of the files that points, or whatever holds some, are made of."""
     if isinstance(thing, Ref):
@@ -364,6 +363,7 @@ def files_of(thing):
     return set().union(*map(files_of, thing)) if isinstance(thing, (list, tuple)) else set()
 
 
+@linux
 def test_no_slow_leak(store, tmp_path, monkeypatch):
     import dask
 

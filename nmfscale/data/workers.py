@@ -236,13 +236,13 @@ class Crew:
         ready = [w for w in workers if not self.lags(w)] or list(workers)
         numbers = sorted(set(numbers))
         slots = [worker for worker in ready for _ in range(workers[worker])]
+        n_slots = len(slots)
         if self._homes.keys().isdisjoint(numbers):
             # neighbours together, as trees join them; one more where the last is, a small one
-            n_slots = len(slots)
             places = (((i + 1) * n_slots - 1) // len(numbers) for i in range(len(numbers)))
             self._homes |= {n: slots[at] for n, at in zip(numbers, places, strict=True)}
         load = dict.fromkeys(ready, 0)
-        most = {w: -(-len(numbers) * workers[w] // len(slots)) for w in ready}
+        most = {w: -(-len(numbers) * workers[w] // n_slots) for w in ready}
         homeless = []
         for number in numbers:
             home = self._homes.get(number)
