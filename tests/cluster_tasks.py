@@ -99,6 +99,14 @@ def needs(name, given):
     return float(given[name].sum())
 
 
+def remembers(mark, name, given):
+    """Need what is sent only after the first time, when it is remembered from before."""
+    if mark.exists():
+        return needs(name, given)
+    mark.write_text(str(os.getpid()))
+    return 0.0
+
+
 def unfit_at(folder, number, given):
     """Only processes other than the first are fit."""
     mark = Path(folder, "first")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
 
+from nmfscale.data import rounds
 from nmfscale.data.jobs import BlockFailedError, Job, NoWorkersError, Patience, SchedulerLostError
 from nmfscale.data.workers import Crew
 
@@ -52,6 +53,21 @@ def test_what_is_sent_arrives(client):
 
 def test_what_a_task_misses_is_sent_after_all(client):
     assert run(crew(client), tasks.needs, jobs("ones", "twos")) == [3.0, 8.0]
+
+
+def test_an_answer_is_lost_before_it_is_fetched_and_its_task_misses_something(
+    client, tmp_path, monkeypatch
+):
+    mark, take = tmp_path / "mark", rounds.Round.take
+
+    def kill_and_take(self, flight):
+        monkeypatch.setattr(rounds.Round, "take", take)
+        assert flight.future.status == "finished"
+        kill(mark)
+        take(self, flight)
+
+    monkeypatch.setattr(rounds.Round, "take", kill_and_take)
+    assert run(crew(client), tasks.remembers, jobs((mark, "ones"))) == [3.0]
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3, 4, 5, 16, 18])

@@ -220,6 +220,12 @@ class Round:
                 error.__dict__["worker"] = min(holders)
                 self.fail(number, error)
             return
+        except Exception as error:
+            if flight.future.status != "error":
+                raise
+            # the answer was lost on its way, and its task failed when Dask did it again
+            self.fail(number, error)
+            return
         self.keep_answer(number, answer)
 
     def keep_answer(self, number: int, answer: Answer) -> None:
