@@ -57,13 +57,16 @@ WORK = {"rows": (Bench, "move"), "columns": (ColumnVisit, "over")}
 
 
 def perform_and_count(folder, kind, number, function, args, given):
-    """Run a task and count what is computed in it; kill its worker in the middle of one."""
+    """Run a task, count it and what is computed in it; kill its worker in the middle of one."""
+
+    def count(which):
+        with Path(folder, which).open("ab", buffering=0) as file:
+            file.write(b".")
+            return file.tell()  # of all workers
 
     def counted(which, work):
         def count_and_work(*args):
-            with Path(folder, which).open("ab", buffering=0) as file:
-                file.write(b".")
-                n_begun = file.tell()  # of all workers
+            n_begun = count(which)
             found = work(*args)
             if (which, n_begun) == (kind, number):
                 time.sleep(1)  # long enough for answers before it to have been fetched
@@ -72,6 +75,7 @@ def perform_and_count(folder, kind, number, function, args, given):
 
         return count_and_work
 
+    count(function.__name__)
     with ExitStack() as stack:
         for which, (owner, name) in WORK.items():
             work = counted(which, getattr(owner, name))

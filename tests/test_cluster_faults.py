@@ -112,7 +112,9 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
         counting = partial(tasks.perform_and_count, folder, kind, number)
         monkeypatch.setattr(workers.Crew, "perform", staticmethod(counting))
         fitted = fit(store, client)
-        return bits(fitted), {which: (folder / which).stat().st_size for which in tasks.WORK}
+        return bits(fitted), {which: (folder / which).stat().st_size for which in counted}
+
+    counted = [*tasks.WORK, "move_rows", "sum_columns"]
 
     with cluster_of(2) as client:
         expected, calm = count("calm", 0)
@@ -121,7 +123,14 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
         assert all(n_tasks % n_groups == 0 for n_tasks in calm.values())
         found, killed = count("killed", 8 * n_groups + n_begun)
     assert found == expected
-    assert killed == calm | {kind: calm[kind] + 1}
+    # a task that sums may begin again to find what it saved
+    more_sums = killed.pop("sum_columns") - calm.pop("sum_columns")
+    if kind == "rows":
+        assert more_sums == 0
+        assert killed == calm | {"rows": calm["rows"] + 1, "move_rows": calm["move_rows"] + 1}
+    else:
+        assert 0 < more_sums <= n_begun
+        assert killed == calm | {"columns": calm["columns"] + 1}
 
 
 def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
@@ -392,8 +401,9 @@ def test_no_slow_leak(store, tmp_path, monkeypatch):
             rows = holders[RemoteRows]
             used = files_of([vars(holders[accelerated._Path]), rows.factor, rows._keepers])
             assert used <= files
-            # L now and before, where it goes next, the best, each made from at most two; F
-            assert len(used) <= 8 * n_groups
+            # two points make where L is, two the best, two where curvature was kept with F;
+            # one is next
+            assert len(used) <= 7 * n_groups + 1
             unused.append(len(files - used))
             if record["iteration"] % 5 == 0:
                 seen.append([(each.memory_info().rss, each.num_fds()) for each in everyone])

@@ -22,11 +22,10 @@ def save_arrays(target: Path, arrays: Arrays) -> None:
     with whole_file(target, durable=False) as part, zipfile.ZipFile(part, "w") as file:
         for name, array in arrays.items():
             # as numpy.savez does, without copies of the array
-            array, header = np.asarray(array, order="C"), io.BytesIO()
+            array = np.asarray(array, order="C")
             about = np.lib.format.header_data_from_array_1_0(array)
-            np.lib.format.write_array_header_1_0(header, about)
             with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                member.write(header.getvalue())
+                np.lib.format.write_array_header_1_0(member, about)
                 member.write(array.data)
 
 
