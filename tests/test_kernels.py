@@ -622,6 +622,19 @@ def test_extrapolate(level, K, dtype):
     assert_array_equal(before[:n, :K], ahead[:n, :K])
 
 
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 27])
+def test_sums_over_slices_are_added_in_their_order(width):
+    values = np.random.default_rng(width).normal(size=(53, width))
+    out = np.full(width, 0.25)
+    kernels.sum_slices(values, out)
+    expected = np.full(width, 0.25)
+    for of_slice in values:
+        expected += of_slice
+    assert_array_equal(out, expected)
+    with pytest.raises(ValueError, match=f"out has {width + 1} entries, and values {width}"):
+        kernels.sum_slices(values, np.zeros(width + 1))
+
+
 # The same bits ---------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ from .operands import (
     row_stride,
     statistics_size,
 )
-from .rows import correlations, descend, extrapolate, gather_dot, step, sums, visit
+from .rows import correlations, descend, extrapolate, gather_dot, step, sum_slices, sums, visit
 
 __all__ = [
     "FRESH",
@@ -57,6 +57,7 @@ __all__ = [
     "row_stride",
     "statistics_size",
     "step",
+    "sum_slices",
     "sums",
     "use_level",
     "visit",

@@ -138,30 +138,58 @@ static void NAME(correlations)(const row_problem *p, const slice_counts *s, cons
     }
 }
 
+/* GROUP neighbours of a row, side by side at every level: what needs no transposing works on rows as they are stored. */
+typedef REAL NAME(group) __attribute__((vector_size(GROUP * sizeof(REAL))));
+typedef double NAME(group_sum) __attribute__((vector_size(GROUP * sizeof(double))));
+#if REAL_IS_FLOAT
+typedef int32_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));      /* -1 where true, as comparisons give */
+#else
+typedef int64_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));
+#endif
+#define CHOOSE(mark, yes, no) ((NAME(group))(((mark) & (NAME(marks))(yes)) | (~(mark) & (NAME(marks))(no))))
+
 /* ahead = max(now + momentum (now - scale before), floor), which may be the memory of before; in row order its column
  * sums and those of now; the largest change. */
 static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const void *before, void *ahead,
                               double momentum, const void *scale, double *column_sums, double *change, int64_t *zeros)
 {
-    const REAL *x = now, *old = before, *factor = scale, beta = (REAL)momentum, least = (REAL)p->floor;
-    REAL *out = ahead, largest = 0;
-    const int stride = p->stride, K = p->n_components;
-    int64_t n_zeros = 0;
-    for (int k = 0; k < 2 * stride; k++)
-        column_sums[k] = 0;
-    for (int i = 0; i < n_rows; i++)
-        for (int k = 0; k < K; k++) {
-            REAL value = x[i * stride + k], moved = value - factor[k] * old[i * stride + k], next = value + beta * moved;
-            next = next > least ? next : least;
-            out[i * stride + k] = next;
-            column_sums[k] += (double)next;
-            column_sums[stride + k] += (double)value;
-            n_zeros += value <= least;
-            moved = moved < 0 ? -moved : moved;
-            largest = moved > largest ? moved : largest;
+    const int stride = p->stride;
+    const REAL beta = (REAL)momentum;
+    const NAME(group) none = {0}, least = none + (REAL)p->floor;
+    NAME(group) largest = none;
+    NAME(marks) at_floor = {0};
+    for (int k = 0; k < stride; k += GROUP) {
+        NAME(group) factor;
+        NAME(group_sum) sum_ahead = {0}, sum_now = {0};
+        NAME(marks) inside;                               /* components; what fills up a row stays zero */
+        for (int j = 0; j < GROUP; j++)
+            inside[j] = k + j < p->n_components ? -1 : 0;
+        memcpy(&factor, (const REAL *)scale + k, sizeof factor);
+        for (int i = 0; i < n_rows; i++) {
+            const int64_t at = (int64_t)i * stride + k;
+            NAME(group) value, moved, next;
+            memcpy(&value, (const REAL *)now + at, sizeof value);
+            memcpy(&moved, (const REAL *)before + at, sizeof moved);
+            moved = value - factor * moved;
+            next = value + beta * moved;
+            next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
+            memcpy((REAL *)ahead + at, &next, sizeof next);
+            sum_ahead += __builtin_convertvector(next, NAME(group_sum));
+            sum_now += __builtin_convertvector(value, NAME(group_sum));
+            at_floor -= (value <= least) & inside;
+            moved = CHOOSE((moved < none) & inside, -moved, CHOOSE(inside, moved, none));
+            largest = CHOOSE(moved > largest, moved, largest);
         }
-    *change = (double)largest;
-    *zeros = n_zeros;
+        memcpy(column_sums + k, &sum_ahead, sizeof sum_ahead);
+        memcpy(column_sums + stride + k, &sum_now, sizeof sum_now);
+    }
+    REAL most = 0;
+    *zeros = 0;
+    for (int j = 0; j < GROUP; j++) {
+        most = largest[j] > most ? largest[j] : most;
+        *zeros += at_floor[j];
+    }
+    *change = (double)most;
 }
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */

@@ -8,7 +8,6 @@ cdef const void *address(array, dtype, tuple shape, str name) except? NULL
 
 cdef class SlicedCounts:
     cdef readonly Py_ssize_t n_slices
-    cdef readonly int64_t longest
     cdef readonly int64_t n_design
     cdef object keep
     cdef const int64_t[::1] offset
@@ -16,6 +15,7 @@ cdef class SlicedCounts:
     cdef const char *count
     cdef int index_bytes, count_bytes, count_kind
 
+    cdef int64_t longest(self) noexcept
     cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil
 
 

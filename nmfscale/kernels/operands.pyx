@@ -2,6 +2,7 @@
 
 Loops read addresses and sizes from these, without Python.
 """
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -13,6 +14,8 @@ from .slices cimport (
 
 FRESH, KEEP, KEPT = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
+COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
+               ("f", 4): COUNT_FLOAT32, ("f", 8): COUNT_FLOAT64}
 
 
 def row_stride(int n_components):
@@ -40,7 +43,11 @@ cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
         raise ValueError(
             f"{name}: expected C-contiguous {dtype} {shape}, got {array.dtype} {array.shape}"
         )
-    return <const void *><uintptr_t>array.ctypes.data
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    cdef const void *first = view.buf
+    PyBuffer_Release(&view)                               # whoever asks keeps the array
+    return first
 
 
 cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NULL:
@@ -55,25 +62,29 @@ cdef class SlicedCounts:
     """Where the counts of a sliced matrix are: steps of 16 interleaved (index, count) pairs."""
 
     def __cinit__(self, index, count, offset, int64_t n_design):
-        kinds = {"uint8": COUNT_UINT8, "uint16": COUNT_UINT16,
-                 "float32": COUNT_FLOAT32, "float64": COUNT_FLOAT64}
         self.offset = offset
         self.n_slices = self.offset.shape[0] - 1
         steps = int(self.offset[self.n_slices]) * LANES
-        if index.dtype.name not in ("uint16", "int32") or count.dtype.name not in kinds:
+        index_type = index.dtype.kind, index.itemsize
+        count_type = count.dtype.kind, count.itemsize
+        if index_type not in (("u", 2), ("i", 4)) or count_type not in COUNT_KINDS:
             raise ValueError(
                 f"index {index.dtype} or count {count.dtype} is not a type of the slices"
             )
         self.index = <const char *>address(index, index.dtype, (steps,), "index")
         self.count = <const char *>address(count, count.dtype, (steps,), "count")
         self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
-        self.count_kind = kinds[count.dtype.name]
+        self.count_kind = COUNT_KINDS[count_type]
         self.keep = (index, count, offset)
         self.n_design = n_design
+
+    cdef int64_t longest(self) noexcept:
+        """Steps of the longest slice."""
+        cdef int64_t most = 0
         cdef Py_ssize_t s
-        self.longest = 0
         for s in range(self.n_slices):
-            self.longest = max(self.longest, self.offset[s + 1] - self.offset[s])
+            most = max(most, self.offset[s + 1] - self.offset[s])
+        return most
 
     cdef void slice(self, Py_ssize_t s, slice_counts *out) noexcept nogil:
         out.index = self.index + self.offset[s] * LANES * self.index_bytes

@@ -10,11 +10,11 @@
 #define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
-/* A tile of steps: where to gather from, counts, and what multiplies the gathered rows. */
+/* A tile of steps: where to gather from, counts, and what multiplies the gathered rows and their squares. */
 typedef struct {
     uint32_t at[TILE * WIDTH] ALIGNED;
     REAL y[TILE * WIDTH] ALIGNED;
-    VEC r[TILE];
+    VEC r[TILE], w[TILE];
 } NAME(tile);
 
 /* Workspace of a slice, in vectors: b, g, d (K each, padded), the gathered tile, H. */
@@ -110,8 +110,9 @@ INLINE void NAME(add_log)(VEC sum, int lane0, double *loglik)
         loglik[lane0 + j] += lanes[j];
 }
 
-/* num_k += sum_t r_t a_tk, and where they are wanted the squares: h_k += sum_t a_tk^2 */
-INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const VEC *r, const VEC *A, VEC *num, VEC *h)
+/* num_k += sum_t r_t a_tk, and where they are wanted the squares: h_k += sum_t w_t a_tk^2 */
+INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const NAME(tile) *tile, const VEC *A, VEC *num,
+                                 VEC *h)
 {
     UNROLL for (int k = 0; k < n_components; k += GROUP) {
         VEC sum[GROUP], square[GROUP];
@@ -120,9 +121,9 @@ INLINE void NAME(add_numerators)(int n, const int n_components, const int stride
         for (int t = 0; t < n; t++)
             UNROLL for (int i = 0; i < GROUP; i++) {
                 const VEC a = A[t * stride + k + i];
-                sum[i] = FMA(r[t], a, sum[i]);
+                sum[i] = FMA(tile->r[t], a, sum[i]);
                 if (h)
-                    square[i] = FMA(a, a, square[i]);
+                    square[i] = FMA(a * a, tile->w[t], square[i]);
             }
         UNROLL for (int i = 0; i < GROUP; i++) {
             num[k + i] = sum[i];
@@ -200,9 +201,10 @@ INLINE void NAME(numerators)(const VEC *H, const VEC *b, VEC *num, const int K)
     }
 }
 
-/* Pass over the slice at b for K components: num = sum y a / mu or, where H is wanted, H = sum y a a' / mu^2 from a
- * scaled copy of the gathered rows, a sqrt(y) / mu, and num from H; adds the log-likelihood when asked.  With K known to
- * the compiler the gathered row stays in registers: stores between the scattered loads cost twice what they seem to. */
+/* Pass over the slice at b for K components: num = sum y a / mu, with the diagonal of H = sum y a a' / mu^2 where that is
+ * wanted; or all of H from a scaled copy of the gathered rows, a sqrt(y) / mu, and num from H.  Adds the log-likelihood
+ * when asked.  With K known to the compiler the gathered row stays in registers: stores between the scattered loads cost
+ * twice what they seem to. */
 INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A, VEC *H,
                        double *loglik, const int wanted, const int K, const int small)
 {
@@ -224,31 +226,27 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         for (int t = 0; t < n; t++) {
             VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
             VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
-            VEC r = y / mu;
+            VEC r = y / mu, w = y / VMAX(mu * mu, SET1(MU_MIN));      /* w is finite where mu^2 is not a number of REAL */
+            if (wanted == FULL)
+                r = VSQRT(y) / mu;
             if (loglik)
                 log_sum = FMA(y, NAME(vlog)(mu), log_sum);
-            if (wanted != GRADIENT) {
-                r = VSQRT(y);
-                VEC w = r / mu;
+            if (wanted == FULL)
                 UNROLL for (int k = 0; k < K; k++)
-                    a[k] *= w;
-            }
-            if (!small)
-                tile.r[t] = r;
+                    A[t * stride + k] = a[k] * r;
+            else if (!small)
+                tile.r[t] = r, tile.w[t] = w;
             else
                 UNROLL for (int k = 0; k < K; k++) {
-                    if (wanted == FULL)
-                        A[t * stride + k] = a[k];
-                    else
-                        sum[k] = FMA(r, a[k], sum[k]);
+                    sum[k] = FMA(r, a[k], sum[k]);
                     if (wanted == DIAGONAL)
-                        square[k] = FMA(a[k], a[k], square[k]);
+                        square[k] = FMA(a[k] * a[k], w, square[k]);
                 }
         }
         if (loglik)
             NAME(add_log)(log_sum, lane0, loglik);
         if (!small && wanted != FULL)
-            NAME(add_numerators)(n, K, stride, tile.r, A, num, wanted == DIAGONAL ? H : NULL);
+            NAME(add_numerators)(n, K, stride, &tile, A, num, wanted == DIAGONAL ? H : NULL);
         if (wanted == FULL)
             NAME(add_curvature)(n, K, stride, A, H);
     }

@@ -54,7 +54,7 @@ def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
     """EM steps, then coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
     cdef size_t size = descend_bytes(
-        problem.c.n_components, counts.longest, problem.dtype.itemsize
+        problem.c.n_components, counts.longest(), problem.dtype.itemsize
     )
     move(problem.kernels.descend, size, counts, problem,
          RowArrays(problem, counts.n_slices, start, end, **rows), None, n_threads)
@@ -165,6 +165,26 @@ def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):
     check_ahead(ahead, problem, len(now), None)
     for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
         ahead.go(problem, s, first + s * ahead.bytes_each)
+
+
+def sum_slices(const double[:, ::1] values, double[::1] out):
+    """Add what kernels found in every slice, (n_slices, width), to `out`, slice after slice."""
+    cdef Py_ssize_t s, i, first, width = out.shape[0]
+    cdef double[8] total                                  # which no array can be, for the compiler
+    if values.shape[1] != width:
+        raise ValueError(f"out has {width} entries, and values {values.shape[1]} a slice")
+    with nogil:
+        for first in range(0, width - 7, 8):
+            for i in range(8):
+                total[i] = out[first + i]
+            for s in range(values.shape[0]):
+                for i in range(8):
+                    total[i] += values[s, first + i]
+            for i in range(8):
+                out[first + i] = total[i]
+        for i in range(width // 8 * 8, width):
+            for s in range(values.shape[0]):
+                out[i] += values[s, i]
 
 
 def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] out, *,

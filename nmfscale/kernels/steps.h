@@ -69,7 +69,7 @@ INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, co
     for (int sweep = 0; sweep < p->qp_sweeps; sweep++) {
         VEC most = SET1(0);
         UNROLL for (int k = 0; k < K; k++) {
-            VEC e = (VMAX(FNMA(g[k], inverse[k], d[k]), SET1(0) - b[k]) - d[k]) * live;
+            VEC e = VMAX(FNMA(g[k], inverse[k], d[k]), SET1(0) - b[k]) - d[k];
             d[k] += e;
             UNROLL for (int l = 0; l < k; l++)
                 g[l] = FMA(e, H[PACKED(k, l)], g[l]);
@@ -77,9 +77,11 @@ INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, co
                 g[l] = FMA(e, H[PACKED(l, k)], g[l]);
             most = VMAX(most, e * e * H[PACKED(k, k)]);
         }
-        live *= AT_LEAST(most, enough);
+        live = AT_LEAST(most, enough);
         if (!ANY(live))
             break;
+        UNROLL for (int k = 0; k < K; k++)
+            inverse[k] *= live;                           /* a row that has stopped moves no more */
     }
 }
 

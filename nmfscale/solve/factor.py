@@ -6,12 +6,13 @@ import math
 import mmap
 import tempfile
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
+
+from .. import kernels
 
 Array = NDArray[Any]
 LANES = 16
@@ -58,11 +59,12 @@ class Factor:
     rate: Array | None = None
     folder: str | None = None
 
-    @cached_property
-    def movable(self) -> Array:
-        """Lanes with a row that is not held, bool."""
-        real = self.order >= 0
-        return real if self.held is None else real & ~self.held
+    def largest(self, per_lane: Array) -> float:
+        """Return the largest of one number a lane, over rows that are not held."""
+        of_rows = per_lane[: self.n_rows]
+        if self.held is not None:
+            of_rows = of_rows[~self.held[: self.n_rows]]
+        return float(of_rows.max(initial=0.0))
 
     def prior(self) -> dict[str, Array]:
         """Pseudo-counts and rates as the kernels take them, where there are any."""
@@ -178,4 +180,11 @@ def lane_order(
 
 def in_order(values: Array) -> float:
     """Sum of one number per lane: lane by lane over slices, then exactly over the 16 lanes."""
-    return math.fsum(values.reshape(-1, LANES).sum(axis=0))
+    return math.fsum(over_slices(values.reshape(-1, LANES)))
+
+
+def over_slices(values: Array) -> Array:
+    """Sum what kernels found in every slice, (n_slices, ...), slice after slice."""
+    out = np.zeros(values.shape[1:])
+    kernels.sum_slices(values.reshape(len(values), out.size), out.reshape(-1))
+    return out

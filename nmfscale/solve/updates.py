@@ -178,14 +178,14 @@ class Halves:
         if ahead is None:
             self._visit_columns(out, arrays, **options)
             self._hold(out)
-            return Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
+            return Report(kkt=factor.largest(kkt))
         stay = None if factor.held is None else factor.values[factor.held]
         going_on = GoingOn(factor, out, ahead, momentum or Momentum())
         self._visit_columns(None, arrays | {"ahead": going_on.ahead}, **options)
         factor.values = ahead
         if stay is not None:
             out[factor.held] = ahead[factor.held] = stay
-        report = Report(kkt=float(kkt.max(where=factor.movable, initial=0.0)))
+        report = Report(kkt=factor.largest(kkt))
         self._arrive(going_on.arrival(factor, out), report)
         return report
 
@@ -269,7 +269,7 @@ class Halves:
             if name.startswith("loglik"):  # lanes without a row have no counts and add nothing
                 found.log_mu = in_order(values)
             else:
-                found.kkt = float(values.max(where=self.F.movable, initial=0.0))
+                found.kkt = self.F.largest(values)
         return found
 
     def extrapolate(
@@ -306,7 +306,8 @@ class Halves:
             np.maximum(sums[:K], 1e-300)
             for sums in (self.total_L_before, self.total_L, self.total_F_before, self.total_F)
         )
-        out[:K] = np.clip(np.sqrt(L / L_before * (F_before / F)), 1 / MOST_SCALE, MOST_SCALE)
+        scale = np.sqrt(L / L_before * (F_before / F))
+        out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
         return out
 
     def put(self, side: str, out: Any, values: Any) -> None:

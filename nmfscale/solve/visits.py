@@ -14,11 +14,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import xlogy
 
 from .. import kernels
 from ..data.layout import Slices
-from .factor import LANES, MINVAL, Array, Factor, Report, in_order
+from .factor import LANES, MINVAL, Array, Factor, Report, in_order, over_slices
 
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
 FAN_IN = 4
@@ -59,8 +58,8 @@ class Rows:
     def log_sizes(self, total_F: Array) -> float:
         """Sum of t_i log s_i, t_i the total and s_i = sum_k l_ik u_k the size of sample i."""
         L, K = self.factor.values, self.factor.n_components
-        sizes = np.maximum(L[:, :K] @ total_F[:K].astype(L.dtype), 1e-300).astype(np.float64)
-        return self.weighted(xlogy(self.totals, sizes))
+        sizes = (L[:, :K] @ total_F[:K].astype(L.dtype)).astype(np.float64)
+        return self.weighted(self.totals * np.log(np.maximum(sizes, 1e-300)))
 
     def weighted(self, values: Array) -> float:
         """Sum of one number a lane; lanes without a row have to hold 0."""
@@ -142,8 +141,8 @@ class RowVisit:
         if factor.held is not None:
             out[factor.held] = factor.values[factor.held]
         log_mu = rows.weighted(seen["loglik_start"]) if "loglik_start" in seen else math.nan
-        kkt = seen["kkt_start"].max(where=factor.movable, initial=0.0) if "kkt_start" in seen else 0
-        return RowReport(log_mu, float(kkt), found)
+        kkt = factor.largest(seen["kkt_start"]) if "kkt_start" in seen else 0.0
+        return RowReport(log_mu, kkt, found)
 
 
 class RowReport(NamedTuple):
@@ -226,7 +225,7 @@ class GoingOn:
 
     def arrival(self, factor: Factor, now: Array, weights: Array | None = None) -> Arrival:
         """Return the sums, of which the kernel knows neither weights nor what is held."""
-        sums, sums_before = self.sums.sum(axis=0)
+        sums, sums_before = over_slices(self.sums)
         if factor.held is not None or weights is not None:
             sums = factor.column_sums(weights)
             sums_before = replace(factor, values=now).column_sums(weights)
