@@ -1,4 +1,4 @@
-"""The default method: EM and Newton on L, Newton on F from summed statistics, momentum on both.
+"""The default method: Newton on L and on F, from afar after EM steps, with momentum on both.
 
 One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), and k falls
 back to one, without undoing anything, when the log-likelihood fell or rose much less than before;
@@ -41,9 +41,9 @@ GAIN_OVER, SLOWER = 10, 1.2
 CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
 CAREFUL_ABOVE = 1e-3
-# The EM step before the Newton step on L matters from afar: when three iterations gain less than
-# this share, every other one does without; sooner where a second pass over many components costs
-# as much as a step with shared correlations.
+# The EM step before the Newton step on L matters from afar: not any more when three iterations gain
+# less than this share.  Shared correlations know less of a row, and a second pass costs as much as
+# the step: with them every other iteration has it to the end, and all have it only from farther.
 EM_ABOVE, EM_ABOVE_SHARED = 1e-4, 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
@@ -83,8 +83,8 @@ class _Path:
             self.kept_for = 0 if fresh else self.kept_for + 1
             kept = kernels.KEEP if fresh else kernels.KEPT
             newton["curvature"] = SHARED if self.shared else kept
-        enough = EM_ABOVE_SHARED if self.shared else EM_ABOVE
-        before = em if self.gain(3) > enough or iteration % 2 == 0 else {}
+        far = self.gain(3) > (EM_ABOVE_SHARED if self.shared else EM_ABOVE)
+        before = em if far or (self.shared and iteration % 2 == 0) else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
         return before | newton, short | newton
 

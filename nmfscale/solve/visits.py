@@ -58,7 +58,8 @@ class Rows:
     def log_sizes(self, total_F: Array) -> float:
         """Sum of t_i log s_i, t_i the total and s_i = sum_k l_ik u_k the size of sample i."""
         L, K = self.factor.values, self.factor.n_components
-        sizes = (L[:, :K] @ total_F[:K].astype(L.dtype)).astype(np.float64)
+        # not a product of matrices: threads of a BLAS stay busy for a while after one
+        sizes = np.einsum("ik,k->i", L[:, :K], total_F[:K].astype(L.dtype)).astype(np.float64)
         return self.weighted(self.totals * np.log(np.maximum(sizes, 1e-300)))
 
     def weighted(self, values: Array) -> float:
