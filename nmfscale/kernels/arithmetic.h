@@ -177,7 +177,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             sum_ahead += __builtin_convertvector(next, NAME(group_sum));
             sum_now += __builtin_convertvector(value, NAME(group_sum));
             at_floor -= (value <= least) & inside;
-            moved = CHOOSE((moved < none) & inside, -moved, CHOOSE(inside, moved, none));
+            moved = CHOOSE(inside, CHOOSE(moved < none, -moved, moved), none);
             largest = CHOOSE(moved > largest, moved, largest);
         }
         memcpy(column_sums + k, &sum_ahead, sizeof sum_ahead);

@@ -226,17 +226,19 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         for (int t = 0; t < n; t++) {
             VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
             VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
-            VEC r = y / mu, w = y / VMAX(mu * mu, SET1(MU_MIN));      /* w is finite where mu^2 is not a number of REAL */
-            if (wanted == FULL)
-                r = VSQRT(y) / mu;
+            VEC r = (wanted == FULL ? VSQRT(y) : y) / mu, w = SET1(0);
+            if (wanted == DIAGONAL)
+                w = y / VMAX(mu * mu, SET1(MU_MIN));      /* finite where mu^2 is too small for REAL */
             if (loglik)
                 log_sum = FMA(y, NAME(vlog)(mu), log_sum);
             if (wanted == FULL)
                 UNROLL for (int k = 0; k < K; k++)
                     A[t * stride + k] = a[k] * r;
-            else if (!small)
-                tile.r[t] = r, tile.w[t] = w;
-            else
+            else if (!small) {
+                tile.r[t] = r;
+                if (wanted == DIAGONAL)
+                    tile.w[t] = w;
+            } else
                 UNROLL for (int k = 0; k < K; k++) {
                     sum[k] = FMA(r, a[k], sum[k]);
                     if (wanted == DIAGONAL)
