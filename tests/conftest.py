@@ -2,12 +2,19 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 # Here, not at the end by its plugin: garbage of clusters collected while CPython 3.11 parses
 # makes that fail (python/cpython issue 106905).
 import hypothesis  # noqa: F401
 import pytest
+
+
+def pytest_configure():
+    """Hear Ctrl-C where a shell that runs the tests in the background would have it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header():

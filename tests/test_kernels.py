@@ -474,6 +474,18 @@ def test_rows_share_correlations(level, K, prior, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [2, 5, 13])
+def test_curvature_of_rows_at_the_floor_stays_finite(level, K, dtype):
+    p = Problem(K, dtype)
+    p.a[:] = p.b[:] = FLOOR  # y / mu^2 is then no number of float32
+    kept = np.ones((p.n_slices, kernels.kept_size(K), LANES), np.float32)
+    rows = {"curvature": kept, "curvature_mode": kernels.KEPT}
+    end = p.run(kernels.visit, rows=rows, newton_steps=1)
+    assert np.isfinite(end).all()
+    assert (end[p.X.sum(axis=1) > 0].max(axis=1) > 10 * FLOOR).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("K", [1, 6, 20])
 def test_correlations(level, K, every, dtype):
