@@ -5,6 +5,7 @@
  */
 
 #define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when all of a row is zero */
+#define MU2_MIN ((REAL)(REAL_IS_FLOAT ? 1e-30 : 1e-60))   /* and y / mu^2, which float has no numbers for when mu is so small */
 #define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
 #define BAND 16                                           /* columns of H taken together: their part of a tile stays in L1 */
 #define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
@@ -228,7 +229,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
             VEC r = (wanted == FULL ? VSQRT(y) : y) / mu, w = SET1(0);
             if (wanted == DIAGONAL)
-                w = y / VMAX(mu * mu, SET1(MU_MIN));      /* finite where mu^2 is too small for REAL */
+                w = y / VMAX(mu * mu, SET1(MU2_MIN));
             if (loglik)
                 log_sum = FMA(y, NAME(vlog)(mu), log_sum);
             if (wanted == FULL)
