@@ -86,7 +86,7 @@ class LocalRows:
         """Lanes of every block, and its rows."""
         for i, block in enumerate(self.layout.blocks):
             here = slice(block.first, block.last)
-            rows = self.all if self.one_block else self.all.part(here, block.stop - block.start)
+            rows = self.all.part(here, block.stop - block.start)
             rows.kept = self._kept[i]
             yield here, rows
 

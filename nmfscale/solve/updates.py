@@ -306,8 +306,7 @@ class Halves:
             np.maximum(sums[:K], 1e-300)
             for sums in (self.total_L_before, self.total_L, self.total_F_before, self.total_F)
         )
-        scale = np.sqrt(L / L_before * (F_before / F))
-        out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
+        out[:K] = np.clip(np.sqrt(L / L_before * (F_before / F)), 1 / MOST_SCALE, MOST_SCALE)
         return out
 
     def put(self, side: str, out: Any, values: Any) -> None:
