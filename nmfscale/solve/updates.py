@@ -307,6 +307,8 @@ class Halves:
             for sums in (self.total_L_before, self.total_L, self.total_F_before, self.total_F)
         )
         out[:K] = np.clip(np.sqrt(L / L_before * (F_before / F)), 1 / MOST_SCALE, MOST_SCALE)
+        if self.held.topics is not None:
+            out[:K][self.held.topics] = 1  # their scale is given
         return out
 
     def put(self, side: str, out: Any, values: Any) -> None:
