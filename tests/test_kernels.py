@@ -618,7 +618,7 @@ def test_extrapolate(level, K, dtype):
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(n, before, ahead, 0.5, scale, sums, change, zeros)
+    go_on = kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, before=before)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
     expected = np.maximum(now + dtype(0.5) * moved, dtype(FLOOR))
@@ -629,9 +629,25 @@ def test_extrapolate(level, K, dtype):
     assert_array_equal(sums[..., K:], 0)
     assert change.max() == np.abs(moved[:n, :K]).max()
     assert zeros.sum() == 1
-    go_on = kernels.Ahead(n, before, before, 0.5, scale, sums, change, zeros)
+    lag = (now - before).astype(np.float32)
+    for best_type in {np.float32, dtype}:
+        start, best = aligned(before + lag), np.zeros(now.shape, best_type)
+        behind, point = lag.copy(), aligned(start)
+        go_on = kernels.Ahead(
+            n, point, 0.5, scale, sums, change, zeros, start=point, lag=behind, best=best
+        )
+        kernels.extrapolate(problem, now, go_on, n_threads=2)
+        expected = now + dtype(0.5) * (now - scale * (start - lag.astype(dtype)))
+        assert_array_equal(point[:n, :K], np.maximum(expected, dtype(FLOOR))[:n, :K])
+        assert_array_equal(point[n:], start[n:])
+        assert_array_equal(behind[:n], (point - now)[:n].astype(np.float32))
+        assert_array_equal(best[:n], start[:n].astype(best_type))
+    go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
+    for given in ({}, {"lag": lag}, {"before": before, "best": best}):
+        with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
+            kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, **given)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 27])

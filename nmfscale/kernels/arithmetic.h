@@ -148,10 +148,10 @@ typedef int64_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));
 #endif
 #define CHOOSE(mark, yes, no) ((NAME(group))(((mark) & (NAME(marks))(yes)) | (~(mark) & (NAME(marks))(no))))
 
-/* ahead = max(now + momentum (now - scale before), floor), which may be the memory of before; in row order its column
- * sums and those of now; the largest change. */
-static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const void *before, void *ahead,
-                              double momentum, const void *scale, double *column_sums, double *change, int64_t *zeros)
+/* ahead = max(now + momentum (now - scale before), floor); in row order its column sums and those of now; the largest
+ * change.  On the way, where there is room: what is needed of `now` the next time, and the best point so far. */
+static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const slice_ahead *to, double momentum,
+                              const void *scale)
 {
     const int stride = p->stride;
     const REAL beta = (REAL)momentum;
@@ -167,29 +167,47 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
         memcpy(&factor, (const REAL *)scale + k, sizeof factor);
         for (int i = 0; i < n_rows; i++) {
             const int64_t at = (int64_t)i * stride + k;
-            NAME(group) value, moved, next;
+            NAME(group) value, start = none, moved, next;
+            group_float narrow;
             memcpy(&value, (const REAL *)now + at, sizeof value);
-            memcpy(&moved, (const REAL *)before + at, sizeof moved);
+            if (to->start)
+                memcpy(&start, (const REAL *)to->start + at, sizeof start);
+            if (to->before) {
+                memcpy(&moved, (const REAL *)to->before + at, sizeof moved);
+            } else {
+                memcpy(&narrow, to->lag + at, sizeof narrow);
+                moved = start - __builtin_convertvector(narrow, NAME(group));
+            }
+            if (to->best && to->best_is_float) {
+                narrow = __builtin_convertvector(start, group_float);
+                memcpy((float *)to->best + at, &narrow, sizeof narrow);
+            } else if (to->best) {
+                memcpy((REAL *)to->best + at, &start, sizeof start);
+            }
             moved = value - factor * moved;
             next = value + beta * moved;
             next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
-            memcpy((REAL *)ahead + at, &next, sizeof next);
+            memcpy((REAL *)to->ahead + at, &next, sizeof next);
+            if (to->lag) {
+                narrow = __builtin_convertvector(next - value, group_float);
+                memcpy(to->lag + at, &narrow, sizeof narrow);
+            }
             sum_ahead += __builtin_convertvector(next, NAME(group_sum));
             sum_now += __builtin_convertvector(value, NAME(group_sum));
             at_floor -= (value <= least) & inside;
             moved = CHOOSE(inside, CHOOSE(moved < none, -moved, moved), none);
             largest = CHOOSE(moved > largest, moved, largest);
         }
-        memcpy(column_sums + k, &sum_ahead, sizeof sum_ahead);
-        memcpy(column_sums + stride + k, &sum_now, sizeof sum_now);
+        memcpy(to->column_sums + k, &sum_ahead, sizeof sum_ahead);
+        memcpy(to->column_sums + stride + k, &sum_now, sizeof sum_now);
     }
     REAL most = 0;
-    *zeros = 0;
+    *to->zeros = 0;
     for (int j = 0; j < GROUP; j++) {
         most = largest[j] > most ? largest[j] : most;
-        *zeros += at_floor[j];
+        *to->zeros += at_floor[j];
     }
-    *change = (double)most;
+    *to->change = (double)most;
 }
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */

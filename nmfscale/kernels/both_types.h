@@ -7,6 +7,8 @@
 #define ALIGNED __attribute__((aligned(64)))
 #define UNROLL _Pragma("GCC unroll 16")
 
+typedef float group_float __attribute__((vector_size(GROUP * sizeof(float))));
+
 #define REAL float
 #define REAL_IS_FLOAT 1
 #define NAME(x) x##_f32

@@ -1,7 +1,7 @@
 """What the loops over slices take, and where its numbers are."""
 from libc.stdint cimport int64_t
 
-from .slices cimport row_kernels, row_problem, slice_counts, slice_rows
+from .slices cimport row_kernels, row_problem, slice_ahead, slice_counts, slice_rows
 
 cdef const void *address(array, dtype, tuple shape, str name) except? NULL
 
@@ -34,18 +34,16 @@ cdef class RowArrays:
 
 
 cdef class Ahead:
-    cdef char *before
-    cdef char *ahead
+    cdef slice_ahead first
     cdef double momentum
     cdef const void *scale
     cdef int64_t n_rows
     cdef readonly tuple shape
     cdef readonly object dtype
-    cdef Py_ssize_t bytes_each
+    cdef Py_ssize_t numbers_each, bytes_each
     cdef object keep
     cdef double[:, :, ::1] column_sums
     cdef double[::1] change
     cdef int64_t[::1] zeros
 
     cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil
-    cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil

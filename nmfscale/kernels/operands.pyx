@@ -4,12 +4,12 @@ Loops read addresses and sizes from these, without Python.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memcpy
 
 from .levels cimport kernels_in_use
 from .slices cimport (
     COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
-    CURVATURE_KEPT, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_counts, slice_rows,
+    CURVATURE_KEPT, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_ahead, slice_counts,
+    slice_rows,
 )
 
 FRESH, KEEP, KEPT = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
@@ -168,30 +168,49 @@ cdef class RowArrays:
 cdef class Ahead:
     """Where rows go on to: ahead = max(now + momentum (now - scale before), floor).
 
-    `ahead` may be the memory of `before`. `n_rows` is the number of lanes that have a row. The
-    columns of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
+    Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
+    step began, is `lag` (float32) ahead of it, and `lag` becomes that of `ahead` from `now`.
+    `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the memory of
+    `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns of every
+    slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
     """
 
-    def __cinit__(self, int64_t n_rows, before, ahead, double momentum, scale,
-                  double[:, :, ::1] column_sums, double[::1] change, int64_t[::1] zeros):
+    def __cinit__(self, int64_t n_rows, ahead, double momentum, scale,
+                  double[:, :, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
+                  before=None, start=None, lag=None, best=None):
         cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[2]
-        self.shape, self.dtype = (n_slices * LANES, stride), before.dtype
-        self.before = <char *>address(before, self.dtype, self.shape, "before")
-        self.ahead = <char *>address(ahead, self.dtype, self.shape, "ahead")
+        self.shape, self.dtype = (n_slices * LANES, stride), ahead.dtype
+        if start is None and (lag is not None or best is not None) or before is None and lag is None:
+            raise ValueError("ahead needs before, or start and lag; best needs start")
+        self.first.ahead = <void *>address(ahead, self.dtype, self.shape, "ahead")
+        self.first.before = address(before, self.dtype, self.shape, "before")
+        self.first.start = address(start, self.dtype, self.shape, "start")
+        self.first.lag = <float *>address(lag, "float32", self.shape, "lag")
+        self.first.best_is_float = best is not None and best.dtype == "float32"
+        best_type = "float32" if self.first.best_is_float else self.dtype
+        self.first.best = <void *>address(best, best_type, self.shape, "best")
         self.scale = address(scale, self.dtype, (stride,), "scale")
         if (column_sums.shape[1], change.shape[0], zeros.shape[0]) != (2, n_slices, n_slices):
             raise ValueError("column_sums, change and zeros need one entry a slice")
-        self.n_rows, self.momentum, self.keep = n_rows, momentum, (before, ahead, scale)
+        self.n_rows, self.momentum = n_rows, momentum
+        self.keep = (ahead, before, start, lag, best, scale)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros
-        self.bytes_each = LANES * stride * before.itemsize
+        self.numbers_each = LANES * stride
+        self.bytes_each = self.numbers_each * ahead.itemsize
 
     cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        cdef const slice_ahead *a = &self.first
+        cdef slice_ahead to
+        cdef Py_ssize_t at = s * self.bytes_each, at_float = s * self.numbers_each * sizeof(float)
+        to.ahead = <char *>a.ahead + at
+        to.before = <const char *>a.before + at if a.before else NULL
+        to.start = <const char *>a.start + at if a.start else NULL
+        to.lag = a.lag + s * self.numbers_each if a.lag else NULL
+        to.best = <char *>a.best + (at_float if a.best_is_float else at) if a.best else NULL
+        to.best_is_float = a.best_is_float
+        to.column_sums = &self.column_sums[s, 0, 0]
+        to.change, to.zeros = &self.change[s], &self.zeros[s]
         problem.kernels.extrapolate(
-            &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now,
-            self.before + s * self.bytes_each, self.ahead + s * self.bytes_each, self.momentum,
-            self.scale, &self.column_sums[s, 0, 0], &self.change[s], &self.zeros[s]
+            &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now, &to, self.momentum,
+            self.scale
         )
-
-    cdef void go_and_keep(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
-        self.go(problem, s, now)
-        memcpy(self.before + s * self.bytes_each, now, self.bytes_each)

@@ -42,8 +42,7 @@ def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
           Ahead ahead=None, **rows):
     """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
 
-    With `ahead` the rows go on to there at once, and `ahead.before` takes where they arrived;
-    `end` is None.
+    With `ahead` the rows go on to there at once, and `end` is None.
     """
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     check_ahead(ahead, problem, counts.n_slices * LANES, end)
@@ -84,7 +83,7 @@ cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem
         r.end = memory + size
     kernel(&problem.c, &x, &r, memory)
     if ahead is not None:
-        ahead.go_and_keep(problem, s, <const char *>r.end)
+        ahead.go(problem, s, <const char *>r.end)
 
 
 def check_ahead(Ahead ahead, RowProblem problem, Py_ssize_t n_lanes, end):
@@ -155,7 +154,7 @@ cdef void run_step(RowProblem problem, const double *sums, RowArrays rows, Ahead
         r.end = memory + size
     problem.kernels.step(&problem.c, sums, &r, wanted, memory)
     if ahead is not None:
-        ahead.go_and_keep(problem, s, <const char *>r.end)
+        ahead.go(problem, s, <const char *>r.end)
 
 
 def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):

@@ -45,6 +45,19 @@ typedef struct {
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
 } slice_rows;
 
+/* How the rows of a slice go on from where they arrived; pointers may be NULL where the comment says so. */
+typedef struct {
+    const void *start;             /* (16, stride) where the step began, for lag and best; or NULL */
+    const void *before;            /* (16, stride) the plain point before, or NULL: start - lag */
+    void *ahead;                   /* (16, stride) may be the memory of start or of before */
+    float *lag;                    /* (16, stride) start - the plain point before, replaced by ahead - now; or NULL */
+    void *best;                    /* (16, stride) takes start; or NULL */
+    int best_is_float;
+    double *column_sums;           /* (2, stride) of ahead and of now */
+    double *change;
+    int64_t *zeros;
+} slice_ahead;
+
 typedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
 typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 
@@ -52,8 +65,7 @@ typedef struct {
     move_kernel visit, descend;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
-    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const void *before, void *ahead, double momentum,
-                        const void *scale, double *column_sums, double *change, int64_t *zeros);
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, const void *scale);
     values_kernel correlations, gather_dot;
 } row_kernels;
 

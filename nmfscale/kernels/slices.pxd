@@ -35,6 +35,16 @@ cdef extern from "slices.h" nogil:
         double *kkt_start
         double *loglik_end
         double *kkt_end
+    ctypedef struct slice_ahead:
+        const void *start
+        const void *before
+        void *ahead
+        float *lag
+        void *best
+        int best_is_float
+        double *column_sums
+        double *change
+        int64_t *zeros
     ctypedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
                                  void *) noexcept nogil
     ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
@@ -45,8 +55,8 @@ cdef extern from "slices.h" nogil:
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
-        void (*extrapolate)(const row_problem *, int, const void *, const void *, void *, double,
-                            const void *, double *, double *, int64_t *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, const slice_ahead *, double,
+                            const void *) noexcept nogil
         values_kernel correlations, gather_dot
     ctypedef struct level_kernels:
         row_kernels f32, f64

@@ -53,17 +53,18 @@ _NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_
 
 
 class _Path:
-    """Plain points before those that `Halves` holds, room for the next, the best one seen.
+    """What a fit knows of the points before, besides where `Halves` stands; room for the next.
 
-    Arrays change hands and are not copied: L's next point is written over its plain point before
-    the last, F's where neither the best nor the present one stands.
+    Of L that is the plain point before, which changes places with the next one; of F how far it is
+    ahead of its plain point, in float32: both are enough to go on with momentum, and the second
+    takes less memory. The best point seen is held in the type in which the fit began.
     """
 
     def __init__(self, halves: Halves, momentum: bool):
-        self.before = {side: getattr(halves, side).room() for side in "LF"}
-        self.next = {"L": halves.L.room()}
+        self.before, self.next = halves.L.room(), halves.L.room()
+        self.lag = np.zeros(halves.F.values.shape, np.float32)
         self.best = {side: getattr(halves, side).room() for side in "LF"}
-        self.free: dict[str, Array] = {}
+        self.improved = False
         self.logliks: list[float] = []
         self.momentum, self.delay = momentum, MOMENTUM_DELAY
         self.count, self.gained = 0.0, 0.0
@@ -88,21 +89,19 @@ class _Path:
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
         return before | newton, short | newton
 
-    def weigh(self, halves: Halves, loglik: float) -> bool:
-        """Note the log-likelihood where `halves` stands; whether momentum ran away.
+    def weigh(self, loglik: float) -> bool:
+        """Note the log-likelihood where the fit stands; whether momentum ran away.
 
         A small fall only takes most of the momentum away. A fall by more than the last iterations
         gained calls for `go_back`.
         """
         best = max(self.logliks[-1:], default=-np.inf)
-        here = {"L": halves.L.values, "F": halves.F.values}
         before, self.gained = self.gained, 0.0
-        if loglik >= best:
-            self.free, self.best = self.best, here
+        self.improved = loglik >= best
+        if self.improved:
             self.gained = loglik - best if self.logliks else 0.0
             self.count = self.count + 1 if self.count < 2 or self.gained >= PAYS * before else 1.0
         else:
-            self.free = here
             self.count = 1.0
         self.logliks.append(max(best, loglik))
         gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
@@ -111,21 +110,23 @@ class _Path:
     def advance(self, halves: Halves, report: Report, options: dict[str, Any]) -> Report:
         """Go on from where the rows have arrived; move the columns and go on with them, too."""
         scale = halves.scale_of_before()
-        now, old = self.next["L"], self.before["L"]
-        halves.extrapolate("L", now, old, Momentum(self.beta, scale), report, out=old)
-        self.before["L"], self.next["L"] = now, self.free["L"]
-        momentum = Momentum(self.beta, 1 / scale)
-        return halves.move_columns(
-            self.before["F"], ahead=self.free["F"], momentum=momentum, **options
+        best = self.best if self.improved else {}
+        halves.extrapolate(
+            "L", self.next, self.before, Momentum(self.beta, scale), report, best.get("L")
         )
+        self.before, self.next = self.next, self.before
+        momentum = Momentum(self.beta, 1 / scale)
+        return halves.move_columns(lag=self.lag, best=best.get("F"), momentum=momentum, **options)
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
         self.delay *= SLOWER
         self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
+        self.improved = False
         for side in "LF":
             halves.put(side, getattr(halves, side).values, self.best[side])
-            halves.put(side, self.before[side], self.best[side])
+        halves.put("L", self.before, self.best["L"])
+        self.lag[:] = 0
         halves.sum_columns()
 
     def grow_bolder(self) -> None:
@@ -148,25 +149,22 @@ class _Path:
     def state(self, halves: Halves) -> tuple[dict[str, Any], dict[str, Array]]:
         """Numbers and arrays from which `restore` makes the same path."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
-        points = {f"before_{side}": point for side, point in self.before.items()}
-        points |= {f"best_{side}": point for side, point in self.best.items()}
-        arrays = {n: halves.rows.array(p) if n.endswith("L") else p for n, p in points.items()}
-        return numbers, arrays
+        points = {"before_L": self.before, "best_L": self.best["L"]}
+        arrays = {name: halves.rows.array(point) for name, point in points.items()}
+        return numbers, arrays | {"lag_F": self.lag, "best_F": self.best["F"]}
 
     def restore(self, halves: Halves, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
         for name in _NUMBERS:
             setattr(self, name, numbers[name])
+        halves.put("L", self.before, arrays["before_L"])
+        self.lag[:] = arrays["lag_F"]
         for side in "LF":
-            halves.put(side, self.before[side], arrays[f"before_{side}"])
             halves.put(side, self.best[side], arrays[f"best_{side}"])
 
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
-        self.free = {}
-        for arrays in (self.before, self.next, self.best):
-            for side, array in arrays.items():
-                arrays[side] = halves.cast(side, array)
+        self.before, self.next = halves.rows.cast(self.before), halves.L.room()
 
 
 def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
@@ -187,16 +185,16 @@ def fit_accelerated(
     exact_type: Any,
     momentum: bool = True,
     checkpoint: Checkpoint | None = None,
-) -> Halves:
-    """Run until the monitor says stop, and hand back in `exact_type`."""
+) -> None:
+    """Run until the monitor says stop, and end in `exact_type`."""
     exact_type = np.dtype(exact_type)
     objective = Objective(halves)
-    halves, path, pending, iteration = _begin(halves, monitor, momentum, checkpoint)
+    path, pending, iteration = _begin(halves, monitor, momentum, checkpoint)
     while iteration < monitor.max_iter:
         if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
             _save(checkpoint, halves, monitor, path, pending, iteration)
         rows, columns = path.steps(iteration)
-        report = halves.move_rows("visit", path.next["L"], report=SEEN, **rows)
+        report = halves.move_rows("visit", path.next, report=SEEN, **rows)
         state = objective.at(halves, report)
         if iteration:
             # kkt_factors was seen in the columns' visit one half-step earlier
@@ -205,7 +203,7 @@ def fit_accelerated(
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         iteration += 1
         ending = (monitor.finished and not unsaved) or iteration == monitor.max_iter
-        ran_away = path.weigh(halves, state["loglik"])
+        ran_away = path.weigh(state["loglik"])
         if ran_away or ending:
             if state["loglik"] < path.logliks[-1]:
                 path.go_back(halves)
@@ -213,7 +211,7 @@ def fit_accelerated(
                 continue
             # The last iteration is one of EM: from the best point known it can only rise.
             path.careful, columns = 1, {"em_steps": 1}
-            report = halves.move_rows("visit", path.next["L"], em_steps=1, report=SEEN)
+            report = halves.move_rows("visit", path.next, em_steps=1, report=SEEN)
         moved = path.advance(halves, report, columns)
         pending = {
             "kkt_factors": moved.kkt / objective.scale_F, "momentum": path.beta,
@@ -225,30 +223,30 @@ def fit_accelerated(
         path.grow_bolder()
         settled = path.gain(3) < FLOAT_UNTIL or iteration >= monitor.max_iter - 3
         if halves.dtype != exact_type and settled:
-            halves = halves.as_type(exact_type)
+            halves.turn_into(exact_type)
             path.cast(halves)
     del path  # its arrays are not needed for the rest
     if halves.dtype != exact_type:
-        halves = halves.as_type(exact_type)
+        halves.turn_into(exact_type)
     record_end(halves, objective, monitor, pending)
-    return halves
 
 
 def _begin(
     halves: Halves, monitor: Monitor, momentum: bool, checkpoint: Checkpoint | None
-) -> tuple[Halves, _Path, dict[str, float], int]:
+) -> tuple[_Path, dict[str, float], int]:
     """Stand at the start, or where the last checkpoint was taken."""
     found = None if checkpoint is None else checkpoint.load()
     if found is None:
-        return halves, _Path(halves, momentum), {}, 0
+        return _Path(halves, momentum), {}, 0
     numbers, arrays = found
-    if halves.dtype != np.dtype(numbers["dtype"]):
-        halves = halves.as_type(np.dtype(numbers["dtype"]))
-    halves.restore(arrays)
     path = _Path(halves, momentum)
+    if halves.dtype != np.dtype(numbers["dtype"]):
+        halves.turn_into(np.dtype(numbers["dtype"]))
+        path.cast(halves)
+    halves.restore(arrays)
     path.restore(halves, numbers["path"], arrays)
     monitor.restore(numbers["monitor"])
-    return halves, path, numbers["pending"], numbers["iteration"]
+    return path, numbers["pending"], numbers["iteration"]
 
 
 def _save(

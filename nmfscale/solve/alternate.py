@@ -166,8 +166,8 @@ def fit_alternating(
     inner_iter: int | None,
     extrapolate: bool,
     rescale: bool,
-) -> Halves:
-    """Run until the monitor says stop and hand back the best point met."""
+) -> None:
+    """Run until the monitor says stop and end at the best point met."""
     loop = Alternating(halves, Objective(halves), solver, inner_iter, rescale)
     for iteration in range(1, monitor.max_iter + 1):
         if extrapolate and iteration % PLAIN_EVERY:
@@ -181,4 +181,3 @@ def fit_alternating(
             break
     halves.replace(*loop.best)
     record_end(halves, loop.objective, monitor, loop.seen)
-    return halves

@@ -57,9 +57,10 @@ _SAVED_SUMS = 1 << 30
 
 @dataclass(eq=False)
 class RemotePoint:
-    """Where loadings are: a point for each group of blocks."""
+    """Where loadings are, and of what type: a point for each group of blocks."""
 
     parts: list[Point]
+    dtype: np.dtype[Any]
 
 
 @dataclass(eq=False)
@@ -73,7 +74,7 @@ class RemoteFactor:
 
     def room(self) -> RemotePoint:
         """Return another name for the present point."""
-        return RemotePoint(list(self.values.parts))
+        return RemotePoint(list(self.values.parts), self.values.dtype)
 
 
 class RemoteRows:
@@ -115,8 +116,9 @@ class RemoteRows:
         ]
         self._n_points = self._n_moves = self._n_factors = self._n_sums = 0
         self.factor = RemoteFactor(
-            whole.n_rows, whole.n_components, RemotePoint(self._saved(whole.values)), self.plain
-        )
+            whole.n_rows, whole.n_components,
+            RemotePoint(self._saved(whole.values), self.dtype), self.plain,
+        )  # fmt: skip
         self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
         self._keepers: list[Move | Ref] = []
         self._recent: deque[Ref] = deque(maxlen=_RECENT_FACTORS)
@@ -238,15 +240,16 @@ class RemoteRows:
 
     def go_on(
         self, now: RemotePoint, before: RemotePoint, momentum: Momentum, report: Report,
-        out: RemotePoint,
+        best: RemotePoint | None = None,
     ) -> Arrival:  # fmt: skip
         """Go on from `now`: where to is found, and the sums filled in, when columns are summed."""
+        if best is not None:
+            best.parts = self.cast(self.factor.values, best.dtype).parts
         self._n_points += 1
-        out.parts = [
+        self.factor.values.parts = [
             Ahead(f"ahead-{self._n_points}", here, old, momentum)
             for here, old in zip(now.parts, before.parts, strict=True)
         ]
-        self.factor.values = out
         sums, sums_before = np.zeros((2, kernels.row_stride(self.factor.n_components)))
         arrival = Arrival(sums, sums_before, 0.0, 0.0)
         self._pending = arrival, report
@@ -288,21 +291,24 @@ class RemoteRows:
         return self._seen[1]
 
     def put(self, out: RemotePoint, values: RemotePoint | Array) -> None:
-        """Let a point be the same as another."""
-        out.parts = list(values.parts if isinstance(values, RemotePoint) else self._saved(values))
+        """Let a point be the same as another, in its own type."""
+        if not isinstance(values, RemotePoint):
+            values = RemotePoint(self._saved(values), values.dtype)
+        out.parts = self.cast(values, out.dtype).parts
 
     def cast(self, values: RemotePoint, dtype: Any = None, zeros: bool = False) -> RemotePoint:
-        """Return a point in the type of the rows."""
+        """Return a point in a type, by default that of the rows."""
+        dtype = np.dtype(dtype or self.dtype)
+        if dtype == values.dtype and not zeros:
+            return RemotePoint(list(values.parts), dtype)
         self._n_points += 1
         name = f"changed-{self._n_points}"
-        dtype = str(dtype or self.dtype)
-        return RemotePoint([Changed(name, part, dtype, zeros) for part in values.parts])
+        return RemotePoint([Changed(name, part, str(dtype), zeros) for part in values.parts], dtype)
 
-    def as_type(self, dtype: Any) -> RemoteRows:
-        """Return the same rows in another type."""
+    def turn_into(self, dtype: Any) -> None:
+        """Go on in another type."""
         self.dtype = np.dtype(dtype)
-        self.factor = replace(self.factor, values=self.cast(self.factor.values))
-        return self
+        self.factor.values = self.cast(self.factor.values)
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""

@@ -69,7 +69,7 @@ def fit_factors(
             else:
                 rows = site.rows(counts, L, begin, held)
                 halves = Halves.over(counts, rows, F, begin, n_threads, held)
-            halves = fit_accelerated(
+            fit_accelerated(
                 halves,
                 monitor,
                 exact_type=dtype,
@@ -79,7 +79,7 @@ def fit_factors(
             return _result(halves, monitor)
         halves = Halves(counts, L, F, dtype, n_threads, held, folder)
         if solver == "joint-em":
-            halves = fit_joint(halves, monitor)
+            fit_joint(halves, monitor)
         else:
             # Columns may be scaled only where nothing is held and no prior has its own scale.
             free = all(
@@ -87,7 +87,7 @@ def fit_factors(
                 for name in held.__dataclass_fields__
                 if name != "weights"
             )
-            halves = fit_alternating(
+            fit_alternating(
                 halves,
                 monitor,
                 solver=solver,

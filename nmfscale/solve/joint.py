@@ -15,7 +15,7 @@ from .updates import Halves
 from .visits import Momentum
 
 
-def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
+def fit_joint(halves: Halves, monitor: Monitor) -> None:
     """Run until the monitor says stop.
 
     With n_ijk the expected counts, l_ik = sum_j n_ijk and f_jk is proportional to sum_i n_ijk, its
@@ -53,4 +53,3 @@ def fit_joint(halves: Halves, monitor: Monitor) -> Halves:
         }
     np.maximum(halves.F.values, 0, out=halves.F.values)
     record_end(halves, objective, monitor, pending)
-    return halves

@@ -105,14 +105,17 @@ class LocalRows:
         return RowReport.of_all(reports)
 
     def go_on(
-        self, now: Array, before: Array, momentum: Momentum, report: Report, out: Array
-    ) -> Arrival:
-        """Go on from `now` to a next point, written to `out`."""
-        self.factor.values = out
+        self, now: Array, before: Array, momentum: Momentum, report: Report,
+        best: Array | None = None,
+    ) -> Arrival:  # fmt: skip
+        """Go on from `now` to a next point; `best` takes the present one."""
         arrivals = [
-            go_on(rows, now[here], before[here], momentum, self.n_threads)
+            go_on(
+                rows, now[here], before[here], momentum, self.n_threads,
+                None if best is None else best[here],
+            )
             for here, rows in self.parts()
-        ]
+        ]  # fmt: skip
         arrival = Arrival.of_all(arrivals)
         arrival.note(report, self.factor.n_rows, self.factor.n_components)
         return arrival
@@ -142,13 +145,10 @@ class LocalRows:
         """Return a point in the type of the rows."""
         return aligned_copy(values, self.factor.values.dtype, self.factor.folder)
 
-    def as_type(self, dtype: Any) -> LocalRows:
-        """Return the same rows in another type."""
-        other = object.__new__(LocalRows)
-        other.__dict__.update(self.__dict__)
-        other.factor = self.factor.as_type(dtype)
-        other.all = Rows(other.factor, self.all.totals, self.all.weights)
-        return other
+    def turn_into(self, dtype: Any) -> None:
+        """Go on in another type."""
+        self.factor = self.factor.as_type(dtype)
+        self.all = Rows(self.factor, self.all.totals, self.all.weights)
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""

@@ -164,33 +164,36 @@ class Halves:
         return Report(log_mu=found.log_mu, kkt=found.kkt)
 
     def move_columns(
-        self, out: Array, *, ahead: Array | None = None, momentum: Momentum | None = None,
-        **options: Any,
+        self, out: Array | None = None, *, lag: Array | None = None, best: Array | None = None,
+        momentum: Momentum | None = None, **options: Any,
     ) -> Report:  # fmt: skip
         """Update every row of F into `out`, L held, from statistics summed over row blocks.
 
-        With `ahead` (which may be F's memory) F goes on to there, with momentum, as `extrapolate`
-        would from `out`, where the plain point before the update is found. Options as in
-        `move_rows`.
+        With `lag` in place of `out` F goes on, with momentum, to a next point in its own memory:
+        `lag` (float32) is how far F is ahead of the plain point before, and then of the present
+        one. `best` takes F as it was. Options as in `move_rows`.
         """
-        factor, kkt = self.F, np.zeros(len(out))
+        factor, kkt = self.F, np.zeros(len(self.F.values))
         arrays: dict[str, Any] = {"kkt_start": kkt} | factor.prior()
-        if ahead is None:
+        if lag is None:
             self._visit_columns(out, arrays, **options)
             self._hold(out)
             return Report(kkt=factor.largest(kkt))
         stay = None if factor.held is None else factor.values[factor.held]
-        going_on = GoingOn(factor, out, ahead, momentum or Momentum())
+        going_on = GoingOn(
+            factor, momentum or Momentum(), start=factor.values, lag=lag, best=best
+        )
         self._visit_columns(None, arrays | {"ahead": going_on.ahead}, **options)
-        factor.values = ahead
+        now = None
         if stay is not None:
-            out[factor.held] = ahead[factor.held] = stay
+            factor.values[factor.held], lag[factor.held] = stay, 0
+            now = factor.values - lag
         report = Report(kkt=factor.largest(kkt))
-        self._arrive(going_on.arrival(factor, out), report)
+        self._arrive(going_on.arrival(factor, now), report)
         return report
 
-    def _hold(self, out: Array) -> None:
-        if self.F.held is not None:
+    def _hold(self, out: Array | None) -> None:
+        if out is not None and self.F.held is not None:
             out[self.F.held] = self.F.values[self.F.held]
 
     def _arrive(self, arrival: Arrival, report: Report) -> None:
@@ -273,24 +276,16 @@ class Halves:
         return found
 
     def extrapolate(
-        self,
-        side: str,
-        now: Any,
-        before: Any,
-        momentum: Momentum,
-        report: Report,
-        out: Any = None,
-    ) -> None:
-        """Go on from `now` with momentum to the factor's next point.
+        self, side: str, now: Any, before: Any, momentum: Momentum, report: Report, best: Any = None
+    ) -> None:  # fmt: skip
+        """Go on from `now` with momentum to the factor's next point, written where it is.
 
-        It is written where the point was, or to `out`, which may be `before`.
+        `best` takes L as it was.
         """
         if side == "L":
-            out = self.L.values if out is None else out
-            arrival = self.rows.go_on(now, before, momentum, report, out)
+            arrival = self.rows.go_on(now, before, momentum, report, best)
             self.total_L, self.total_L_before = arrival.sums, arrival.sums_before
             return
-        self.F.values = self.F.values if out is None else out
         whole = Rows(self.F, np.zeros(0))
         self._arrive(go_on(whole, now, before, momentum, self.n_threads), report)
 
@@ -317,10 +312,6 @@ class Halves:
             self.rows.put(out, values)
         else:
             np.copyto(out, values)
-
-    def cast(self, side: str, values: Any) -> Any:
-        """Return a point of a factor in the present type."""
-        return self.rows.cast(values) if side == "L" else aligned_copy(values, self.dtype)
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same halves."""
@@ -365,11 +356,9 @@ class Halves:
         L[:, :K] *= ratio.astype(self.dtype)
         F[:, :K] /= ratio.astype(self.dtype)
 
-    def as_type(self, dtype: Any) -> Halves:
-        """Return the same point and layout in another type."""
-        other = object.__new__(Halves)
-        other.__dict__.update(self.__dict__)
-        other.dtype = np.dtype(dtype)
-        other.rows, other.F = self.rows.as_type(dtype), self.F.as_type(dtype)
-        other.sum_columns()
-        return other
+    def turn_into(self, dtype: Any) -> None:
+        """Go on in another type."""
+        self.dtype = np.dtype(dtype)
+        self.rows.turn_into(dtype)
+        self.F = self.F.as_type(dtype)
+        self.sum_columns()

@@ -209,38 +209,47 @@ class GoingOn:
     Parameters
     ----------
     factor : Factor
-    before, ahead : ndarray (lanes, stride)
-        May be the same memory.
+        Whose values take the next point.
     momentum : Momentum
+    **points : ndarray (lanes, stride)
+        Of `kernels.Ahead`.
     """
 
-    def __init__(self, factor: Factor, before: Array, ahead: Array, momentum: Momentum):
-        n_slices, stride = len(before) // LANES, before.shape[1]
+    def __init__(self, factor: Factor, momentum: Momentum, **points: Array | None):
+        ahead = factor.values
+        n_slices, stride = len(ahead) // LANES, ahead.shape[1]
         self.sums = np.zeros((n_slices, 2, stride))
         self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.ahead = kernels.Ahead(
-            factor.n_rows, before, ahead, momentum.beta, scale.astype(before.dtype), self.sums,
-            self.change, self.zeros,
+            factor.n_rows, ahead, momentum.beta, scale.astype(ahead.dtype), self.sums,
+            self.change, self.zeros, **points,
         )  # fmt: skip
 
-    def arrival(self, factor: Factor, now: Array, weights: Array | None = None) -> Arrival:
-        """Return the sums, of which the kernel knows neither weights nor what is held."""
+    def arrival(self, factor: Factor, now: Array | None, weights: Array | None = None) -> Arrival:
+        """Return the sums, of which the kernel knows neither weights nor what is held.
+
+        `now` is wanted where there is either.
+        """
         sums, sums_before = over_slices(self.sums)
-        if factor.held is not None or weights is not None:
+        if now is not None and (factor.held is not None or weights is not None):
             sums = factor.column_sums(weights)
             sums_before = replace(factor, values=now).column_sums(weights)
         change = float(self.change.max(initial=0.0))
         return Arrival(sums, sums_before, change, float(self.zeros.sum()))
 
 
-def go_on(rows: Rows, now: Array, before: Array, momentum: Momentum, n_threads: int) -> Arrival:
-    """Go on from `now`, to the factor's values, which may be the memory of `before`."""
+def go_on(
+    rows: Rows, now: Array, before: Array, momentum: Momentum, n_threads: int,
+    best: Array | None = None,
+) -> Arrival:  # fmt: skip
+    """Go on from `now` to the factor's values, of which `best` takes a copy before."""
     factor = rows.factor
+    start = None if best is None else factor.values
     problem = kernels.RowProblem(
         now, np.zeros(now.shape[1], now.dtype), factor.n_components, floor=MINVAL
     )
-    going_on = GoingOn(factor, before, factor.values, momentum)
+    going_on = GoingOn(factor, momentum, before=before, start=start, best=best)
     kernels.extrapolate(problem, now, going_on.ahead, n_threads=n_threads)
     if factor.held is not None:
         factor.values[factor.held] = now[factor.held]
