@@ -125,8 +125,9 @@ class Counts(CountTable):
         return matrix if self.has_sorted_indices else matrix.sorted_indices()
 
     def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: D102
-        large = self.data[self.data > above] if self.largest > above else self.data[:0]
-        values, times = np.unique(large.astype(np.int64), return_counts=True)
+        chunks = self.chunks() if self.largest > above else ()
+        large = [self.data[:0], *(data[data > above] for *_, data in chunks)]
+        values, times = np.unique(np.concatenate(large).astype(np.int64), return_counts=True)
         return values, times
 
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102

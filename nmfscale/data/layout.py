@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import placing
+from .aligned import aligned_empty, aligned_zeros
 from .compressed import sort_columns
 from .table import CountTable
 
@@ -24,6 +25,8 @@ BLOCK_NONZEROS = 1 << 23
 MOST_SPLIT = 1 / 16
 # Bytes a nonzero count of both orders, about, and of all that a visit has at hand.
 SLICE_BYTES, _BUFFER_BYTES = 7, 40
+# Counts that are looked at together.
+_PIECE = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class _Pieces(NamedTuple):
     """Pieces, as large as the narrow type allows, of counts that are larger."""
 
     row: NDArray[np.int64]
-    column: NDArray[np.int64]
+    column: Array
 
 
 class Slicer:
@@ -65,14 +68,19 @@ class Slicer:
         reader: Any,
         shape: tuple[int, int],
         count_dtype: np.dtype[Any],
-        column_order: NDArray[np.int64],
+        column_order: NDArray[np.int32],
         n_threads: int,
         has_sorted_indices: bool,
     ):
         self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
         self._reader, self._n_threads, self._sorted = reader, n_threads, has_sorted_indices
-        self._column_position = np.empty(shape[1], np.int32)
-        self._column_position[column_order[: shape[1]]] = np.arange(shape[1], dtype=np.int32)
+
+    def _column_position(self) -> NDArray[np.int32]:
+        """Return where every column stands."""
+        n_columns = self.shape[1]
+        position = np.empty(n_columns, np.int32)
+        position[self.column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
+        return position
 
     def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array, _Pieces]:
         """Return rows start:stop, columns sorted, counts narrow, and pieces that go elsewhere."""
@@ -84,53 +92,55 @@ class Slicer:
         if self.count_dtype.kind != "u":
             none = np.zeros(0, np.int64)
             return indptr, indices, data.astype(self.count_dtype, copy=False), _Pieces(none, none)
-        large = np.flatnonzero(data > _largest(self.count_dtype))
+        large = _above(data, _largest(self.count_dtype))
         whole, rest = _pieces(data[large], self.count_dtype)
-        narrow = data.astype(self.count_dtype)
+        narrow = aligned_empty(data.shape, self.count_dtype)
+        np.copyto(narrow, data, casting="unsafe")
         narrow[large] = rest
         at = np.repeat(large, whole)
         row = np.searchsorted(indptr, at, side="right") - 1
-        pieces = _Pieces(row, self._column_position[indices[at]].astype(np.int64))
-        return indptr, indices, narrow, pieces
+        return indptr, indices, narrow, _Pieces(row, indices[at])
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the rows of one block in slices."""
+        stands = self._column_position()
         indptr, indices, data, pieces = self._csr(start, stop)
         length = np.diff(indptr)
         more = np.bincount(pieces.row, minlength=len(length))
         offset = _offsets((length + more)[order[order >= 0]], len(order))
         rows = _empty_slices(offset, self.shape[1], self.count_dtype)
         placing.place_rows(
-            indptr, indices, data, order, self._column_position, offset, rows.index, rows.count,
-            self._n_threads,
+            indptr, indices, data, order, stands, offset, rows.index, rows.count, self._n_threads,
         )  # fmt: skip
         lane = _lanes(order, len(length))
-        self._place_pieces(rows, lane[pieces.row], length[pieces.row], pieces.column)
+        self._place_pieces(rows, lane[pieces.row], length[pieces.row], stands[pieces.column])
         return rows
 
     def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
         """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
-        n_columns = self.shape[1]
+        n_columns, stands = self.shape[1], self._column_position()
         indptr, indices, data, pieces = self._csr(start, stop)
         in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
         shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
-        found = np.zeros((self._n_threads, n_columns), np.int64)
+        found = aligned_zeros((self._n_threads, n_columns), np.int64)
         placing.count_columns(indptr, indices, order, cuts, found, self._n_threads)
-        ends = np.cumsum(found, axis=0)
-        length = ends[-1][self.column_order[:n_columns]]
-        more = np.bincount(pieces.column, minlength=n_columns)
+        place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
+        length = place[-1][self.column_order[:n_columns]]
+        more = np.bincount(stands[pieces.column], minlength=n_columns)
         offset = _offsets(length + more, len(self.column_order))
         columns = _empty_slices(offset, len(order), self.count_dtype)
-        stands = self._column_position
-        place = LANES * (offset[stands // LANES] + ends - found) + stands % LANES
+        place -= found
+        place += offset[stands // LANES]
+        place *= LANES
+        place += stands % LANES
         placing.place_columns(
             indptr, indices, data, order, cuts, place, columns.index, columns.count,
             self._n_threads,
         )  # fmt: skip
         lane = _lanes(order, len(indptr) - 1)[pieces.row]
-        by_column = np.lexsort((lane, pieces.column))
-        column = pieces.column[by_column]
+        by_column = np.lexsort((lane, stands[pieces.column]))
+        column = stands[pieces.column[by_column]].astype(np.int64)
         self._place_pieces(columns, column, length[column], lane[by_column])
         return columns
 
@@ -195,7 +205,7 @@ class Layout:
 
     Attributes
     ----------
-    row_order, column_order : ndarray of int64
+    row_order, column_order : ndarray of int64 and of int32
         Original number of the row (column) in every lane, -1 in the padding.
     blocks : list of Block
     large : tuple of ndarray
@@ -212,7 +222,7 @@ class Layout:
         has_sorted_indices: bool = True,
     ):
         self.shape = counts.shape
-        self.column_order = lane_order_of(counts.column_nnz)
+        self.column_order = column_order_of(counts)
         self.count_dtype, self.large = narrow_type(counts)
         self._reader, self._nnz = reader, counts.nnz
         self._slicer = Slicer(
@@ -363,6 +373,15 @@ def narrow_type(counts: CountTable) -> tuple[np.dtype[Any], tuple[Array, Array]]
     return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64), none
 
 
+def _above(data: Array, most: float) -> NDArray[np.int64]:
+    """Return where counts are larger, looking at a piece at a time."""
+    found = [
+        first + np.flatnonzero(data[first : first + _PIECE] > most)
+        for first in range(0, len(data), _PIECE)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
 def _largest(dtype: np.dtype[Any]) -> float:
     return np.iinfo(dtype).max if dtype.kind == "u" else np.inf
 
@@ -381,6 +400,11 @@ def lane_order_of(length: Array) -> NDArray[np.int64]:
     return order
 
 
+def column_order_of(counts: CountTable) -> NDArray[np.int32]:
+    """Order of the columns in lanes, whose numbers are those of an index of the kernels."""
+    return lane_order_of(counts.column_nnz).astype(np.int32)
+
+
 def _lanes(order: Array, n_rows: int) -> NDArray[np.int64]:
     """Return the lane of every row."""
     lane = np.empty(n_rows, np.int64)
@@ -397,4 +421,5 @@ def _offsets(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
 def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> Slices:
     size = int(offset[-1]) * LANES
     index_dtype = np.uint16 if n_others <= 1 << 16 else np.int32
-    return Slices(np.zeros(size, index_dtype), np.zeros(size, count_dtype), offset, n_others)
+    index, count = aligned_zeros((size,), index_dtype), aligned_zeros((size,), count_dtype)
+    return Slices(index, count, offset, n_others)

@@ -48,7 +48,7 @@ from .block_file import (
 from .compressed import CHUNK, row_chunks
 from .counts import Counts
 from .hdf5 import format_of, is_passing, need, read_file
-from .layout import LANES, Slices, block_orders, lane_order_of, made_ahead, no_whole_columns
+from .layout import LANES, Slices, block_orders, column_order_of, made_ahead, no_whole_columns
 from .sound_hdf5 import fixed_text, located, sound, sound_json, sound_names
 from .table import CountTable, RowRange
 
@@ -102,7 +102,7 @@ class StoredLayout:
         self.path, self.shape = path, counts.shape
         self.count_dtype = np.dtype(fixed_text(file.attrs, "slice_dtype"))
         self.file = BlockFile(path, self.count_dtype, mark_of(path.stat()))
-        self.column_order = lane_order_of(counts.column_nnz)
+        self.column_order = column_order_of(counts)
         self.blocks, self.orders = [], []
         for i, place in enumerate(block_orders(counts.row_nnz)):
             group = need(file, f"blocks/{i:06d}")

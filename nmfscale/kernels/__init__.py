@@ -31,6 +31,7 @@ from .operands import (
     RowProblem,
     SlicedCounts,
     kept_size,
+    packed_size,
     row_stride,
     statistics_size,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "gather_dot",
     "kept_size",
     "level",
+    "packed_size",
     "row_stride",
     "statistics_size",
     "step",

@@ -7,7 +7,7 @@
 static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int n_packed = PACKED(p->n_components, 0), em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
+    const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
     if (rows->loglik_start)
         memset(rows->loglik_start, 0, LANES * sizeof(double));
     if (rows->loglik_end)
@@ -25,14 +25,14 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
             loglik = kkt = NULL;
         }
         for (int i = 0; i < p->newton_steps; i++) {
-            if (p->correlation || (rows->curvature && rows->curvature_mode == CURVATURE_KEPT)) {
+            if (p->correlation || (rows->kept && rows->curvature_mode == CURVATURE_KEPT)) {
                 NAME(diagonal_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (!p->correlation)
-                    NAME(kept_curvature)(p->n_components, lane0, H, rows->curvature, A, p->margin);
+                    NAME(kept_curvature)(p->n_components, lane0, H, rows->kept, A, p->margin);
             } else {
                 NAME(newton_pass)(p, s, lane0, b, d, A, H, loglik);
-                if (rows->curvature && rows->curvature_mode == CURVATURE_KEEP)
-                    NAME(keep_curvature)(n_packed, lane0, H, rows->curvature);
+                if (rows->kept && rows->curvature_mode == CURVATURE_KEEP)
+                    NAME(keep_correlations)(p->n_components, lane0, H, rows->kept, A);
             }
             NAME(gradient)(p, rows, lane0, b, d, g);
             if (kkt)
@@ -99,9 +99,9 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
             NAME(em_step)(p, rows, lane0, b, d, A);
         } else {
             if (wanted == DIAGONAL && !p->correlation)
-                NAME(kept_curvature)(K, lane0, H, rows->curvature, A, p->margin);
-            else if (wanted == FULL && rows->curvature)
-                NAME(keep_curvature)(n_curvature, lane0, H, rows->curvature);
+                NAME(kept_curvature)(K, lane0, H, rows->kept, A, p->margin);
+            else if (wanted == FULL && rows->kept)
+                NAME(keep_correlations)(K, lane0, H, rows->kept, A);
             NAME(second_order_step)(p, rows, lane0, b, g, H, d);
         }
         NAME(store_rows)(rows->end, lane0, p->stride, b);
@@ -168,18 +168,18 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
         for (int i = 0; i < n_rows; i++) {
             const int64_t at = (int64_t)i * stride + k;
             NAME(group) value, start = none, moved, next;
-            group_float narrow;
+            group_half lag;
             memcpy(&value, (const REAL *)now + at, sizeof value);
             if (to->start)
                 memcpy(&start, (const REAL *)to->start + at, sizeof start);
             if (to->before) {
                 memcpy(&moved, (const REAL *)to->before + at, sizeof moved);
             } else {
-                memcpy(&narrow, to->lag + at, sizeof narrow);
-                moved = start - __builtin_convertvector(narrow, NAME(group));
+                memcpy(&lag, to->lag + at, sizeof lag);
+                moved = start - __builtin_convertvector(from_upper_halves(lag), NAME(group));
             }
             if (to->best && to->best_is_float) {
-                narrow = __builtin_convertvector(start, group_float);
+                const group_float narrow = __builtin_convertvector(start, group_float);
                 memcpy((float *)to->best + at, &narrow, sizeof narrow);
             } else if (to->best) {
                 memcpy((REAL *)to->best + at, &start, sizeof start);
@@ -189,8 +189,8 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
             memcpy((REAL *)to->ahead + at, &next, sizeof next);
             if (to->lag) {
-                narrow = __builtin_convertvector(next - value, group_float);
-                memcpy(to->lag + at, &narrow, sizeof narrow);
+                lag = upper_halves(__builtin_convertvector(next - value, group_float));
+                memcpy(to->lag + at, &lag, sizeof lag);
             }
             sum_ahead += __builtin_convertvector(next, NAME(group_sum));
             sum_now += __builtin_convertvector(value, NAME(group_sum));

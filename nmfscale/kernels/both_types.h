@@ -8,6 +8,19 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 typedef float group_float __attribute__((vector_size(GROUP * sizeof(float))));
+typedef uint32_t group_bits __attribute__((vector_size(GROUP * sizeof(uint32_t))));
+typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))));
+
+/* The upper half of a float, as far as it goes: 8 bits of its digits (bfloat16). */
+INLINE group_half upper_halves(group_float x)
+{
+    return __builtin_convertvector(((group_bits)x + 0x8000) >> 16, group_half);
+}
+
+INLINE group_float from_upper_halves(group_half x)
+{
+    return (group_float)(__builtin_convertvector(x, group_bits) << 16);
+}
 
 #define REAL float
 #define REAL_IS_FLOAT 1

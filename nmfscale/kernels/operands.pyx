@@ -3,7 +3,7 @@
 Loops read addresses and sizes from these, without Python.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uintptr_t
 
 from .levels cimport kernels_in_use
 from .slices cimport (
@@ -23,15 +23,20 @@ def row_stride(int n_components):
     return (n_components + GROUP - 1) // GROUP * GROUP
 
 
-def kept_size(int n_components):
+def packed_size(int n_components):
     """Numbers of the packed curvature of one row."""
     return n_components * (n_components + 1) // 2
+
+
+def kept_size(int n_components):
+    """Numbers that are kept of it: its correlations."""
+    return n_components * (n_components - 1) // 2
 
 
 def statistics_size(int n_components, int wanted):
     """Numbers that `sums` adds up and `step` needs for one row."""
     if wanted == FULL:
-        return kept_size(n_components)
+        return packed_size(n_components)
     return 2 * n_components if wanted == DIAGONAL else n_components
 
 
@@ -125,7 +130,7 @@ cdef class RowArrays:
     """Addresses of everything that belongs to the rows, checked once."""
 
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
-                  rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
+                  rate=None, kept=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None):
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
@@ -140,13 +145,13 @@ cdef class RowArrays:
         self.first.loglik_end = <double *>address(loglik_end, "float64", per_row, "loglik_end")
         self.first.kkt_end = <double *>address(kkt_end, "float64", per_row, "kkt_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
-        self.n_kept = 0 if curvature is None else min(len(curvature), n_slices)
-        if curvature is not None:
-            packed = kept_size(problem.c.n_components)
-            self.first.curvature = <float *>address(
-                curvature, "float32", (len(curvature), packed, LANES), "curvature"
+        self.n_kept = 0 if kept is None else min(len(kept), n_slices)
+        if kept is not None:
+            size = kept_size(problem.c.n_components)
+            self.first.kept = <uint16_t *>address(
+                kept, "uint16", (len(kept), size, LANES), "kept"
             )
-            self.kept_bytes = packed * LANES * sizeof(float)
+            self.kept_bytes = size * LANES * sizeof(uint16_t)
         self.first.curvature_mode = curvature_mode
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
@@ -155,9 +160,9 @@ cdef class RowArrays:
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
-        out.curvature = NULL
+        out.kept = NULL
         if s < self.n_kept:
-            out.curvature = <float *>(<char *>a.curvature + s * self.kept_bytes)
+            out.kept = <uint16_t *>(<char *>a.kept + s * self.kept_bytes)
         out.curvature_mode = a.curvature_mode
         out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
@@ -169,7 +174,8 @@ cdef class Ahead:
     """Where rows go on to: ahead = max(now + momentum (now - scale before), floor).
 
     Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
-    step began, is `lag` (float32) ahead of it, and `lag` becomes that of `ahead` from `now`.
+    step began, is `lag` (bfloat16, as uint16) ahead of it, and `lag` becomes that of `ahead` from
+    `now`.
     `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the memory of
     `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns of every
     slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
@@ -180,12 +186,13 @@ cdef class Ahead:
                   before=None, start=None, lag=None, best=None):
         cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[2]
         self.shape, self.dtype = (n_slices * LANES, stride), ahead.dtype
-        if start is None and (lag is not None or best is not None) or before is None and lag is None:
+        needs_start = lag is not None or best is not None
+        if before is None and lag is None or start is None and needs_start:
             raise ValueError("ahead needs before, or start and lag; best needs start")
         self.first.ahead = <void *>address(ahead, self.dtype, self.shape, "ahead")
         self.first.before = address(before, self.dtype, self.shape, "before")
         self.first.start = address(start, self.dtype, self.shape, "start")
-        self.first.lag = <float *>address(lag, "float32", self.shape, "lag")
+        self.first.lag = <uint16_t *>address(lag, "uint16", self.shape, "lag")
         self.first.best_is_float = best is not None and best.dtype == "float32"
         best_type = "float32" if self.first.best_is_float else self.dtype
         self.first.best = <void *>address(best, best_type, self.shape, "best")

@@ -12,7 +12,7 @@ from .levels cimport descend_bytes, visit_bytes
 from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
 from .slices cimport DIAGONAL, LANES, move_kernel, slice_counts, slice_rows, values_kernel
 
-from .operands import kept_size, statistics_size
+from .operands import packed_size, statistics_size
 
 
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
@@ -137,7 +137,7 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     cdef RowArrays all_rows = RowArrays(problem, len(start) // LANES, start, end, **rows)
     if first + n > len(start) // LANES or (
             wanted == DIAGONAL and not problem.c.correlation and all_rows.n_kept < first + n):
-        raise ValueError(f"slices {first}:{first + n} have no rows, or no kept curvature")
+        raise ValueError(f"slices {first}:{first + n} have no rows, or nothing was kept")
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
     for s in prange(n, nogil=True, schedule="static", num_threads=n_threads):
@@ -194,7 +194,7 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
     the weights.
     """
     cdef Py_ssize_t n_sampled = (counts.n_slices + every - 1) // every
-    if out.shape[0] != n_sampled or out.shape[1] != kept_size(problem.c.n_components) + 1:
+    if out.shape[0] != n_sampled or out.shape[1] != packed_size(problem.c.n_components) + 1:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
     values(problem.kernels.correlations, counts, problem, start, &out[0, 0], out.shape[1], every,
            n_threads)

@@ -39,7 +39,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    float *curvature;              /* (K (K + 1) / 2, 16) kept from an earlier visit, or NULL */
+    uint16_t *kept;                /* (K (K - 1) / 2, 16) correlations of the curvature of an earlier visit, or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
@@ -50,7 +50,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the step began, for lag and best; or NULL */
     const void *before;            /* (16, stride) the plain point before, or NULL: start - lag */
     void *ahead;                   /* (16, stride) may be the memory of start or of before */
-    float *lag;                    /* (16, stride) start - the plain point before, replaced by ahead - now; or NULL */
+    uint16_t *lag;                 /* (16, stride) start - the plain point before, replaced by ahead - now, as bfloat16; or NULL */
     void *best;                    /* (16, stride) takes start; or NULL */
     int best_is_float;
     double *column_sums;           /* (2, stride) of ahead and of now */

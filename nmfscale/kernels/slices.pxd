@@ -1,5 +1,5 @@
 """What slices.h declares: see there."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 
 cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
@@ -29,7 +29,7 @@ cdef extern from "slices.h" nogil:
         void *end
         const void *pseudo
         const void *rate
-        float *curvature
+        uint16_t *kept
         int curvature_mode
         double *loglik_start
         double *kkt_start
@@ -39,7 +39,7 @@ cdef extern from "slices.h" nogil:
         const void *start
         const void *before
         void *ahead
-        float *lag
+        uint16_t *lag
         void *best
         int best_is_float
         double *column_sums

@@ -113,35 +113,42 @@ static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int 
         b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
 }
 
-/* Kept curvature is float whatever REAL is: it only shapes a step. */
-static void NAME(keep_curvature)(int n, int lane0, const VEC *H, float *kept)
-{
-    for (int h = 0; h < n; h++) {
-        REAL lanes[WIDTH] ALIGNED;
-        STORE(lanes, H[h]);
-        for (int j = 0; j < WIDTH; j++)
-            kept[h * LANES + lane0 + j] = (float)lanes[j];
-    }
-}
+/* Kept of a row's curvature: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is negative, in
+ * 16 bits each; the diagonal is today's whenever they are used. */
+#define UNITS 65535
+#define SHRINK (1 - 1.0 / 4096)                           /* makes up for rounding: the matrix stays positive definite */
+#define BELOW(k, l) ((k) * ((k) - 1) / 2 + (l))
 
-/* Kept curvature brought up to date: its correlations, today's diagonal (which stands in H[0 .. K)). */
-static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const float *kept, VEC *scale, double margin)
+static void NAME(keep_correlations)(int n_components, int lane0, const VEC *H, uint16_t *kept, VEC *scale)
 {
-    for (int k = n_components - 1; k >= 0; k--) {
-        REAL lanes[WIDTH] ALIGNED;
-        for (int j = 0; j < WIDTH; j++)
-            lanes[j] = (REAL)kept[PACKED(k, k) * LANES + lane0 + j];
-        VEC now = H[k];
-        scale[k] = VSQRT(now / (LOAD(lanes) + SET1((REAL)1e-30)));
-        H[PACKED(k, k)] = now * SET1((REAL)margin);
-    }
+    for (int k = 0; k < n_components; k++)
+        scale[k] = SET1(1) / VSQRT(H[PACKED(k, k)] + SET1((REAL)1e-30));
     for (int k = 0; k < n_components; k++)
         for (int l = 0; l < k; l++) {
             REAL lanes[WIDTH] ALIGNED;
+            STORE(lanes, FMA(H[PACKED(k, l)] * scale[k] * scale[l], SET1(UNITS), SET1((REAL)0.5)));
             for (int j = 0; j < WIDTH; j++)
-                lanes[j] = (REAL)kept[PACKED(k, l) * LANES + lane0 + j];
-            H[PACKED(k, l)] = LOAD(lanes) * scale[k] * scale[l];
+                kept[BELOW(k, l) * LANES + lane0 + j] = (uint16_t)(int32_t)(lanes[j] < UNITS ? lanes[j] : UNITS);
         }
+}
+
+/* Curvature from kept correlations and today's diagonal, which stands in H[0 .. K). */
+static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const uint16_t *kept, VEC *scale, double margin)
+{
+    for (int k = n_components - 1; k >= 0; k--) {
+        const VEC now = H[k];
+        scale[k] = VSQRT(now);
+        H[PACKED(k, k)] = now * SET1((REAL)margin);
+    }
+    for (int k = 0; k < n_components; k++) {
+        const VEC unit = scale[k] * SET1((REAL)(SHRINK / UNITS));
+        for (int l = 0; l < k; l++) {
+            const NAME(reals) units = NAME(reals_of_16)(kept + BELOW(k, l) * LANES + lane0);
+            VEC correlation;
+            memcpy(&correlation, &units, sizeof correlation);
+            H[PACKED(k, l)] = correlation * unit * scale[l];
+        }
+    }
 }
 
 /* The second-order step whose curvature is D^(1/2) C D^(1/2), D the row's own diagonal h, C the correlation that all rows

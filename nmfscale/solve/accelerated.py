@@ -4,7 +4,7 @@ One iteration visits the rows, then the columns, each once.  Momentum is k / (k 
 back to one, without undoing anything, when the log-likelihood fell or rose much less than before;
 the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
 is taken where both have the same scale: see `Halves.scale_of_before`.  From iteration `FRESH_UNTIL`
-on, curvature is computed every `FRESH_EVERY` iterations; in between its correlations are kept and
+on, curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between
 only its diagonal is new, which costs little more than a gradient.  With many components all rows
 share their correlations, found on a sample of them.  A fit in float64 begins in float32.
 """
@@ -55,14 +55,15 @@ _NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_
 class _Path:
     """What a fit knows of the points before, besides where `Halves` stands; room for the next.
 
-    Of L that is the plain point before, which changes places with the next one; of F how far it is
-    ahead of its plain point, in float32: both are enough to go on with momentum, and the second
-    takes less memory. The best point seen is held in the type in which the fit began.
+    Of L that is the plain point before, which changes places with the next one. Of F it is only how
+    far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit converges,
+    so that its few digits are enough for momentum. The best point seen is held in the type in which
+    the fit began.
     """
 
     def __init__(self, halves: Halves, momentum: bool):
         self.before, self.next = halves.L.room(), halves.L.room()
-        self.lag = np.zeros(halves.F.values.shape, np.float32)
+        self.lag = np.zeros(halves.F.values.shape, np.uint16)
         self.best = {side: getattr(halves, side).room() for side in "LF"}
         self.improved = False
         self.logliks: list[float] = []
@@ -164,7 +165,9 @@ class _Path:
 
     def cast(self, halves: Halves) -> None:
         """Go on in the type of `halves`."""
-        self.before, self.next = halves.rows.cast(self.before), halves.L.room()
+        del self.next  # before there is a larger one
+        self.before = halves.rows.cast(self.before)
+        self.next = halves.L.room()
 
 
 def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import kernels
+from ..data.aligned import aligned_empty
 from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.block_file import BlockFile, patiently
 from ..data.jobs import MissingArraysError, UnfitWorkerError
 from ..data.layout import Slices
 from ..data.whole_file import package_version
-from .factor import Array, Factor, aligned_copy, aligned_empty
+from .factor import Array, Factor, aligned_copy
 from .local_rows import restore_zeros
 from .points import Ahead, Changed, Group, Move, Point, Ref, counts_name, file_name
 from .threads import limit_blas

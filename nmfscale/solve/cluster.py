@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..data.aligned import aligned_empty
 from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.jobs import Job
 from ..data.store import StoredCounts
 from ..data.workers import Crew
 from .bench import Setting
-from .factor import Array, Factor, Held, Report, aligned_empty
+from .factor import Array, Factor, Held, Report
 from .local_rows import factor_in_lanes, per_lane
 from .points import (
     Ahead,

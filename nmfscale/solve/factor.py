@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +11,13 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from .. import kernels
+from ..data.aligned import aligned_empty
 
 Array = NDArray[Any]
 LANES = 16
 MINVAL = 1e-10
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
 _PIECE = 1 << 12
-_MAPPED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -133,23 +131,6 @@ class Report:
     kkt: float = math.nan
     change: float = 0.0
     zeros: float = 0.0
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> Array:
-    """Return an array that starts on a cache line, as the kernels require.
-
-    With `folder` it is kept in a file there, which has no name and goes with the array.
-    """
-    if folder is not None:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size >= _MAPPED_BYTES:
-        # goes back to the system with the array; the allocator would keep it
-        return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def aligned_copy(values: Array, dtype: Any = None, folder: str | None = None) -> Array:

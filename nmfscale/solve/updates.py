@@ -14,10 +14,9 @@ import numpy as np
 
 from .. import kernels
 from ..data.table import CountTable
-from .factor import LANES, MINVAL, Array, Factor, Held, Report, aligned_copy, in_order
+from .factor import LANES, MINVAL, Array, Factor, Held, Report, in_order
 from .local_rows import LocalRows, factor_in_lanes, restore_zeros
 from .visits import (
-    KEPT_FROM,
     Arrival,
     ColumnVisit,
     GoingOn,
@@ -27,6 +26,7 @@ from .visits import (
     RowVisit,
     correlations,
     go_on,
+    room_for_kept,
     sliced_counts,
 )
 
@@ -119,12 +119,10 @@ class Halves:
         return None
 
     def kept(self) -> Array:
-        """Room for the curvature of long columns: see `room_for_curvature`."""
+        """Room for what is kept of long columns' curvature."""
         if self._kept is None:
-            size = kernels.kept_size(self.n_components)
-            longest = np.append(self.counts.column_nnz, 0)[self.layout.column_order]
-            n_long = int((longest.reshape(-1, LANES).max(axis=1) >= KEPT_FROM * size).sum())
-            self._kept = np.zeros((n_long, size, LANES), np.float32)
+            longest = self.layout.column_order[::LANES]  # the first of every slice
+            self._kept = room_for_kept(self.counts.column_nnz[longest], self.n_components)
         return self._kept
 
     def _share(self, side: str, found: Array) -> None:
@@ -170,8 +168,8 @@ class Halves:
         """Update every row of F into `out`, L held, from statistics summed over row blocks.
 
         With `lag` in place of `out` F goes on, with momentum, to a next point in its own memory:
-        `lag` (float32) is how far F is ahead of the plain point before, and then of the present
-        one. `best` takes F as it was. Options as in `move_rows`.
+        `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of the
+        present one. `best` takes F as it was. Options as in `move_rows`.
         """
         factor, kkt = self.F, np.zeros(len(self.F.values))
         arrays: dict[str, Any] = {"kkt_start": kkt} | factor.prior()
@@ -180,14 +178,12 @@ class Halves:
             self._hold(out)
             return Report(kkt=factor.largest(kkt))
         stay = None if factor.held is None else factor.values[factor.held]
-        going_on = GoingOn(
-            factor, momentum or Momentum(), start=factor.values, lag=lag, best=best
-        )
+        going_on = GoingOn(factor, momentum or Momentum(), start=factor.values, lag=lag, best=best)
         self._visit_columns(None, arrays | {"ahead": going_on.ahead}, **options)
         now = None
         if stay is not None:
             factor.values[factor.held], lag[factor.held] = stay, 0
-            now = factor.values - lag
+            now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
         report = Report(kkt=factor.largest(kkt))
         self._arrive(going_on.arrival(factor, now), report)
         return report
@@ -210,7 +206,7 @@ class Halves:
         curvature = options.get("curvature")
         problem = self.problem(self.L.values, self.total_L, **options)
         if curvature not in (None, SHARED):
-            arrays |= {"curvature": self.kept(), "curvature_mode": curvature}
+            arrays |= {"kept": self.kept(), "curvature_mode": curvature}
         found, start = None, self.F.values
         for _, columns in self.layout.visit("columns"):
             sliced = sliced_counts(columns, len(self.L.values))
@@ -230,7 +226,7 @@ class Halves:
         sums = self.rows.sums(ColumnVisit(self.F.values, self.n_components, used, parts, renew))
         problem = self.problem(self.F.values, self.total_L, False, **options)
         if curvature is not None:
-            arrays |= {"curvature": self.kept()}
+            arrays |= {"kept": self.kept()}
         for part, numbers in zip(parts, sums, strict=False):
             kernels.step(
                 problem, numbers, self.F.values, out, wanted=part.wanted, first=part.first,

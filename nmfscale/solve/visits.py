@@ -41,8 +41,8 @@ class Rows:
         Sum of the counts in each lane.
     weights : ndarray of float64, optional
         Weight of each lane in the likelihood.
-    kept : ndarray of float32, optional
-        Curvature of the longest rows.
+    kept : ndarray of uint16, optional
+        Of the curvature of the longest rows, as the kernels keep it.
     """
 
     factor: Factor
@@ -67,15 +67,14 @@ class Rows:
         return in_order(values if self.weights is None else values * self.weights)
 
 
-def room_for_curvature(slices: Slices, n_components: int) -> Array:
-    """Return room for the curvature of long rows: there it saves work.
+def room_for_kept(longest: Array, n_components: int) -> Array:
+    """Return room for what is kept of long rows' curvature: there it saves work.
 
-    Long means with `KEPT_FROM` times as many nonzeros as curvature has numbers, so that the room
-    is small beside the counts.
+    Long means that the longest row of a slice has `KEPT_FROM` times as many nonzeros as curvature
+    has numbers, so that the room is small beside the counts.
     """
-    size = kernels.kept_size(n_components)
-    n_long = int((np.diff(slices.offset) >= KEPT_FROM * size).sum())
-    return np.zeros((n_long, size, LANES), np.float32)
+    n_long = int((longest >= KEPT_FROM * kernels.packed_size(n_components)).sum())
+    return np.zeros((n_long, kernels.kept_size(n_components), LANES), np.uint16)
 
 
 def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
@@ -84,7 +83,7 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
     A sample whose share falls with K costs no more than the visit.
     """
     every = max(1, K // 4)
-    found = np.zeros((-(-sliced.n_slices // every), kernels.kept_size(K) + 1))
+    found = np.zeros((-(-sliced.n_slices // every), kernels.packed_size(K) + 1))
     kernels.correlations(sliced, problem, start, found, every=every, n_threads=n_threads)
     return found.sum(axis=0)
 
@@ -131,8 +130,8 @@ class RowVisit:
         seen = dict(arrays)
         if self.curvature is not None:
             if rows.kept is None:
-                rows.kept = room_for_curvature(slices, self.n_components)
-            arrays |= {"curvature": rows.kept, "curvature_mode": self.curvature}
+                rows.kept = room_for_kept(np.diff(slices.offset), self.n_components)
+            arrays |= {"kept": rows.kept, "curvature_mode": self.curvature}
         found = None
         if self.renew:
             found = correlations(sliced, problem, factor.values, self.n_components, n_threads)
@@ -293,7 +292,7 @@ class ColumnVisit:
             np.zeros((part.last - part.first, kernels.statistics_size(K, part.wanted), LANES))
             for part in self.parts
         ]
-        return out + ([np.zeros(kernels.kept_size(K) + 1)] if self.renew else [])
+        return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.renew else [])
 
     def add(self, sums: list[Array], slices: Slices, rows: Rows, n_threads: int) -> None:
         """Add a block's share, L as `rows` has it."""
