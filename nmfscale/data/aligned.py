@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 # The allocator keeps much of what is freed, and a large array that comes later may not fit there.
 _MAPPED_BYTES = 1 << 17
+# From so many bytes on, large pages save look-ups of addresses, as NumPy knows.
+_LARGE_PAGES_BYTES = 1 << 22
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> NDArray[Any]:
@@ -24,7 +27,11 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None)
             return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size >= _MAPPED_BYTES:
-        return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+        memory = mmap.mmap(-1, size)
+        if size >= _LARGE_PAGES_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(memory, dtype).reshape(shape)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)

@@ -127,8 +127,12 @@ class Slicer:
         placing.count_columns(indptr, indices, order, cuts, found, self._n_threads)
         place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
         length = place[-1][self.column_order[:n_columns]]
-        more = np.bincount(stands[pieces.column], minlength=n_columns)
-        offset = _offsets(length + more, len(self.column_order))
+        lane = _lanes(order, len(indptr) - 1)[pieces.row]
+        by_column = np.lexsort((lane, stands[pieces.column]))
+        column = stands[pieces.column[by_column]]
+        without_pieces = length[column]
+        np.add.at(length, column, 1)
+        offset = _offsets(length, len(self.column_order))
         columns = _empty_slices(offset, len(order), self.count_dtype)
         place -= found
         place += offset[stands // LANES]
@@ -138,10 +142,7 @@ class Slicer:
             indptr, indices, data, order, cuts, place, columns.index, columns.count,
             self._n_threads,
         )  # fmt: skip
-        lane = _lanes(order, len(indptr) - 1)[pieces.row]
-        by_column = np.lexsort((lane, stands[pieces.column]))
-        column = stands[pieces.column[by_column]].astype(np.int64)
-        self._place_pieces(columns, column, length[column], lane[by_column])
+        self._place_pieces(columns, column, without_pieces, lane[by_column])
         return columns
 
     def _place_pieces(self, slices: Slices, lane: Array, length: Array, index: Array) -> None:

@@ -3,9 +3,9 @@
 One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), and k falls
 back to one, without undoing anything, when the log-likelihood fell or rose much less than before;
 the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
-is taken where both have the same scale: see `Halves.scale_of_before`.  From iteration `FRESH_UNTIL`
-on, curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between
-only its diagonal is new, which costs little more than a gradient.  With many components all rows
+is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
+curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
+its diagonal is new, which costs little more than a gradient.  With many components all rows
 share their correlations, found on a sample of them.  A fit in float64 begins in float32.
 """
 
@@ -17,13 +17,15 @@ import numpy as np
 
 from .. import kernels
 from .checkpoint import Checkpoint
-from .factor import Array, Held, Report
+from .factor import Array, Held, Report, aligned_copy
 from .monitor import Monitor
 from .objective import Objective
 from .updates import SHARED, Halves
 from .visits import Momentum
 
-FRESH_UNTIL, FRESH_EVERY = 12, 4
+# Far: in the first iterations, and as long as three of them gain more than this share of the
+# log-likelihood.
+FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 4
 # From so many components on, rows share the correlations of their curvature, found by a sample of
 # them every `FRESH_EVERY` iterations: cost is then linear in K.
 SHARED_FROM = 17
@@ -44,7 +46,7 @@ CAREFUL_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: not any more when three iterations gain
 # less than this share.  Shared correlations know less of a row, and a second pass costs as much as
 # the step: with them every other iteration has it to the end, and all have it only from farther.
-EM_ABOVE, EM_ABOVE_SHARED = 1e-4, 1e-3
+EM_ABOVE, EM_ABOVE_SHARED = 2e-4, 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
@@ -57,14 +59,17 @@ class _Path:
 
     Of L that is the plain point before, which changes places with the next one. Of F it is only how
     far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit converges,
-    so that its few digits are enough for momentum. The best point seen is held in the type in which
-    the fit began.
+    so that its few digits are enough for momentum. The best point seen is held in `rough_type`.
     """
 
     def __init__(self, halves: Halves, momentum: bool):
         self.before, self.next = halves.L.room(), halves.L.room()
         self.lag = np.zeros(halves.F.values.shape, np.uint16)
-        self.best = {side: getattr(halves, side).room() for side in "LF"}
+        rough = rough_type(halves.dtype, halves.n_components, halves.held)
+        self.best = {
+            "L": halves.rows.cast(halves.L.values, rough),
+            "F": aligned_copy(halves.F.values, rough),
+        }
         self.improved = False
         self.logliks: list[float] = []
         self.momentum, self.delay = momentum, MOMENTUM_DELAY
@@ -81,10 +86,13 @@ class _Path:
         if self.careful:
             return em | renew, em | renew
         newton: dict[str, Any] = {"newton_steps": 1} | renew
-        if self.shared or iteration >= FRESH_UNTIL - 1:
+        near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
+        if self.shared or near:
             self.kept_for = 0 if fresh else self.kept_for + 1
             kept = kernels.KEEP if fresh else kernels.KEPT
             newton["curvature"] = SHARED if self.shared else kept
+        else:
+            self.kept_for = FRESH_EVERY
         far = self.gain(3) > (EM_ABOVE_SHARED if self.shared else EM_ABOVE)
         before = em if far or (self.shared and iteration % 2 == 0) else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
@@ -163,22 +171,28 @@ class _Path:
         for side in "LF":
             halves.put(side, self.best[side], arrays[f"best_{side}"])
 
-    def cast(self, halves: Halves) -> None:
-        """Go on in the type of `halves`."""
-        del self.next  # before there is a larger one
+    def turn_into(self, halves: Halves, dtype: Any) -> None:
+        """Go on in another type, here and in `halves`."""
+        del self.next  # makes room for what is larger
+        halves.turn_into(dtype)
         self.before = halves.rows.cast(self.before)
         self.next = halves.L.room()
 
 
-def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
-    """Type in which a fit begins: float32 where nothing is lost by it.
+def rough_type(dtype: Any, n_components: int, held: Held) -> Any:
+    """Type of points that a fit passes on its way: float32 where nothing is lost by it.
 
     It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
     """
     given = (held.topics, held.features, held.samples)
-    if n_components == 1 or max_iter <= 4 or any(mask is not None for mask in given):
+    if n_components == 1 or any(mask is not None for mask in given):
         return dtype
     return np.float32
+
+
+def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
+    """Type in which a fit begins: `dtype` if it ends soon."""
+    return dtype if max_iter <= 4 else rough_type(dtype, n_components, held)
 
 
 def fit_accelerated(
@@ -226,8 +240,7 @@ def fit_accelerated(
         path.grow_bolder()
         settled = path.gain(3) < FLOAT_UNTIL or iteration >= monitor.max_iter - 3
         if halves.dtype != exact_type and settled:
-            halves.turn_into(exact_type)
-            path.cast(halves)
+            path.turn_into(halves, exact_type)
     del path  # its arrays are not needed for the rest
     if halves.dtype != exact_type:
         halves.turn_into(exact_type)
@@ -244,8 +257,7 @@ def _begin(
     numbers, arrays = found
     path = _Path(halves, momentum)
     if halves.dtype != np.dtype(numbers["dtype"]):
-        halves.turn_into(np.dtype(numbers["dtype"]))
-        path.cast(halves)
+        path.turn_into(halves, np.dtype(numbers["dtype"]))
     halves.restore(arrays)
     path.restore(halves, numbers["path"], arrays)
     monitor.restore(numbers["monitor"])

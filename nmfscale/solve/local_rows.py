@@ -141,9 +141,9 @@ class LocalRows:
         """Copy a point."""
         np.copyto(out, values)
 
-    def cast(self, values: Array) -> Array:
-        """Return a point in the type of the rows."""
-        return aligned_copy(values, self.factor.values.dtype, self.factor.folder)
+    def cast(self, values: Array, dtype: Any = None) -> Array:
+        """Return a point in a type, by default that of the rows."""
+        return aligned_copy(values, dtype or self.factor.values.dtype, self.factor.folder)
 
     def turn_into(self, dtype: Any) -> None:
         """Go on in another type."""
