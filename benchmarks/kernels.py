@@ -1,7 +1,9 @@
 """Nonzeros per second of the kernels, beside the least that any of them must do.
 
-The bound is the time to gather the held factor's rows and to form the expected counts, measured in
-the same run. "Both sides" is every row and every column of the matrix once: two visits a nonzero.
+Two bounds are measured in the same run: the time to gather the held factor's rows and to form the
+expected counts, and the time that the multiply-adds of a kernel take at the rate at which a product
+of matrices does them. "Both sides" is every row and every column of the matrix once: two visits a
+nonzero.
 
     python benchmarks/kernels.py --problem neurips --topics 6 10 20 50 100
 
@@ -30,6 +32,38 @@ KERNELS = {
     "EM + 4 SCD": ("descend", {"em_steps": 1, "newton_steps": 4}, False),
 }
 BOUND = "gather and dot"
+# Side of the matrices whose product shows how many multiply-adds the processor does.
+_SIDE, _PRODUCTS = 1536, 7
+
+
+def multiply_adds(name: str, K: int) -> float:
+    """Multiply-adds that a kernel cannot do without, for every nonzero count of one side.
+
+    An expected count takes K. An EM step adds K for the numerators; a Newton step scales the row
+    and adds it to the gradient and to the lower triangle of the curvature; a coordinate of a
+    descent brings the expected count up to date and adds to two derivatives.
+    """
+    _, steps, _ = KERNELS.get(name, ("", {}, False))
+    em, newton = 2 * K, 3 * K + K * (K + 1) / 2
+    if name == BOUND:
+        return K
+    if "SCD" in name:
+        return em * steps.get("em_steps", 0) + K + 3 * K * steps["newton_steps"]
+    return em * steps.get("em_steps", 0) + newton * steps.get("newton_steps", 0)
+
+
+def multiply_add_rate(dtype, threads: int) -> float:
+    """Multiply-adds a second in a product of matrices, the fastest of several."""
+    from threadpoolctl import threadpool_limits
+
+    a, b = np.random.default_rng(0).random((2, _SIDE, _SIDE)).astype(dtype)
+    out, seconds = np.empty_like(a), []
+    with threadpool_limits(threads):
+        for _ in range(_PRODUCTS):
+            began = time.perf_counter()
+            np.matmul(a, b, out=out)
+            seconds.append(time.perf_counter() - began)
+    return _SIDE**3 / min(seconds)
 
 
 class Side:
@@ -110,7 +144,7 @@ def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dic
             call()
             if repeat:
                 seconds[name].append(time.perf_counter() - began)
-    least = float(np.median(seconds[BOUND]))
+    least, rate = float(np.median(seconds[BOUND])), multiply_add_rate(dtype, threads)
     rows = []
     for name, times in seconds.items():
         middle = float(np.median(times))
@@ -122,6 +156,10 @@ def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dic
                 "ms_both_sides": round(1e3 * middle, 4),
                 "million_nonzeros_per_second": round(2 * X.nnz / middle / 1e6, 1),
                 "share_of_bound": round(least / middle, 3),
+                "share_of_arithmetic": round(
+                    2 * X.nnz * multiply_adds(name, n_components) / rate / middle, 3
+                ),
+                "billion_multiply_adds_per_second": round(rate / 1e9, 1),
             }
         )
     return rows
@@ -140,7 +178,15 @@ def draw(rows: list[dict], path: Path) -> None:
             mine = [row for row in rows if row["dtype"] == dtype and row["kernel"] == name]
             rates = [row["million_nonzeros_per_second"] for row in mine]
             style = "k--" if name == BOUND else "o-"
-            ax.loglog([row["K"] for row in mine], rates, style, label=name)
+            line = ax.loglog([row["K"] for row in mine], rates, style, label=name)
+            if name == "Newton":
+                possible = [
+                    row["million_nonzeros_per_second"] / row["share_of_arithmetic"] for row in mine
+                ]
+                label = f"{name}: multiply-adds alone"
+                ax.loglog(
+                    [row["K"] for row in mine], possible, ":", c=line[0].get_color(), label=label
+                )
         ax.set(title=dtype, xlabel="K")
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("million nonzeros a second")
