@@ -133,8 +133,9 @@ def describe(options, curves: list[Curve]) -> dict:
     fewer: dict[int, list[str]] = {}
     for curve in curves:
         turns, name = len(curve.runs), curve.program.split(",")[0]
-        if turns < options.repeats and name not in fewer.setdefault(turns, []):
-            fewer[turns].append(name)
+        if turns < options.repeats and "(stored)" not in curve.version:
+            if name not in fewer.setdefault(turns, []):
+                fewer[turns].append(name)
     command = ["python", "benchmarks/run.py"] + [
         Path(part).name if os.sep in part else part for part in sys.argv[1:]
     ]
@@ -164,9 +165,10 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
         for curve in curves:
             gap = np.maximum(target_of(problem, curve, curves) - curve.loglik, 0.1)
             name, _, second_clock = curve.program.partition(",")
+            color = colors[name.partition(" (")[0]]
             style = "--" if second_clock else "-"
             label = None if second_clock else name
-            ax.loglog(curve.seconds, gap, style, color=colors[name], label=label)
+            ax.loglog(curve.seconds, gap, style, color=color, label=label)
         ax.set(title=f"{problem.name}, K = {problem.n_components}", xlabel="seconds")
         ax.grid(alpha=0.3)
     axes[0, 0].set_ylabel("log-likelihood still missing (0.1 or less drawn as 0.1)")

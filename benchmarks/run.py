@@ -21,6 +21,7 @@ import numpy as np
 import peers
 import problems
 import report
+import stored
 from report import Curve
 
 SMOKE_PROBLEMS = ["simulated-small", "docstrings-small"]
@@ -118,6 +119,8 @@ def main() -> None:
             continue
         problem = problems.load(name)
         curves = compare(problem, names, options)
+        if "fastTopics" in options.peers and "fastTopics" not in names:
+            curves += stored.scaled(problem.name, curves)
         found.append((problem, curves))
         rows += report.table_rows(problem, curves)
     if not rows:
@@ -133,6 +136,8 @@ def main() -> None:
         run_yardstick(options.yardstick, options.problems, results)
     report.write_csv(results / "summary.csv", rows)
     report.write_csv(results / "curves.csv", report.points(found))
+    if "fastTopics" in names:
+        stored.write([curve for _, curves in found for curve in curves])
     (results / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
     report.draw(found, results / "seconds.png")
     if results == report.HERE / "results":
