@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 # The allocator keeps much of what is freed, and a large array that comes later may not fit there.
 _MAPPED_BYTES = 1 << 17
-# From so many bytes on, large pages save look-ups of addresses, as NumPy knows.
-_LARGE_PAGES_BYTES = 1 << 22
+# A large page saves many look-ups of addresses.
+_PAGE_BYTES = 1 << 21
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> NDArray[Any]:
@@ -27,14 +27,26 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None)
             return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size >= _MAPPED_BYTES:
-        memory = mmap.mmap(-1, size)
-        if size >= _LARGE_PAGES_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(memory, dtype).reshape(shape)
+        return _mapped(size).view(dtype).reshape(shape)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _mapped(size: int) -> NDArray[np.uint8]:
+    """Return memory of the system, as far as possible in large pages where it has them."""
+    private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    flags = {"flags": private} if private else {}
+    of_pages = size // _PAGE_BYTES * _PAGE_BYTES
+    if not of_pages or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.frombuffer(mmap.mmap(-1, size, **flags), np.uint8)
+    # from where such a page begins; what lies before and behind is never touched
+    memory = mmap.mmap(-1, size + _PAGE_BYTES, **flags)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % _PAGE_BYTES
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE, start, of_pages)
+    return raw[start : start + size]
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

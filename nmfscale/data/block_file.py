@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import LANES, Slices
+from .slicer import LANES, Slices
 
 Array = NDArray[Any]
 ORDERS = "rows", "columns"

@@ -48,7 +48,8 @@ from .block_file import (
 from .compressed import CHUNK, row_chunks
 from .counts import Counts
 from .hdf5 import format_of, is_passing, need, read_file
-from .layout import LANES, Slices, block_orders, column_order_of, made_ahead, no_whole_columns
+from .layout import block_orders, column_order_of, made_ahead, no_whole_columns
+from .slicer import LANES, Slices
 from .sound_hdf5 import fixed_text, located, sound, sound_json, sound_names
 from .table import CountTable, RowRange
 

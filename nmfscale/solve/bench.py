@@ -20,7 +20,7 @@ from ..data.aligned import aligned_empty
 from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.block_file import BlockFile, patiently
 from ..data.jobs import MissingArraysError, UnfitWorkerError
-from ..data.layout import Slices
+from ..data.slicer import Slices
 from ..data.whole_file import package_version
 from .factor import Array, Factor, aligned_copy
 from .local_rows import restore_zeros

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..data.layout import Slices
+from ..data.slicer import Slices
 from ..data.table import CountTable
 from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, lane_order
 from .visits import Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, go_on

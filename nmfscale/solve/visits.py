@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import kernels
-from ..data.layout import Slices
+from ..data.slicer import Slices
 from .factor import LANES, MINVAL, Array, Factor, Report, in_order, over_slices
 
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
