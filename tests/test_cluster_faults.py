@@ -144,8 +144,10 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
         return run(self, name, function, jobs, **options)
 
     monkeypatch.setattr(workers.Crew, "run", run_and_note)
-    fit(store, client, max_iter=36)
-    assert min(sizes[26:]) < 2 * min(sizes)
+    fit(store, client, max_iter=56)
+    # once in 20 iterations curvature is new where loadings were saved just before
+    for late in (sizes[16:36], sizes[36:]):
+        assert min(late) < 2 * min(sizes)
 
 
 def test_all_workers_are_killed_and_come_back(store):

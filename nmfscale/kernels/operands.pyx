@@ -175,10 +175,9 @@ cdef class Ahead:
 
     Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
     step began, is `lag` (bfloat16, as uint16) ahead of it, and `lag` becomes that of `ahead` from
-    `now`.
-    `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the memory of
-    `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns of every
-    slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
+    `now`. `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the
+    memory of `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns
+    of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
     """
 
     def __cinit__(self, int64_t n_rows, ahead, double momentum, scale,

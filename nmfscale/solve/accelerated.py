@@ -5,8 +5,8 @@ back to one, without undoing anything, when the log-likelihood fell or rose much
 the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
 is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
 curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
-its diagonal is new, which costs little more than a gradient.  With many components all rows
-share their correlations, found on a sample of them.  A fit in float64 begins in float32.
+its diagonal is new, which costs little more than a gradient.  With many components all rows share
+their correlations, found on a sample of them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
