@@ -190,7 +190,7 @@ def draw(rows: list[dict], path: Path) -> None:
         ax.set(title=dtype, xlabel="K")
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("million nonzeros a second")
-    axes[0].legend(fontsize=8)
+    axes[1].legend(fontsize=8, loc="lower left")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -165,9 +165,10 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
         for curve in curves:
             gap = np.maximum(target_of(problem, curve, curves) - curve.loglik, 0.1)
             name, _, second_clock = curve.program.partition(",")
-            color = colors[name.partition(" (")[0]]
+            name, scaled, _ = name.partition(" (scaled")
+            color = colors[name]
             style = "--" if second_clock else "-"
-            label = None if second_clock else name
+            label = None if second_clock else name + scaled + ")" * bool(scaled)
             ax.loglog(curve.seconds, gap, style, color=color, label=label)
         ax.set(title=f"{problem.name}, K = {problem.n_components}", xlabel="seconds")
         ax.grid(alpha=0.3)
