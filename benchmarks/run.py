@@ -137,7 +137,8 @@ def main() -> None:
     report.write_csv(results / "summary.csv", rows)
     report.write_csv(results / "curves.csv", report.points(found))
     if "fastTopics" in names:
-        stored.write([curve for _, curves in found for curve in curves])
+        curves = [curve for _, curves in found for curve in curves]
+        stored.write(curves, results / stored.FILE.name)
     (results / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
     report.draw(found, results / "seconds.png")
     if results == report.HERE / "results":

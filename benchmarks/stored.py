@@ -18,7 +18,7 @@ FILE = report.HERE / "results" / "fasttopics.csv"
 PEER, YARD = "fastTopics", "scd float64, loop only"
 
 
-def write(curves: list[Curve], path: Path = FILE) -> None:
+def write(curves: list[Curve], path: Path) -> None:
     """Keep the curves of a run in which fastTopics took part."""
     rows = [
         {
