@@ -148,6 +148,7 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
     # once in 20 iterations curvature is new where loadings were saved just before
     for late in (sizes[16:36], sizes[36:]):
         assert min(late) < 2 * min(sizes)
+    assert max(sizes[36:]) < 1.1 * max(sizes[16:36])
 
 
 def test_all_workers_are_killed_and_come_back(store):
