@@ -77,14 +77,13 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
         if (rows->loglik_end)
             for (int64_t q = 0; q < n; q += TILE) {
                 const int nt = n - q < TILE ? (int)(n - q) : TILE;
-                VEC log_sum = SET1(0);
                 for (int t = 0; t < nt; t++) {
-                    VEC m = SET1(MU_MIN);
+                    tile.mu[t] = SET1(MU_MIN);
                     for (int k = 0; k < K; k++)
-                        m = FMA(b[k], columns[k * n + q + t], m);
-                    log_sum = FMA(y[q + t], NAME(vlog)(m), log_sum);
+                        tile.mu[t] = FMA(b[k], columns[k * n + q + t], tile.mu[t]);
+                    STORE(tile.y + t * WIDTH, y[q + t]);
                 }
-                NAME(add_log)(log_sum, lane0, rows->loglik_end);
+                NAME(add_log)(nt, &tile, lane0, rows->loglik_end);
             }
         NAME(store_rows)(rows->end, lane0, stride, b);
     }

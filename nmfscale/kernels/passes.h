@@ -9,13 +9,16 @@
 #define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
 #define BAND 16                                           /* columns of H taken together: their part of a tile stays in L1 */
 #define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
+#define REGISTERS (LEVEL == 3 ? 32 : 16)
+/* Two steps at a time, so that their chains of operations overlap, where there are registers for that besides the sums. */
+#define TOGETHER(stride, sums) (2 * (stride) + (sums) <= REGISTERS - 4 ? 2 : 1)
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
-/* A tile of steps: where to gather from, counts, and what multiplies the gathered rows and their squares. */
+/* A tile of steps: where to gather from, counts, their means, and what multiplies the gathered rows and their squares. */
 typedef struct {
     uint32_t at[TILE * WIDTH] ALIGNED;
     REAL y[TILE * WIDTH] ALIGNED;
-    VEC r[TILE], w[TILE];
+    VEC mu[TILE], r[TILE], w[TILE];
 } NAME(tile);
 
 /* Workspace of a slice, in vectors: b, g, d (K each, padded), the gathered tile, H. */
@@ -102,10 +105,14 @@ INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b
     return even + odd;
 }
 
-/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles */
-INLINE void NAME(add_log)(VEC sum, int lane0, double *loglik)
+/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles.  Apart from the gathering, since the
+ * processor looks ahead over so many operations only. */
+INLINE void NAME(add_log)(int n, const NAME(tile) *tile, int lane0, double *loglik)
 {
     REAL lanes[WIDTH] ALIGNED;
+    VEC sum = SET1(0);
+    for (int t = 0; t < n; t++)
+        sum = FMA(LOAD(tile->y + t * WIDTH), NAME(vlog)(tile->mu[t]), sum);
     STORE(lanes, sum);
     for (int j = 0; j < WIDTH; j++)
         loglik[lane0 + j] += lanes[j];
@@ -211,8 +218,9 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
 {
     const int stride = (K + GROUP - 1) / GROUP * GROUP;
     const REAL *design = p->design;
+    const int together = small && wanted != FULL ? TOGETHER(stride, wanted == DIAGONAL ? 2 * K : K) : 1;
     NAME(tile) tile;
-    VEC registers[small ? stride : 1], sum[small ? stride : 1], square[small ? stride : 1];
+    VEC registers[small ? together * stride : 1], sum[small ? stride : 1], square[small ? stride : 1];
     for (int k = 0; k < stride; k++)
         *(small ? sum + k : num + k) = SET1(0);
     for (int k = 0; small && k < stride; k++)
@@ -222,32 +230,36 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
     const int most = small || wanted == FULL ? TILE : SHORT_TILE;
     for (int64_t q = 0; q < s->n_steps; q += most) {
         const int n = s->n_steps - q < most ? (int)(s->n_steps - q) : most;
-        VEC log_sum = SET1(0);
         NAME(decode)(p, s, q, n, lane0, &tile);
-        for (int t = 0; t < n; t++) {
-            VEC *a = small ? registers : A + t * stride, y = LOAD(tile.y + t * WIDTH);
-            VEC mu = NAME(gather_dot)(design, tile.at + t * WIDTH, b, a, small ? K : stride);
-            VEC r = (wanted == FULL ? VSQRT(y) : y) / mu, w = SET1(0);
-            if (wanted == DIAGONAL)
-                w = y / VMAX(mu * mu, SET1(MU2_MIN));
-            if (loglik)
-                log_sum = FMA(y, NAME(vlog)(mu), log_sum);
-            if (wanted == FULL)
-                UNROLL for (int k = 0; k < K; k++)
-                    A[t * stride + k] = a[k] * r;
-            else if (!small) {
-                tile.r[t] = r;
+        if (n % together) {                               /* a step without counts adds nothing */
+            memset(tile.at + n * WIDTH, 0, WIDTH * sizeof *tile.at);
+            memset(tile.y + n * WIDTH, 0, WIDTH * sizeof *tile.y);
+        }
+        for (int t0 = 0; t0 < n; t0 += together) {
+            UNROLL for (int t = t0; t < t0 + together; t++)
+                tile.mu[t] = NAME(gather_dot)(design, tile.at + t * WIDTH, b,
+                                              small ? registers + (t - t0) * stride : A + t * stride, small ? K : stride);
+            UNROLL for (int t = t0; t < t0 + together; t++) {
+                const VEC *a = small ? registers + (t - t0) * stride : A + t * stride, mu = tile.mu[t];
+                const VEC y = LOAD(tile.y + t * WIDTH), r = (wanted == FULL ? VSQRT(y) : y) / mu;
+                VEC w = SET1(0);
                 if (wanted == DIAGONAL)
-                    tile.w[t] = w;
-            } else
-                UNROLL for (int k = 0; k < K; k++) {
-                    sum[k] = FMA(r, a[k], sum[k]);
-                    if (wanted == DIAGONAL)
-                        square[k] = FMA(a[k] * a[k], w, square[k]);
-                }
+                    w = y / VMAX(mu * mu, SET1(MU2_MIN));
+                if (wanted == FULL)
+                    UNROLL for (int k = 0; k < K; k++)
+                        A[t * stride + k] = a[k] * r;
+                else if (!small)
+                    tile.r[t] = r, tile.w[t] = w;
+                else
+                    UNROLL for (int k = 0; k < K; k++) {
+                        sum[k] = FMA(r, a[k], sum[k]);
+                        if (wanted == DIAGONAL)
+                            square[k] = FMA(a[k] * a[k], w, square[k]);
+                    }
+            }
         }
         if (loglik)
-            NAME(add_log)(log_sum, lane0, loglik);
+            NAME(add_log)(n, &tile, lane0, loglik);
         if (!small && wanted != FULL)
             NAME(add_numerators)(n, K, stride, &tile, A, num, wanted == DIAGONAL ? H : NULL);
         if (wanted == FULL)

@@ -28,6 +28,8 @@
 #undef SHORT_TILE
 #undef BAND
 #undef PACKED
+#undef REGISTERS
+#undef TOGETHER
 #undef WORK_B
 #undef WORK_G
 #undef WORK_D
