@@ -236,11 +236,12 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             memset(tile.y + n * WIDTH, 0, WIDTH * sizeof *tile.y);
         }
         for (int t0 = 0; t0 < n; t0 += together) {
+            VEC *gathered = small ? registers : A + t0 * stride;
             UNROLL for (int t = t0; t < t0 + together; t++)
-                tile.mu[t] = NAME(gather_dot)(design, tile.at + t * WIDTH, b,
-                                              small ? registers + (t - t0) * stride : A + t * stride, small ? K : stride);
+                tile.mu[t] = NAME(gather_dot)(design, tile.at + t * WIDTH, b, gathered + (t - t0) * stride,
+                                              small ? K : stride);
             UNROLL for (int t = t0; t < t0 + together; t++) {
-                const VEC *a = small ? registers + (t - t0) * stride : A + t * stride, mu = tile.mu[t];
+                const VEC *a = gathered + (t - t0) * stride, mu = tile.mu[t];
                 const VEC y = LOAD(tile.y + t * WIDTH), r = (wanted == FULL ? VSQRT(y) : y) / mu;
                 VEC w = SET1(0);
                 if (wanted == DIAGONAL)
