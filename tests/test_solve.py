@@ -550,3 +550,11 @@ def test_momentum_carries_no_change_of_scale(dtype, held):
     assert report.change == 0
     halves.extrapolate("L", now["L"], before["L"], Momentum(0.7), report)
     assert report.change > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_going_back_does_not_end_the_way(seed):
+    """The best point is held in float32: in float64 it is a little lower than it was."""
+    X = make_counts(120, 80, K=5, seed=seed)
+    model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
+    assert model.converged_

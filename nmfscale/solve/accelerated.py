@@ -1,12 +1,13 @@
 """The default method: Newton on L and on F, from afar after EM steps, with momentum on both.
 
-One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), and k falls
-back to one, without undoing anything, when the log-likelihood fell or rose much less than before;
-the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
-is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
-curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
-its diagonal is new, which costs little more than a gradient.  With many components all rows share
-their correlations, found on a sample of them.  A fit in float64 begins in float32.
+One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), from afar k /
+(k + 0.45), and k falls back to one, without undoing anything, when the log-likelihood fell or, once
+a fit is no longer far, rose much less than before; the log-likelihood is a by-product of the next
+visit of the rows.  What changed between two points is taken where both have the same scale: see
+`Halves.scale_of_before`.  Once a fit is no longer far, curvature is computed every `FRESH_EVERY`
+iterations; its correlations are kept, and in between only its diagonal is new, which costs little
+more than a gradient.  With many components all rows share their correlations, found on a sample of
+them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ SHARED_FROM = 17
 # A column of few counts is far from quadratic: where the columns are whole, those of at most so
 # many nonzeros take an EM step before the Newton step.
 EM_LONGEST = 256
-MOMENTUM_DELAY = 3.0
-# Momentum pays as long as an iteration gains this share of what the one before gained.
-PAYS = 0.4
+# Momentum is k / (k + delay).  It is bold, until it has run away once, as long as three iterations
+# gain more than this share of the log-likelihood: quicker there, and fits end higher.
+MOMENTUM_DELAY, BOLD_DELAY, BOLD_ABOVE = 3.0, 0.45, 4e-4
+# Momentum pays as long as an iteration gains this share of what the one before gained.  Where it
+# does not, it begins anew; from afar, where three iterations gain more than this share of the
+# log-likelihood, it only stops growing: beginning anew there leads to lower ends.
+PAYS, ANEW_BELOW = 0.4, 1e-3
 # A fall by more than the best point gained in so many iterations goes back to it and lengthens the
 # delay.
-GAIN_OVER, SLOWER = 10, 1.2
+GAIN_OVER, SLOWER = 10, 1.4
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each
 # time).
 CAREFUL_FIRST, CAREFUL_MOST = 1, 16
@@ -46,12 +51,12 @@ CAREFUL_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: not any more when three iterations gain
 # less than this share.  Shared correlations know less of a row, and a second pass costs as much as
 # the step: with them every other iteration has it to the end, and all have it only from farther.
-EM_ABOVE, EM_ABOVE_SHARED = 2e-4, 1e-3
+EM_ABOVE, EM_ABOVE_SHARED = 1.5e-4, 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
 SEEN = ("loglik_start", "kkt_start")
-_NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_for")
+_NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_for", "returned")
 
 
 class _Path:
@@ -72,8 +77,8 @@ class _Path:
         }
         self.improved = False
         self.logliks: list[float] = []
-        self.momentum, self.delay = momentum, MOMENTUM_DELAY
-        self.count, self.gained = 0.0, 0.0
+        self.momentum, self.delay = momentum, BOLD_DELAY
+        self.count, self.gained, self.returned = 0.0, 0.0, False
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
         self.columns_whole = halves.rows.one_block
         self.shared = halves.n_components >= SHARED_FROM
@@ -104,17 +109,21 @@ class _Path:
         A small fall only takes most of the momentum away. A fall by more than the last iterations
         gained calls for `go_back`.
         """
+        if self.returned:  # to the best point as it was held, which may have lost some digits
+            self.logliks[-1] = min(loglik, self.logliks[-1])
+            self.returned = False
         best = max(self.logliks[-1:], default=-np.inf)
         before, self.gained = self.gained, 0.0
         self.improved = loglik >= best
-        if self.improved:
-            self.gained = loglik - best if self.logliks else 0.0
-            self.count = self.count + 1 if self.count < 2 or self.gained >= PAYS * before else 1.0
-        else:
+        if self.improved and self.logliks:
+            self.gained = loglik - best
+        if self.improved and (self.count < 2 or self.gained >= PAYS * before):
+            self.count += 1
+        elif not self.improved or self.gain(3) < ANEW_BELOW:
             self.count = 1.0
         self.logliks.append(max(best, loglik))
         gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
-        return self.logliks[-1] - loglik > gained
+        return self.logliks[-1] - loglik > max(gained, 0.0)
 
     def advance(self, halves: Halves, report: Report, options: dict[str, Any]) -> Report:
         """Go on from where the rows have arrived; move the columns and go on with them, too."""
@@ -129,9 +138,12 @@ class _Path:
 
     def go_back(self, halves: Halves) -> None:
         """Stand at the best point again, and go on more slowly from there."""
-        self.delay *= SLOWER
-        self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
-        self.improved = False
+        if self.delay < MOMENTUM_DELAY:
+            self.delay, self.careful = MOMENTUM_DELAY, CAREFUL_FIRST
+        else:
+            self.delay *= SLOWER
+            self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
+        self.improved, self.returned = False, True
         for side in "LF":
             halves.put(side, getattr(halves, side).values, self.best[side])
         halves.put("L", self.before, self.best["L"])
@@ -153,7 +165,11 @@ class _Path:
 
     @property
     def beta(self) -> float:
-        return self.count / (self.count + self.delay) if self.momentum and not self.careful else 0.0
+        if not self.momentum or self.careful:
+            return 0.0
+        bold = self.gain(3) > BOLD_ABOVE
+        delay = self.delay if bold else max(self.delay, MOMENTUM_DELAY)
+        return self.count / (self.count + delay)
 
     def state(self, halves: Halves) -> tuple[dict[str, Any], dict[str, Array]]:
         """Numbers and arrays from which `restore` makes the same path."""
