@@ -111,12 +111,9 @@ class _Path:
         """
         if self.returned:  # to the best point as it was held, which may have lost some digits
             self.logliks[-1] = min(loglik, self.logliks[-1])
-            self.returned = False
-        best = max(self.logliks[-1:], default=-np.inf)
-        before, self.gained = self.gained, 0.0
-        self.improved = loglik >= best
-        if self.improved and self.logliks:
-            self.gained = loglik - best
+        best = self.logliks[-1] if self.logliks else loglik
+        before, self.gained = self.gained, max(loglik - best, 0.0)
+        self.improved, self.returned = loglik >= best, False
         if self.improved and (self.count < 2 or self.gained >= PAYS * before):
             self.count += 1
         elif not self.improved or self.gain(3) < ANEW_BELOW:
