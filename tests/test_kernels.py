@@ -618,7 +618,8 @@ def from_upper_halves(halves):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 5, 12])
-def test_extrapolate(level, K, dtype):
+@pytest.mark.parametrize("leaves", [0, 0.25])
+def test_extrapolate(level, K, dtype, leaves):
     rng = np.random.default_rng(K)
     n, n_slices, stride = 37, 3, kernels.row_stride(K)
     now, before = (
@@ -631,10 +632,13 @@ def test_extrapolate(level, K, dtype):
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, before=before)
+    go_on = kernels.Ahead(
+        n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
-    expected = np.maximum(now + dtype(0.5) * moved, dtype(FLOOR))
+    expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
+    assert (expected == dtype(leaves) * now)[:n, :K].any() == (leaves > 0)
     assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
     assert_array_equal(ahead[n:], 5.0)
     for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
@@ -648,15 +652,19 @@ def test_extrapolate(level, K, dtype):
         start, best = aligned(before + from_upper_halves(lag)), np.zeros(now.shape, best_type)
         behind, point = lag.copy(), aligned(start)
         go_on = kernels.Ahead(
-            n, point, 0.5, scale, sums, change, zeros, start=point, lag=behind, best=best
-        )
+            n, point, 0.5, scale, sums, change, zeros, start=point, lag=behind, best=best,
+            leaves=leaves,
+        )  # fmt: skip
         kernels.extrapolate(problem, now, go_on, n_threads=2)
         expected = now + dtype(0.5) * (now - scale * (start - from_upper_halves(lag)))
-        assert_array_equal(point[:n, :K], np.maximum(expected, dtype(FLOOR))[:n, :K])
+        expected = np.maximum(expected, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
+        assert_array_equal(point[:n, :K], expected[:n, :K])
         assert_array_equal(point[n:], start[n:])
         assert_array_equal(behind[:n], upper_halves(point - now)[:n])
         assert_array_equal(best[:n], start[:n].astype(best_type))
-    go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before)
+    go_on = kernels.Ahead(
+        n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):

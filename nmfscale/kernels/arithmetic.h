@@ -148,14 +148,14 @@ typedef int64_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));
 #endif
 #define CHOOSE(mark, yes, no) ((NAME(group))(((mark) & (NAME(marks))(yes)) | (~(mark) & (NAME(marks))(no))))
 
-/* ahead = max(now + momentum (now - scale before), floor); in row order its column sums and those of now; the largest
- * change.  On the way, where there is room: what is needed of `now` the next time, and the best point so far. */
+/* ahead = max(now + momentum (now - scale before), leaves now, floor); in row order its column sums and those of now; the
+ * largest change.  On the way, where there is room: what is needed of `now` the next time, and the best point so far. */
 static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const slice_ahead *to, double momentum,
-                              const void *scale)
+                              double leaves, const void *scale)
 {
     const int stride = p->stride;
     const REAL beta = (REAL)momentum;
-    const NAME(group) none = {0}, least = none + (REAL)p->floor;
+    const NAME(group) none = {0}, least = none + (REAL)p->floor, share = none + (REAL)leaves;
     NAME(group) largest = none;
     NAME(marks) at_floor = {0};
     for (int k = 0; k < stride; k += GROUP) {
@@ -186,6 +186,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             }
             moved = value - factor * moved;
             next = value + beta * moved;
+            next = CHOOSE(next > share * value, next, share * value);
             next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
             memcpy((REAL *)to->ahead + at, &next, sizeof next);
             if (to->lag) {

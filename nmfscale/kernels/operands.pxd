@@ -35,7 +35,7 @@ cdef class RowArrays:
 
 cdef class Ahead:
     cdef slice_ahead first
-    cdef double momentum
+    cdef double momentum, leaves
     cdef const void *scale
     cdef int64_t n_rows
     cdef readonly tuple shape

@@ -171,7 +171,7 @@ cdef class RowArrays:
 
 
 cdef class Ahead:
-    """Where rows go on to: ahead = max(now + momentum (now - scale before), floor).
+    """Where rows go on to: ahead = max(now + momentum (now - scale before), leaves now, floor).
 
     Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
     step began, is `lag` (bfloat16, as uint16) ahead of it, and `lag` becomes that of `ahead` from
@@ -182,7 +182,7 @@ cdef class Ahead:
 
     def __cinit__(self, int64_t n_rows, ahead, double momentum, scale,
                   double[:, :, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
-                  before=None, start=None, lag=None, best=None):
+                  before=None, start=None, lag=None, best=None, double leaves=0):
         cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[2]
         self.shape, self.dtype = (n_slices * LANES, stride), ahead.dtype
         needs_start = lag is not None or best is not None
@@ -198,7 +198,7 @@ cdef class Ahead:
         self.scale = address(scale, self.dtype, (stride,), "scale")
         if (column_sums.shape[1], change.shape[0], zeros.shape[0]) != (2, n_slices, n_slices):
             raise ValueError("column_sums, change and zeros need one entry a slice")
-        self.n_rows, self.momentum = n_rows, momentum
+        self.n_rows, self.momentum, self.leaves = n_rows, momentum, leaves
         self.keep = (ahead, before, start, lag, best, scale)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros
         self.numbers_each = LANES * stride
@@ -218,5 +218,5 @@ cdef class Ahead:
         to.change, to.zeros = &self.change[s], &self.zeros[s]
         problem.kernels.extrapolate(
             &problem.c, <int>max(0, min(LANES, self.n_rows - s * LANES)), now, &to, self.momentum,
-            self.scale
+            self.leaves, self.scale
         )

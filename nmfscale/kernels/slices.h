@@ -65,7 +65,8 @@ typedef struct {
     move_kernel visit, descend;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
-    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, const void *scale);
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, double leaves,
+                        const void *scale);
     values_kernel correlations, gather_dot;
 } row_kernels;
 

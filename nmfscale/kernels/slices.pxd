@@ -56,7 +56,7 @@ cdef extern from "slices.h" nogil:
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
         void (*extrapolate)(const row_problem *, int, const void *, const slice_ahead *, double,
-                            const void *) noexcept nogil
+                            double, const void *) noexcept nogil
         values_kernel correlations, gather_dot
     ctypedef struct level_kernels:
         row_kernels f32, f64

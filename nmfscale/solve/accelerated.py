@@ -1,13 +1,13 @@
 """The default method: Newton on L and on F, from afar after EM steps, with momentum on both.
 
 One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), from afar k /
-(k + 0.45), and k falls back to one, without undoing anything, when the log-likelihood fell or, once
-a fit is no longer far, rose much less than before; the log-likelihood is a by-product of the next
-visit of the rows.  What changed between two points is taken where both have the same scale: see
-`Halves.scale_of_before`.  Once a fit is no longer far, curvature is computed every `FRESH_EVERY`
-iterations; its correlations are kept, and in between only its diagonal is new, which costs little
-more than a gradient.  With many components all rows share their correlations, found on a sample of
-them.  A fit in float64 begins in float32.
+(k + 0.45), and takes at most four fifths of a parameter; k falls back to one, without undoing
+anything, when the log-likelihood fell or, once a fit is no longer far, rose much less than before;
+the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
+is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
+curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
+its diagonal is new, which costs little more than a gradient.  With many components all rows share
+their correlations, found on a sample of them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .visits import Momentum
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
 # log-likelihood.
-FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 4
+FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 6
 # From so many components on, rows share the correlations of their curvature, found by a sample of
 # them every `FRESH_EVERY` iterations: cost is then linear in K.
 SHARED_FROM = 17
@@ -36,6 +36,9 @@ EM_LONGEST = 256
 # Momentum is k / (k + delay).  It is bold, until it has run away once, as long as three iterations
 # gain more than this share of the log-likelihood: quicker there, and fits end higher.
 MOMENTUM_DELAY, BOLD_DELAY, BOLD_ABOVE = 3.0, 0.45, 4e-4
+# It leaves at least this share of a parameter: where only that one explains a count, taking it away
+# costs more than all the rest of the step gains.  A Newton step may still go to zero.
+MOMENTUM_LEAVES = 0.2
 # Momentum pays as long as an iteration gains this share of what the one before gained.  Where it
 # does not, it begins anew; from afar, where three iterations gain more than this share of the
 # log-likelihood, it only stops growing: beginning anew there leads to lower ends.
@@ -51,7 +54,7 @@ CAREFUL_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: not any more when three iterations gain
 # less than this share.  Shared correlations know less of a row, and a second pass costs as much as
 # the step: with them every other iteration has it to the end, and all have it only from farther.
-EM_ABOVE, EM_ABOVE_SHARED = 1.5e-4, 1e-3
+EM_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
@@ -98,7 +101,7 @@ class _Path:
             newton["curvature"] = SHARED if self.shared else kept
         else:
             self.kept_for = FRESH_EVERY
-        far = self.gain(3) > (EM_ABOVE_SHARED if self.shared else EM_ABOVE)
+        far = self.gain(3) > EM_ABOVE
         before = em if far or (self.shared and iteration % 2 == 0) else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
         return before | newton, short | newton
@@ -126,11 +129,10 @@ class _Path:
         """Go on from where the rows have arrived; move the columns and go on with them, too."""
         scale = halves.scale_of_before()
         best = self.best if self.improved else {}
-        halves.extrapolate(
-            "L", self.next, self.before, Momentum(self.beta, scale), report, best.get("L")
-        )
+        momentum = Momentum(self.beta, scale, MOMENTUM_LEAVES)
+        halves.extrapolate("L", self.next, self.before, momentum, report, best.get("L"))
         self.before, self.next = self.next, self.before
-        momentum = Momentum(self.beta, 1 / scale)
+        momentum = momentum._replace(scale=1 / scale)
         return halves.move_columns(lag=self.lag, best=best.get("F"), momentum=momentum, **options)
 
     def go_back(self, halves: Halves) -> None:

@@ -189,17 +189,20 @@ class Arrival(NamedTuple):
 
 
 class Momentum(NamedTuple):
-    """How a factor goes on: to ``now + beta (now - scale * before)``.
+    """How a factor goes on: to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
     Attributes
     ----------
     beta : float, default=0
     scale : ndarray (stride,), optional
         Of the columns of the point before: see `Halves.scale_of_before`. By default 1.
+    leaves : float, default=0
+        Momentum leaves at least this share of a parameter.
     """
 
     beta: float = 0.0
     scale: Array | None = None
+    leaves: float = 0.0
 
 
 class GoingOn:
@@ -222,7 +225,7 @@ class GoingOn:
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.ahead = kernels.Ahead(
             factor.n_rows, ahead, momentum.beta, scale.astype(ahead.dtype), self.sums,
-            self.change, self.zeros, **points,
+            self.change, self.zeros, leaves=momentum.leaves, **points,
         )  # fmt: skip
 
     def arrival(self, factor: Factor, now: Array | None, weights: Array | None = None) -> Arrival:
