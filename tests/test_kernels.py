@@ -632,9 +632,7 @@ def test_extrapolate(level, K, dtype, leaves):
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(
-        n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
-    )
+    go_on = kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
     expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
@@ -662,9 +660,7 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_array_equal(point[n:], start[n:])
         assert_array_equal(behind[:n], upper_halves(point - now)[:n])
         assert_array_equal(best[:n], start[:n].astype(best_type))
-    go_on = kernels.Ahead(
-        n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
-    )
+    go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):

@@ -17,6 +17,7 @@ import nmfscale
 from nmfscale.data.counts import as_counts
 from nmfscale.solve.factor import Held, Report, aligned_copy
 from nmfscale.solve.fit import SOLVERS
+from nmfscale.solve.monitor import Monitor
 from nmfscale.solve.updates import Halves
 from nmfscale.solve.visits import Momentum
 
@@ -550,6 +551,24 @@ def test_momentum_carries_no_change_of_scale(dtype, held):
     assert report.change == 0
     halves.extrapolate("L", now["L"], before["L"], Momentum(0.7), report)
     assert report.change > 0
+
+
+def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
+    def say(monitor, *logliks):
+        for loglik in logliks:
+            monitor.record(loglik=loglik, kkt_loadings=1.0, kkt_factors=1.0)
+        return monitor.converged
+
+    monitor = Monitor(100, tol=1e-6)
+    assert not say(monitor, -90.0, -80.0, -70.0, -60.0, -50.0)
+    assert not say(monitor, -51.0, -53.0, -57.0, -65.0, -80.0, -110.0)
+    # back at the best point, whose log-likelihood may differ in its last digits
+    assert not say(monitor, -50.0 + 1e-13)
+    resumed = Monitor(100, tol=1e-6)
+    resumed.restore(monitor.state())
+    for each in (monitor, resumed):
+        assert not say(each, -40.0, -40.0, -41.0, -40.0, -40.0, -40.0)
+        assert say(each, -40.0)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -26,7 +26,8 @@ class Monitor:
     """Records, stopping rule and progress of one fit.
 
     A fit has converged when both relative KKT residuals are at most `tol`, or when the best
-    log-likelihood has gained less than `rtol` times its size in `patience` iterations.
+    log-likelihood has gained less than `rtol` times its size in `patience` iterations. Those that
+    ended below it do not count: a fit may have to go back from them.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class Monitor:
         self._replacing = False
         self._bar: Any = None
         self._old_handler: Any = None
-        self._best: list[float] = []
+        self._best: list[float] = []  # log-likelihoods that were no lower than all before
 
     def __enter__(self) -> Monitor:
         """Show the bar and take over Ctrl-C."""
@@ -92,7 +93,7 @@ class Monitor:
         record["iteration"] = len(self.records) + 1
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
-        self._best.append(max(record["loglik"], self._best[-1] if self._best else -np.inf))
+        self._note(record["loglik"])
         self.converged = self._settled(record)
         if self._replacing:  # shown before
             self._replacing = False
@@ -108,7 +109,7 @@ class Monitor:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
-        self._best = list(np.maximum.accumulate([r["loglik"] for r in self.records]))
+        self._note_all()
         self.started = time.perf_counter() - state["seconds"]
         if self._bar is not None:
             self._bar.update(len(self.records))
@@ -116,8 +117,17 @@ class Monitor:
     def forget_last(self) -> None:
         """Drop the last record: the end of the fit completes it, without showing it again."""
         self.records.pop()
-        self._best.pop()
+        self._note_all()
         self._replacing = True
+
+    def _note(self, loglik: float) -> None:
+        if not self._best or loglik >= self._best[-1]:
+            self._best.append(loglik)
+
+    def _note_all(self) -> None:
+        self._best = []
+        for record in self.records:
+            self._note(record["loglik"])
 
     def _settled(self, record: dict[str, float]) -> bool:
         if self.tol <= 0:
