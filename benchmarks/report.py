@@ -106,12 +106,14 @@ def markdown(rows: list[dict], machine: dict) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     fewer = "".join(
-        f", {', '.join(names)}: {turns}" for turns, names in machine["fewer_turns"].items()
+        f", {', '.join(names)}: {number}" for number, names in machine["fewer_turns"].items()
     )
+    repeats = machine["repeats"]
+    turns = "One turn" if repeats == 1 else f"Median of {repeats} turns"
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
-        f"Median of {machine['repeats']} turns{fewer}. "
+        f"{turns}{fewer}. "
         f"`{machine['command']}`",
     ]
     return "\n".join(lines)
