@@ -53,7 +53,7 @@ CAREFUL_FIRST, CAREFUL_MOST = 1, 16
 CAREFUL_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: not any more when three iterations gain
 # less than this share.  Shared correlations know less of a row, and a second pass costs as much as
-# the step: with them every other iteration has it to the end, and all have it only from farther.
+# the step: with them every other iteration has it to the end.
 EM_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
