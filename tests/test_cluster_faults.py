@@ -1,5 +1,6 @@
 """Fits on workers of this machine that die, stall, restart, differ, or run out of something."""
 
+import math
 import os
 import pickle
 import resource
@@ -144,11 +145,13 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
         return run(self, name, function, jobs, **options)
 
     monkeypatch.setattr(workers.Crew, "run", run_and_note)
-    fit(store, client, max_iter=56)
-    # once in 20 iterations curvature is new where loadings were saved just before
-    for late in (sizes[16:36], sizes[36:]):
-        assert min(late) < 2 * min(sizes)
-    assert max(sizes[36:]) < 1.1 * max(sizes[16:36])
+    # once in so many iterations curvature is new where loadings were saved just before
+    period = math.lcm(5, accelerated.FRESH_EVERY)
+    fit(store, client, max_iter=16 + 2 * period)
+    middle, late = sizes[16 : 16 + period], sizes[16 + period :]
+    assert len(late) >= period
+    assert max(min(middle), min(late)) < 2 * min(sizes)
+    assert max(late) < 1.1 * max(middle)
 
 
 def test_all_workers_are_killed_and_come_back(store):

@@ -123,7 +123,7 @@ class RemoteRows:
         self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
         self._keepers: list[Move | Ref] = []
         self._recent: deque[Ref] = deque(maxlen=_RECENT_FACTORS)
-        self._pending: tuple[Arrival, Report] | None = None
+        self._pending: tuple[Arrival, Report, list[Point]] | None = None
         self._seen = 0.0, 0.0
 
     def _group(self, number: int, blocks: range) -> Group:
@@ -253,7 +253,9 @@ class RemoteRows:
         ]
         sums, sums_before = np.zeros((2, kernels.row_stride(self.factor.n_components)))
         arrival = Arrival(sums, sums_before, 0.0, 0.0)
-        self._pending = arrival, report
+        # without momentum it is where it was; the point before, which may be made of many, can go
+        parts = self.factor.values.parts if momentum.beta else now.parts
+        self._pending = arrival, report, list(parts)
         return arrival
 
     def sums(self, visit: ColumnVisit) -> list[Array]:
@@ -269,7 +271,7 @@ class RemoteRows:
         for group in self.groups if saved else ():
             _remove(str(self.folder / file_name(name, group)))
         if self._pending is not None:
-            pending, report = self._pending
+            pending, report, self.factor.values.parts = self._pending
             arrival = Arrival.of_all(found.arrivals)
             pending.sums[:], pending.sums_before[:] = arrival.sums, arrival.sums_before
             arrival.note(report, self.factor.n_rows, self.factor.n_components)
