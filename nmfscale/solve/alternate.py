@@ -51,9 +51,17 @@ class Pair(NamedTuple):
         """Return the pair in memory of its own."""
         return Pair(aligned_copy(self.L), aligned_copy(self.F))
 
+    def take(self, L: Array, F: Array) -> None:
+        """Become a copy of two factors."""
+        np.copyto(self.L, L)
+        np.copyto(self.F, F)
+
 
 class Alternating:
-    """The loop's state: best (L, F), plain (Ln, Fn), extrapolated (Ly, Fy), each scaled alone."""
+    """The loop's state: best (L, F), plain (Ln, Fn), extrapolated (Ly, Fy), each scaled alone.
+
+    Where nothing is extrapolated they are one; otherwise each has memory of its own.
+    """
 
     def __init__(
         self,
@@ -61,16 +69,13 @@ class Alternating:
         objective: Objective,
         solver: str,
         inner_iter: int | None,
+        extrapolate: bool,
         rescale: bool,
     ):
         method = METHODS[solver]
         inner = inner_iter or method.inner_iter
-        self.halves, self.objective, self.kernel, self.rescaling = (
-            halves,
-            objective,
-            method.kernel,
-            rescale,
-        )
+        self.halves, self.objective, self.kernel = halves, objective, method.kernel
+        self.extrapolating, self.rescaling = extrapolate, rescale
         self.options: dict[str, Any] = {
             "em_steps": inner if method.em_steps is None else method.em_steps,
             "newton_steps": inner if method.steps is None else method.steps,
@@ -79,7 +84,7 @@ class Alternating:
         self.best = self._scaled(Pair(halves.L.values, halves.F.values))
         for factor in self.best:
             np.maximum(factor, MINVAL, out=factor, where=factor > 0)
-        self.plain = self.ahead = self.best
+        self._begin_at(self.best)
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self.state = self._state_at(self.best)
@@ -88,51 +93,51 @@ class Alternating:
 
     def plain_step(self) -> None:
         """Both half-steps from the best point, no extrapolation."""
-        moved, _, state = self._step(self.best, self.best, 0.0)
-        self.best = self.plain = self.ahead = self._scaled(moved)
-        self.state, self.last_loglik = state, state["loglik"]
+        moved, self.state = self._step(self.best, self.best, 0.0)
+        self._begin_at(self._scaled(moved))
+        self.last_loglik = self.state["loglik"]
+
+    def _begin_at(self, pair: Pair) -> None:
+        self.best = self.plain = self.ahead = pair
+        if self.extrapolating:
+            self.plain, self.ahead = pair.copy(), pair.copy()
 
     def extrapolated_step(self) -> None:
         """Algorithm 3: where the loss at (Ly, Fn) did not fall, back to (Ln, Fn), smaller beta."""
-        moved, ahead, state = self._step(self.ahead, self.plain, self.beta)
+        moved, state = self._step(self.ahead, self.plain, self.beta)
+        if state["loglik"] > self.state["loglik"]:
+            self.best.take(self.ahead.L, moved.F)
+            self.state = state
         if state["loglik"] <= self.last_loglik:
-            self.ahead = self.plain.copy()
+            self.ahead.take(*self.plain)
             self.beta_max = self.beta_accepted
             self.beta *= REDUCE
         else:
-            self.plain, self.ahead = moved, ahead
+            self.halves.extrapolate("F", moved.F, self.plain.F, Momentum(self.beta), Report())
+            self.plain = moved
             self.beta = min(self.beta_max, INCREASE * self.beta)
             self.beta_accepted = self.beta
             self.beta_max = min(BETA_MAX, INCREASE_MAX * self.beta_max)
         self.last_loglik = state["loglik"]
-        if state["loglik"] > self.state["loglik"]:
-            self.best, self.state = Pair(ahead.L, moved.F).copy(), state
         for pair in (self.best, self.plain, self.ahead):
             self._scaled(pair)
 
-    def _step(self, start: Pair, plain: Pair, beta: float) -> tuple[Pair, Pair, dict[str, float]]:
-        """Move L from `start`, extrapolate it away from `plain`, then the same for F.
+    def _step(self, start: Pair, plain: Pair, beta: float) -> tuple[Pair, dict[str, float]]:
+        """Move L from `start`, extrapolate it away from `plain`, then move F.
 
-        Returns (Ln, Fn), (Ly, Fy) and the state at (Ly, Fn).
+        Returns (Ln, Fn) and the state at (Ly, Fn); Ly and Fn are left in `start`.
         """
         halves = self.halves
-        halves.replace(*start.copy())
-        L, F = aligned_copy(start.L), aligned_copy(start.F)
+        halves.replace(*start)
+        L, F = halves.L.room(), halves.F.room()
         rows = halves.move_rows(self.kernel, L, report=("kkt_start",), **self.options)
         halves.extrapolate("L", L, plain.L, Momentum(beta), rows)
         columns = halves.move_whole_columns(
             self.kernel, F, report=("kkt_start", "loglik_end"), **self.options
         )
         halves.extrapolate("F", F, plain.F, Momentum(), columns)
-        state = self.objective.at(halves, columns)
-        ahead = Pair(halves.L.values, halves.F.values)
-        if beta:
-            np.maximum(F + self._beta(beta) * (F - plain.F), MINVAL, out=ahead.F, where=F > 0)
         self._remember(rows, columns, beta)
-        return Pair(L, F), ahead, state
-
-    def _beta(self, beta: float) -> Any:
-        return self.halves.dtype.type(beta)
+        return Pair(L, F), self.objective.at(halves, columns)
 
     def _remember(self, rows: Report, columns: Report, beta: float) -> None:
         self.seen = {
@@ -148,7 +153,7 @@ class Alternating:
     def _state_at(self, pair: Pair) -> dict[str, float]:
         self.halves.replace(*pair)
         report = self.halves.move_rows(
-            "visit", aligned_copy(pair.L), em_steps=1, report=("loglik_start",)
+            "visit", self.halves.L.room(), em_steps=1, report=("loglik_start",)
         )
         return self.objective.at(self.halves, report)
 
@@ -168,7 +173,7 @@ def fit_alternating(
     rescale: bool,
 ) -> None:
     """Run until the monitor says stop and end at the best point met."""
-    loop = Alternating(halves, Objective(halves), solver, inner_iter, rescale)
+    loop = Alternating(halves, Objective(halves), solver, inner_iter, extrapolate, rescale)
     for iteration in range(1, monitor.max_iter + 1):
         if extrapolate and iteration % PLAIN_EVERY:
             loop.extrapolated_step()
@@ -180,4 +185,6 @@ def fit_alternating(
             monitor.forget_last()
             break
     halves.replace(*loop.best)
-    record_end(halves, loop.objective, monitor, loop.seen)
+    objective, seen = loop.objective, loop.seen
+    del loop  # its other pairs are not needed for the rest
+    record_end(halves, objective, monitor, seen)
