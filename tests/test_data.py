@@ -281,6 +281,13 @@ def test_totals_over_many_chunks():
         as_counts(X)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int32, np.int64])
+def test_totals_larger_than_the_type_of_the_counts(dtype):
+    largest = min(np.iinfo(dtype).max, 2**52)
+    X = np.array([[largest, largest], [0, 0], [1, 2]], dtype)
+    np.testing.assert_array_equal(as_counts(X).row_totals, [2.0 * largest, 0.0, 3.0])
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
 def test_nothing_as_large_as_the_counts_is_made(dtype):
     indptr = np.arange(0, 2_000_001, 500)

@@ -215,9 +215,15 @@ def totals_of_rows(indptr: Array, data: Array) -> NDArray[np.float64]:
     """Sum the counts of every row of a range, in the order in which they are kept."""
     totals = np.zeros(len(indptr) - 1)
     # Empty rows are left out: reduceat would give them their neighbour's first count.
-    filled = np.flatnonzero(np.diff(indptr))
-    if filled.size:
-        totals[filled] = np.add.reduceat(data, indptr[filled], dtype=np.float64)
+    length = np.diff(indptr)
+    filled = np.flatnonzero(length)
+    if not filled.size:
+        return totals
+    dtype = np.dtype(np.float64)
+    # whole numbers whose sums cannot overflow need not be converted, which costs more than adding
+    if data.dtype.kind in "iu" and int(data.max()) * int(length.max()) <= np.iinfo(data.dtype).max:
+        dtype = data.dtype
+    totals[filled] = np.add.reduceat(data, indptr[filled], dtype=dtype)
     return totals
 
 

@@ -135,6 +135,8 @@ class LocalRows:
 
     def log_prior(self) -> float:
         """Sum of the logarithms of the loadings' prior."""
+        if self.factor.pseudo is None:
+            return 0.0
         return float(np.sum([rows.factor.log_prior() for _, rows in self.parts()]))
 
     def put(self, out: Array, values: Array) -> None:
