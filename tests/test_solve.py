@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
 from nmfscale.data.counts import as_counts
+from nmfscale.solve import accelerated
 from nmfscale.solve.factor import Held, Report, aligned_copy
 from nmfscale.solve.fit import SOLVERS
 from nmfscale.solve.monitor import Monitor
@@ -569,6 +570,22 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
     for each in (monitor, resumed):
         assert not say(each, -40.0, -40.0, -41.0, -40.0, -40.0, -40.0)
         assert say(each, -40.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
+    best, turn_into = [], accelerated._Path.turn_into
+
+    def note_and_turn(path, halves, dtype):
+        best.append(path.logliks[-1])
+        turn_into(path, halves, dtype)
+
+    monkeypatch.setattr(accelerated._Path, "turn_into", note_and_turn)
+    X = make_counts(120, 80, K=5, seed=seed)
+    model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
+    assert model.converged_
+    (best_in_float32,) = best
+    assert best_in_float32 == pytest.approx(max(model.history_["loglik"]), rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(8))

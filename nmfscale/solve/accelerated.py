@@ -56,10 +56,12 @@ CAREFUL_ABOVE = 1e-3
 # the step: with them every other iteration has it to the end.
 EM_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
-# type that was asked for.
-FLOAT_UNTIL = 1e-7
+# type that was asked for.  Three that fell, by more than rounding does, say nothing of it.
+FLOAT_UNTIL, FELL = 1e-7, 1e-6
 SEEN = ("loglik_start", "kkt_start")
-_NUMBERS = ("logliks", "count", "gained", "delay", "careful", "patience", "kept_for", "returned")
+_NUMBERS = (
+    "logliks", "steady", "count", "gained", "delay", "careful", "patience", "kept_for", "returned",
+)  # fmt: skip
 
 
 class _Path:
@@ -80,6 +82,7 @@ class _Path:
         }
         self.improved = False
         self.logliks: list[float] = []
+        self.steady = 0
         self.momentum, self.delay = momentum, BOLD_DELAY
         self.count, self.gained, self.returned = 0.0, 0.0, False
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
@@ -117,6 +120,7 @@ class _Path:
         best = self.logliks[-1] if self.logliks else loglik
         before, self.gained = self.gained, max(loglik - best, 0.0)
         self.improved, self.returned = loglik >= best, False
+        self.steady = self.steady + 1 if best - loglik <= FELL * abs(best) else 0
         if self.improved and (self.count < 2 or self.gained >= PAYS * before):
             self.count += 1
         elif not self.improved or self.gain(3) < ANEW_BELOW:
@@ -161,6 +165,11 @@ class _Path:
         if len(self.logliks) <= iterations:
             return np.inf
         return (self.logliks[-1] - self.logliks[-1 - iterations]) / abs(self.logliks[-1])
+
+    @property
+    def settled(self) -> bool:
+        """Whether float32 has done what it can."""
+        return self.steady > 3 and self.gain(3) < FLOAT_UNTIL
 
     @property
     def beta(self) -> float:
@@ -253,8 +262,8 @@ def fit_accelerated(
         if ending:
             break
         path.grow_bolder()
-        settled = path.gain(3) < FLOAT_UNTIL or iteration >= monitor.max_iter - 3
-        if halves.dtype != exact_type and settled:
+        soon_over = iteration >= monitor.max_iter - 3
+        if halves.dtype != exact_type and (path.settled or soon_over):
             path.turn_into(halves, exact_type)
     del path  # its arrays are not needed for the rest
     if halves.dtype != exact_type:
