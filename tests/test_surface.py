@@ -57,6 +57,7 @@ def section(title):
     return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
+@pytest.mark.slow
 def test_python_of_the_readme(tmp_path, monkeypatch):
     """Copy structure.png from here to docs/ when the picture of the README has changed."""
     monkeypatch.chdir(tmp_path)
