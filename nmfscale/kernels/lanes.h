@@ -24,7 +24,7 @@
 #define BITS1 _mm512_set1_epi32
 #define BITS_ADD _mm512_add_epi32
 #define BITS_SUB _mm512_sub_epi32
-#define SHIFT_RIGHT _mm512_srli_epi32
+#define SHIFT_RIGHT _mm512_srai_epi32
 #define SHIFT_LEFT _mm512_slli_epi32
 #define SMALL_INT(i) _mm512_cvtepi32_ps(i)
 
@@ -69,7 +69,7 @@
 #define BITS1 _mm256_set1_epi32
 #define BITS_ADD _mm256_add_epi32
 #define BITS_SUB _mm256_sub_epi32
-#define SHIFT_RIGHT _mm256_srli_epi32
+#define SHIFT_RIGHT _mm256_srai_epi32
 #define SHIFT_LEFT _mm256_slli_epi32
 #define SMALL_INT(i) _mm256_cvtepi32_ps(i)
 
@@ -114,7 +114,7 @@
 #define BITS1 _mm_set1_epi32
 #define BITS_ADD _mm_add_epi32
 #define BITS_SUB _mm_sub_epi32
-#define SHIFT_RIGHT _mm_srli_epi32
+#define SHIFT_RIGHT _mm_srai_epi32
 #define SHIFT_LEFT _mm_slli_epi32
 #define SMALL_INT(i) _mm_cvtepi32_ps(i)
 
@@ -304,10 +304,9 @@ INLINE VEC NAME(vlog)(VEC x)
 #if WIDTH == 1
     return (REAL)log(x);
 #elif REAL_IS_FLOAT
-    BITS shifted = BITS_SUB(TO_BITS(x), BITS1(0x3f3504f3 - (127 << 23)));
-    BITS e = SHIFT_RIGHT(shifted, 23);
-    VEC f = FROM_BITS(BITS_SUB(TO_BITS(x), BITS_SUB(SHIFT_LEFT(e, 23), BITS1(127 << 23)))) - SET1(1);
-    VEC exponent = SMALL_INT(e) - SET1(127), p = SET1(0.0870036099f);
+    BITS e = SHIFT_RIGHT(BITS_SUB(TO_BITS(x), BITS1(0x3f3504f3)), 23);
+    VEC f = FROM_BITS(BITS_SUB(TO_BITS(x), SHIFT_LEFT(e, 23))) - SET1(1);
+    VEC exponent = SMALL_INT(e), p = SET1(0.0870036099f);
     p = FMA(f, p, SET1(-0.14267477f));
     p = FMA(f, p, SET1(0.149147869f));
     p = FMA(f, p, SET1(-0.165775859f));

@@ -70,7 +70,9 @@ class LocalRows:
         )
         weights = None if held.weights is None else per_lane(held.weights, order)
         self.all = Rows(self.factor, per_lane(counts.row_totals, order), weights)
-        self._kept: list[Array | None] = [None] * len(self.layout.blocks)
+        self._lanes = [slice(block.first, block.last) for block in self.layout.blocks]
+        self._blocks: list[Rows] = []
+        self._blocks_of: Array | None = None
 
     @property
     def one_block(self) -> bool:
@@ -82,27 +84,32 @@ class LocalRows:
         """Bytes of counts read from a file so far."""
         return self.layout.bytes_read
 
-    def parts(self) -> Iterator[tuple[slice, Rows]]:
-        """Lanes of every block, and its rows."""
-        for i, block in enumerate(self.layout.blocks):
-            here = slice(block.first, block.last)
-            rows = self.all.part(here, block.stop - block.start)
-            rows.kept = self._kept[i]
-            yield here, rows
+    @property
+    def blocks(self) -> list[Rows]:
+        """The rows of every block."""
+        if self._blocks_of is not self.factor.values:  # points are in memory of their own
+            found = [
+                self.all.part(here, block.stop - block.start)
+                for here, block in zip(self._lanes, self.layout.blocks, strict=True)
+            ]
+            for rows, before in zip(found, self._blocks, strict=False):
+                rows.kept = before.kept
+            self._blocks, self._blocks_of = found, self.factor.values
+        return self._blocks
 
     def visit(self, which: str) -> Iterator[tuple[Slices, Rows]]:
         """Hand out counts and rows, block by block."""
-        for (_, slices), (_, rows) in zip(self.layout.visit(which), self.parts(), strict=True):
+        for (_, slices), rows in zip(self.layout.visit(which), self.blocks, strict=True):
             yield slices, rows
 
     def move(self, visit: RowVisit, out: Array) -> RowReport:
         """Move all rows into `out`."""
-        reports = []
-        for i, (slices, rows) in enumerate(self.visit("rows")):
-            block = self.layout.blocks[i]
-            reports.append(visit.run(slices, rows, out[block.first : block.last], self.n_threads))
-            self._kept[i] = rows.kept
-        return RowReport.of_all(reports)
+        return RowReport.of_all(
+            [
+                visit.run(slices, rows, out[here], self.n_threads)
+                for here, (slices, rows) in zip(self._lanes, self.visit("rows"), strict=True)
+            ]
+        )
 
     def go_on(
         self, now: Array, before: Array, momentum: Momentum, report: Report,
@@ -114,7 +121,7 @@ class LocalRows:
                 rows, now[here], before[here], momentum, self.n_threads,
                 None if best is None else best[here],
             )
-            for here, rows in self.parts()
+            for here, rows in zip(self._lanes, self.blocks, strict=True)
         ]  # fmt: skip
         arrival = Arrival.of_all(arrivals)
         arrival.note(report, self.factor.n_rows, self.factor.n_components)
@@ -126,18 +133,18 @@ class LocalRows:
 
     def column_sums(self) -> Array:
         """Return the sums over rows."""
-        found = [rows.factor.column_sums(rows.weights) for _, rows in self.parts()]
+        found = [rows.factor.column_sums(rows.weights) for rows in self.blocks]
         return np.sum(found, axis=0)
 
     def log_sizes(self, total_F: Array) -> float:
         """Sum of t_i log s_i over all samples: see `Rows.log_sizes`."""
-        return float(np.sum([rows.log_sizes(total_F) for _, rows in self.parts()]))
+        return float(np.sum([rows.log_sizes(total_F) for rows in self.blocks]))
 
     def log_prior(self) -> float:
         """Sum of the logarithms of the loadings' prior."""
         if self.factor.pseudo is None:
             return 0.0
-        return float(np.sum([rows.factor.log_prior() for _, rows in self.parts()]))
+        return float(np.sum([rows.factor.log_prior() for rows in self.blocks]))
 
     def put(self, out: Array, values: Array) -> None:
         """Copy a point."""
@@ -158,13 +165,15 @@ class LocalRows:
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same rows."""
-        kept = {f"kept_L_{i:06d}": part for i, part in enumerate(self._kept) if part is not None}
-        return {"L": self.factor.values} | kept
+        kept = {f"kept_L_{i:06d}": rows.kept for i, rows in enumerate(self.blocks)}
+        arrays = {name: array for name, array in kept.items() if array is not None}
+        return {"L": self.factor.values} | arrays
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
         np.copyto(self.factor.values, arrays["L"])
-        self._kept = [arrays.get(f"kept_L_{i:06d}") for i in range(len(self._kept))]
+        for i, rows in enumerate(self.blocks):
+            rows.kept = arrays.get(f"kept_L_{i:06d}")
 
     def array(self, values: Array) -> Array:
         """Return a point as one array in lane order."""
