@@ -12,9 +12,9 @@ from scipy.special import xlogy
 
 from .. import kernels
 from ..data.aligned import aligned_empty
+from ..data.slicer import LANES
 
 Array = NDArray[Any]
-LANES = 16
 MINVAL = 1e-10
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
 _PIECE = 1 << 12

@@ -293,11 +293,10 @@ class Halves:
         point is divided by it.
         """
         K, out = self.n_components, np.ones(self.stride)
-        L_before, L, F_before, F = (
-            np.maximum(sums[:K], 1e-300)
-            for sums in (self.total_L_before, self.total_L, self.total_F_before, self.total_F)
-        )
-        out[:K] = np.clip(np.sqrt(L / L_before * (F_before / F)), 1 / MOST_SCALE, MOST_SCALE)
+        totals = self.total_L_before, self.total_L, self.total_F_before, self.total_F
+        L_before, L, F_before, F = np.maximum([sums[:K] for sums in totals], 1e-300)
+        scale = np.sqrt(L / L_before * (F_before / F))
+        out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
         if self.held.topics is not None:
             out[:K][self.held.topics] = 1  # their scale is given
         return out
