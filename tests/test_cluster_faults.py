@@ -86,6 +86,7 @@ def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every)
     with meanwhile(killer, 1.0):
         fitted = fit(store, client, actions, max_iter=24)
     assert bits(fitted) == bits(fit(X, max_iter=24))
+    assert killer.kills >= 3
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 30])

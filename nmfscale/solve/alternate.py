@@ -60,7 +60,7 @@ class Pair(NamedTuple):
 class Alternating:
     """The loop's state: best (L, F), plain (Ln, Fn), extrapolated (Ly, Fy), each scaled alone.
 
-    Where nothing is extrapolated they are one; otherwise each has memory of its own.
+    Each has memory of its own; where nothing is extrapolated there is only the best.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Alternating:
         self.best = self._scaled(Pair(halves.L.values, halves.F.values))
         for factor in self.best:
             np.maximum(factor, MINVAL, out=factor, where=factor > 0)
-        self._begin_at(self.best)
+        if extrapolate:
+            self.plain, self.ahead = self.best.copy(), self.best.copy()
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self.state = self._state_at(self.best)
@@ -94,13 +95,11 @@ class Alternating:
     def plain_step(self) -> None:
         """Both half-steps from the best point, no extrapolation."""
         moved, self.state = self._step(self.best, self.best, 0.0)
-        self._begin_at(self._scaled(moved))
-        self.last_loglik = self.state["loglik"]
-
-    def _begin_at(self, pair: Pair) -> None:
-        self.best = self.plain = self.ahead = pair
+        self.best = self._scaled(moved)
         if self.extrapolating:
-            self.plain, self.ahead = pair.copy(), pair.copy()
+            self.plain.take(*self.best)
+            self.ahead.take(*self.best)
+        self.last_loglik = self.state["loglik"]
 
     def extrapolated_step(self) -> None:
         """Algorithm 3: where the loss at (Ly, Fn) did not fall, back to (Ln, Fn), smaller beta."""

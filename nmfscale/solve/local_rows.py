@@ -142,8 +142,6 @@ class LocalRows:
 
     def log_prior(self) -> float:
         """Sum of the logarithms of the loadings' prior."""
-        if self.factor.pseudo is None:
-            return 0.0
         return float(np.sum([rows.factor.log_prior() for rows in self.blocks]))
 
     def put(self, out: Array, values: Array) -> None:
@@ -165,9 +163,12 @@ class LocalRows:
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same rows."""
-        kept = {f"kept_L_{i:06d}": rows.kept for i, rows in enumerate(self.blocks)}
-        arrays = {name: array for name, array in kept.items() if array is not None}
-        return {"L": self.factor.values} | arrays
+        kept = {
+            f"kept_L_{i:06d}": rows.kept
+            for i, rows in enumerate(self.blocks)
+            if rows.kept is not None
+        }
+        return {"L": self.factor.values} | kept
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
