@@ -495,7 +495,11 @@ def test_curvature_of_rows_at_the_floor_stays_finite(level, K, dtype):
 def test_correlations(level, K, every, dtype):
     p = Problem(K, dtype, n=70)
     out = np.full((-(-p.n_slices // every), kernels.packed_size(K) + 1), np.nan)
-    kernels.correlations(p.counts, p.problem(), p.start, out, every=every, n_threads=2)
+    for rows in (slice(0, 1), slice(1, None)):  # in two pieces
+        kernels.correlations(
+            p.counts, p.problem(), p.start, out[rows], first=rows.start * every, every=every,
+            n_threads=2,
+        )  # fmt: skip
     expected = np.zeros_like(out)
     for i in range(p.n):
         if i // LANES % every:
@@ -724,7 +728,9 @@ def everything(K, dtype, n_threads):
     )
     kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
     shared = np.zeros((p.n_slices, kernels.packed_size(K) + 1))
-    kernels.correlations(p.counts, p.problem(), p.start, shared, every=1, n_threads=n_threads)
+    kernels.correlations(
+        p.counts, p.problem(), p.start, shared, first=0, every=1, n_threads=n_threads
+    )
     return [*out, sums, end, dots, shared]
 
 

@@ -187,37 +187,39 @@ def sum_slices(const double[:, ::1] values, double[::1] out):
 
 
 def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] out, *,
-                 Py_ssize_t every, int n_threads):
-    """Of every so-many-th slice, its rows' correlations of curvature, and their weight, to `out`.
+                 Py_ssize_t first, Py_ssize_t every, int n_threads):
+    """Of slices first, first + every, ... their rows' correlations of curvature, and weight.
 
     One row of `out` a slice: the packed correlations, weighted by the rows' totals, and the sum of
     the weights.
     """
-    cdef Py_ssize_t n_sampled = (counts.n_slices + every - 1) // every
-    if out.shape[0] != n_sampled or out.shape[1] != packed_size(problem.c.n_components) + 1:
+    cdef Py_ssize_t last = first + (out.shape[0] - 1) * every
+    if not 0 <= first <= last < counts.n_slices or (
+            out.shape[1] != packed_size(problem.c.n_components) + 1):
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
-    values(problem.kernels.correlations, counts, problem, start, &out[0, 0], out.shape[1], every,
-           n_threads)
+    values(problem.kernels.correlations, counts, problem, start, &out[0, 0], out.shape[1],
+           out.shape[0], first, every, n_threads)
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):
     """Sum of expected counts over the nonzeros of every row: no other kernel can be faster."""
     if out.shape[0] != counts.n_slices * LANES:
         raise ValueError("out needs one entry a row")
-    values(problem.kernels.gather_dot, counts, problem, start, &out[0], LANES, 1, n_threads)
+    values(problem.kernels.gather_dot, counts, problem, start, &out[0], LANES, counts.n_slices,
+           0, 1, n_threads)
 
 
 cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, start, double *out,
-                Py_ssize_t n_each, Py_ssize_t every, int n_threads) except -1:
-    """Run a kernel that writes `n_each` numbers for a slice on every so-many-th slice."""
+                Py_ssize_t n_each, Py_ssize_t n, Py_ssize_t first, Py_ssize_t every,
+                int n_threads) except -1:
+    """Run a kernel that writes `n_each` numbers a slice on `n` slices first, first + every, ..."""
     check_design(counts, problem)
     cdef RowArrays all_rows = RowArrays(problem, counts.n_slices, start, None)
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t i
-    for i in prange((counts.n_slices + every - 1) // every, nogil=True, schedule="dynamic",
-                    num_threads=n_threads):
-        values_of_slice(kernel, counts, problem, all_rows, i * every, out + i * n_each,
+    for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads):
+        values_of_slice(kernel, counts, problem, all_rows, first + i * every, out + i * n_each,
                         piece(memory, size, threadid()))
     free(memory)
     return 0

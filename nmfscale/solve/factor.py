@@ -17,7 +17,7 @@ from ..data.slicer import LANES
 Array = NDArray[Any]
 MINVAL = 1e-10
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
-_PIECE = 1 << 12
+_PIECE = 1 << 9
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,16 @@ class Factor:
         return out
 
     def column_sums(self, weights: Array | None = None) -> Array:
-        """Return sums over rows in float64, slice after slice, (stride,)."""
-        stride = self.values.shape[1]
-        of_slices = np.empty((len(self.values) // LANES, stride))
+        """Return sums over rows in float64, row after row, (stride,)."""
+        out = np.zeros(self.values.shape[1])
         for first in range(0, len(self.values), _PIECE):
             here = slice(first, first + _PIECE)
             values = self.values[here].astype(np.float64)
             values[self.order[here] < 0] = 0
             if weights is not None:
                 values *= weights[here, None]
-            slices = slice(first // LANES, (first + _PIECE) // LANES)
-            of_slices[slices] = values.reshape(-1, LANES, stride).sum(axis=1)
-        return of_slices.sum(axis=0)
+            kernels.sum_slices(values, out)
+        return out
 
     def room(self, dtype: Any = None) -> Array:
         """Return a copy of the values in memory of its own, or on disk where they are there."""
@@ -150,11 +148,11 @@ def lane_order(
     """
     out = aligned_empty((len(order), stride), dtype, folder)
     n_components = plain.shape[1]
-    out[:, n_components:] = 0
     for first in range(0, len(order), _PIECE):
         here = slice(first, first + _PIECE)
         rows = plain[order[here]].astype(dtype, copy=False)
         out[here, :n_components] = rows if least is None else np.maximum(rows, least)
+        out[here, n_components:] = 0
     out[order < 0, :n_components] = empty
     return out
 

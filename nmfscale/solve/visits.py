@@ -22,6 +22,8 @@ from .factor import LANES, MINVAL, Array, Factor, Report, in_order, over_slices
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
 FAN_IN = 4
 KEPT_FROM = 2
+# Slices whose correlations are in memory at a time: those of many components are large.
+_SAMPLED_TOGETHER = 16
 
 
 def sliced_counts(slices: Slices, n_design: int) -> Any:
@@ -57,10 +59,11 @@ class Rows:
 
     def log_sizes(self, total_F: Array) -> float:
         """Sum of t_i log s_i, t_i the total and s_i = sum_k l_ik u_k the size of sample i."""
-        L, K = self.factor.values, self.factor.n_components
+        L = self.factor.values  # zero beyond K, as total_F is
         # not a product of matrices: threads of a BLAS stay busy for a while after one
-        sizes = np.einsum("ik,k->i", L[:, :K], total_F[:K].astype(L.dtype)).astype(np.float64)
-        return self.weighted(self.totals * np.log(np.maximum(sizes, 1e-300)))
+        sizes = np.einsum("ik,k->i", L, total_F.astype(L.dtype)).astype(np.float64)
+        np.log(np.maximum(sizes, 1e-300, out=sizes), out=sizes)
+        return self.weighted(np.multiply(self.totals, sizes, out=sizes))
 
     def weighted(self, values: Array) -> float:
         """Sum of one number a lane; lanes without a row have to hold 0."""
@@ -83,9 +86,16 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
     A sample whose share falls with K costs no more than the visit.
     """
     every = max(1, K // 4)
-    found = np.zeros((-(-sliced.n_slices // every), kernels.packed_size(K) + 1))
-    kernels.correlations(sliced, problem, start, found, every=every, n_threads=n_threads)
-    return found.sum(axis=0)
+    sampled = range(0, sliced.n_slices, every)
+    total = np.zeros(kernels.packed_size(K) + 1)
+    room = np.empty((_SAMPLED_TOGETHER, len(total)))
+    for first in sampled[::_SAMPLED_TOGETHER]:
+        found = room[: len(sampled[first // every :])]
+        kernels.correlations(
+            sliced, problem, start, found, first=first, every=every, n_threads=n_threads
+        )
+        kernels.sum_slices(found, total)
+    return total
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,8 @@ class RowReport(NamedTuple):
     @staticmethod
     def of_all(reports: list[RowReport]) -> RowReport:
         """Put the reports of all blocks together."""
+        if len(reports) == 1:
+            return reports[0]
         found = [each.correlations for each in reports if each.correlations is not None]
         return RowReport(
             math.fsum(each.log_mu for each in reports),
@@ -174,6 +186,8 @@ class Arrival(NamedTuple):
     @staticmethod
     def of_all(arrivals: list[Arrival]) -> Arrival:
         """Put those of all blocks together."""
+        if len(arrivals) == 1:
+            return arrivals[0]
         return Arrival(
             np.sum([each.sums for each in arrivals], axis=0),
             np.sum([each.sums_before for each in arrivals], axis=0),
@@ -183,9 +197,9 @@ class Arrival(NamedTuple):
 
     def note(self, report: Report, n_rows: int, n_components: int) -> None:
         """Say how far a factor of so many rows went, relative to its mean."""
-        scale = self.sums[:n_components].mean() / n_rows
-        report.change = self.change / scale if scale > 0 else 0.0
-        report.zeros = self.zeros / (n_rows * n_components)
+        n, total = n_rows * n_components, float(self.sums[:n_components].sum())
+        report.change = self.change * n / total if total > 0 else 0.0
+        report.zeros = self.zeros / n
 
 
 class Momentum(NamedTuple):
@@ -220,8 +234,8 @@ class GoingOn:
     def __init__(self, factor: Factor, momentum: Momentum, **points: Array | None):
         ahead = factor.values
         n_slices, stride = len(ahead) // LANES, ahead.shape[1]
-        self.sums = np.zeros((n_slices, 2, stride))
-        self.change, self.zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
+        self.sums = np.empty((n_slices, 2, stride))
+        self.change, self.zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.ahead = kernels.Ahead(
             factor.n_rows, ahead, momentum.beta, scale.astype(ahead.dtype), self.sums,
