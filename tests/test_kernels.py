@@ -427,7 +427,9 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         first[i] = oracle.row_derivatives(y, A, u, b)[1]
         scale = 1 / np.sqrt(np.diag(first[i]) + 1e-30)
         correlation = (first[i] * np.outer(scale, scale))[np.tril_indices(K, -1)]
-        assert_allclose(kept[i // LANES, :, i % LANES], correlation * UNITS, atol=1.01)
+        of_row = kept[i // LANES, :, i % LANES]
+        assert_allclose(of_row[:-K], correlation * UNITS, atol=1.01)
+        assert_allclose(from_upper_halves(of_row[-K:]), np.sqrt(np.diag(first[i])), rtol=0.005)
 
     p.b = p.b * (1 + np.arange(K, dtype=dtype) % 3)
     number = iter(range(p.n))
@@ -450,6 +452,47 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
     )
     # Kept in 16 bits, whatever the type of the arithmetic.
     assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
+
+
+def scaled_by_numerators(kept, num, b):
+    """D H D for the H that is kept, D such that (D H D) b is near num; the first ratios."""
+    K = len(b)
+    H = np.eye(K)
+    H[np.tril_indices(K, -1)] = kept[:-K] / UNITS * (1 - SHRINK)
+    roots = from_upper_halves(kept[-K:]).astype(float)
+    H = np.maximum(H, H.T) * np.outer(roots, roots)
+    D, ratios = np.ones(K), []
+    for _ in range(2):
+        ratios.append(num / np.maximum(D * (H @ (D * b)), 1e-30))
+        D *= np.sqrt(ratios[-1])
+    return H * np.outer(D, D), ratios[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
+def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
+    p = Problem(K, dtype)
+    kept = np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.uint16)
+    options = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
+    p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **options)
+    # half of the rows hardly move, the others so far that what was kept is worth nothing
+    moved = np.where(np.arange(p.n)[:, None] % 2, 0.03, 4.0) * (np.arange(K) % 3)
+    p.b = (p.b * (1 + moved)).astype(dtype)
+    number, n_far = iter(range(p.n)), []
+
+    def solver(y, A, u, b):
+        i = next(number)
+        num = A.T @ (y / (A @ b))
+        H, ratio = scaled_by_numerators(kept[i // LANES, :, i % LANES], num, b)
+        far = bool(((ratio >= 1.5) | (1 >= 1.5 * ratio)).any())
+        n_far.append(far)
+        if not far:
+            assert_allclose(H @ b, num, rtol=0.02)
+        return newton_once(y, A, u, b, 6, lambda _: np.diag(u / b) if far else H)
+
+    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.SCALED}, **options)
+    assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
+    assert 0 < sum(n_far) < p.n or K == 1
 
 
 def shared_correlation(K, dtype):
@@ -478,12 +521,14 @@ def test_rows_share_correlations(level, K, prior, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", [kernels.KEPT, kernels.SCALED])
 @pytest.mark.parametrize("K", [2, 5, 13])
-def test_curvature_of_rows_at_the_floor_stays_finite(level, K, dtype):
+def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     p = Problem(K, dtype)
     p.a[:] = p.b[:] = FLOOR  # y / mu^2 is then no number of float32
     kept = np.full((p.n_slices, kernels.kept_size(K), LANES), UNITS, np.uint16)
-    rows = {"kept": kept, "curvature_mode": kernels.KEPT}
+    kept[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
+    rows = {"kept": kept, "curvature_mode": mode}
     end = p.run(kernels.visit, rows=rows, newton_steps=1)
     assert np.isfinite(end).all()
     assert (end[p.X.sum(axis=1) > 0].max(axis=1) > 1.2 * FLOOR).all()
@@ -517,7 +562,7 @@ def test_correlations(level, K, every, dtype):
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
     kept = np.zeros((1, kernels.kept_size(3), LANES), np.uint16)
-    for mode in (kernels.KEEP, kernels.KEPT):
+    for mode in (kernels.KEEP, kernels.KEPT, kernels.SCALED):
         end = p.run(kernels.visit, newton_steps=1, rows={"kept": kept, "curvature_mode": mode})
     assert_array_equal(end[LANES:], p.run(kernels.visit, newton_steps=1)[LANES:])
 
@@ -577,6 +622,7 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
         ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
         ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
+        ({"newton_steps": 1}, kernels.SUM_GRADIENT, K, kernels.SCALED),
         (
             {"newton_steps": 1, "correlation": shared_correlation(K, dtype)},
             kernels.SUM_DIAGONAL,
@@ -601,7 +647,7 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
                 last=last,
                 n_threads=1,
             )
-            curvature = {} if mode is None else {"kept": kept[1]}
+            curvature = {} if mode is None else {"kept": kept[1], "curvature_mode": mode}
             kernels.step(
                 p.problem(**steps), sums, p.start, end, wanted=wanted, first=first, n_threads=2,
                 kkt_start=reports[1], **rows, **curvature,
@@ -704,6 +750,8 @@ def everything(K, dtype, n_threads):
               rows={"kept": kept, "curvature_mode": kernels.KEEP}),
         p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
               rows={"kept": kept, "curvature_mode": kernels.KEPT}),
+        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+              rows={"kept": kept, "curvature_mode": kernels.SCALED}),
         p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
               correlation=shared_correlation(K, dtype)),
         p.run(kernels.descend, em_steps=1, newton_steps=2, n_threads=n_threads,
@@ -858,15 +906,13 @@ def test_slices_and_sums_of_a_wrong_shape_are_refused():
         )
     with pytest.raises(ValueError, match="sums have shape"):
         kernels.step(p.problem(), np.zeros((2, 5, 16)), p.start, p.start, first=0, **common)
-    with pytest.raises(ValueError, match="nothing was kept"):
-        kernels.step(
-            p.problem(),
-            np.zeros((2, 20, 16)),
-            p.start,
-            p.start,
-            first=0,
-            wanted=kernels.SUM_DIAGONAL,
-            n_threads=1,
-        )
+    for wanted, mode in (
+        (kernels.SUM_DIAGONAL, kernels.KEPT), (kernels.SUM_GRADIENT, kernels.SCALED)
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="nothing was kept"):
+            kernels.step(
+                p.problem(), np.zeros((2, 20, 16)), p.start, p.start, first=0, wanted=wanted,
+                n_threads=1, curvature_mode=mode,
+            )  # fmt: skip
     with pytest.raises(ValueError, match="one entry a row"):
         kernels.gather_dot(p.counts, p.problem(), p.start, np.zeros(3), n_threads=1)

@@ -283,6 +283,7 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
         {"em_steps": 1, "renew": True},
         {"newton_steps": 1, "curvature": kernels.KEEP},
         *[{"newton_steps": 1, "curvature": kernels.KEPT}] * 2,
+        *[{"newton_steps": 1, "curvature": kernels.SCALED}] * 2,
         {"newton_steps": 1, "curvature": SHARED, "renew": True},
         {"newton_steps": 1, "curvature": SHARED},
     ]

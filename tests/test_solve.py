@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
+from nmfscale import kernels
 from nmfscale.data.counts import as_counts
 from nmfscale.solve import accelerated
 from nmfscale.solve.factor import Held, Report, aligned_copy
@@ -594,3 +595,35 @@ def test_going_back_does_not_end_the_way(seed):
     X = make_counts(120, 80, K=5, seed=seed)
     model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
     assert model.converged_
+
+
+def steps_taken(monkeypatch, X, K, seed, max_iter):
+    """Which curvature each iteration took, what three had gained before, and the model."""
+    taken, steps = [], accelerated._Path.steps
+
+    def note(path, iteration):
+        rows, columns = steps(path, iteration)
+        fell = path.steady < 4
+        taken.append((rows.get("curvature"), columns.get("em_steps"), path.gain(3), fell))
+        return rows, columns
+
+    monkeypatch.setattr(accelerated._Path, "steps", note)
+    return taken, fit(X, K, max_iter=max_iter, tol=0, **start(X, K, seed))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
+    X = make_counts(120, 80, K=3, seed=seed)
+    taken, model = steps_taken(monkeypatch, X, 3, seed, 80)
+    late = [curvature == kernels.SCALED for curvature, *_ in taken]
+    assert sum(late) > 20
+    for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
+        if scaled or (curvature is not None and em_steps is None):
+            assert gain < accelerated.LATE_BELOW and not fell
+    # ... and ends as high as with curvature whose diagonal is new in every iteration
+    monkeypatch.setattr(accelerated, "LATE_BELOW", -np.inf)
+    before, other = steps_taken(monkeypatch, X, 3, seed, 80)
+    assert not any(curvature == kernels.SCALED for curvature, *_ in before)
+    best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])
+    assert best == pytest.approx(other_best, rel=1e-6)
+    assert model.history_["kkt_loadings"].min() < 1e-4

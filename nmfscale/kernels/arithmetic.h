@@ -25,14 +25,17 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
             loglik = kkt = NULL;
         }
         for (int i = 0; i < p->newton_steps; i++) {
-            if (p->correlation || (rows->kept && rows->curvature_mode == CURVATURE_KEPT)) {
+            if (rows->kept && rows->curvature_mode == CURVATURE_SCALED) {
+                NAME(gradient_pass)(p, s, lane0, b, d, A, loglik);
+                NAME(scaled_curvature)(p, lane0, b, d, H, rows->kept, A);
+            } else if (p->correlation || (rows->kept && rows->curvature_mode == CURVATURE_KEPT)) {
                 NAME(diagonal_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (!p->correlation)
                     NAME(kept_curvature)(p->n_components, lane0, H, rows->kept, A, p->margin);
             } else {
                 NAME(newton_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (rows->kept && rows->curvature_mode == CURVATURE_KEEP)
-                    NAME(keep_correlations)(p->n_components, lane0, H, rows->kept, A);
+                    NAME(keep_curvature)(p->n_components, lane0, H, rows->kept, A);
             }
             NAME(gradient)(p, rows, lane0, b, d, g);
             if (kkt)
@@ -75,8 +78,9 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
     }
 }
 
-/* The step of a visit from statistics summed elsewhere: an EM step from num (GRADIENT), a second-order step from H (FULL,
- * kept where there is room) or from num, its diagonal and correlations kept or shared (DIAGONAL). */
+/* The step of a visit from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
+ * kept curvature (GRADIENT, CURVATURE_SCALED), from H (FULL, kept where there is room) or from num, its diagonal and
+ * correlations kept or shared (DIAGONAL). */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
@@ -95,13 +99,15 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
         NAME(gradient)(p, rows, lane0, b, d, g);
         if (rows->kkt_start)
             NAME(put_kkt)(p, lane0, b, g, rows->kkt_start);
-        if (wanted == GRADIENT) {
+        if (wanted == GRADIENT && !(rows->kept && rows->curvature_mode == CURVATURE_SCALED)) {
             NAME(em_step)(p, rows, lane0, b, d, A);
         } else {
-            if (wanted == DIAGONAL && !p->correlation)
+            if (wanted == GRADIENT)
+                NAME(scaled_curvature)(p, lane0, b, d, H, rows->kept, A);
+            else if (wanted == DIAGONAL && !p->correlation)
                 NAME(kept_curvature)(K, lane0, H, rows->kept, A, p->margin);
             else if (wanted == FULL && rows->kept)
-                NAME(keep_correlations)(K, lane0, H, rows->kept, A);
+                NAME(keep_curvature)(K, lane0, H, rows->kept, A);
             NAME(second_order_step)(p, rows, lane0, b, g, H, d);
         }
         NAME(store_rows)(rows->end, lane0, p->stride, b);

@@ -200,6 +200,20 @@ INLINE NAME(reals) NAME(reals_of_ints)(NAME(ints) x)
 INLINE NAME(reals) NAME(reals_of_8)(const uint8_t *p) { return NAME(reals_of_ints)(NAME(ints_of_8)(p)); }
 INLINE NAME(reals) NAME(reals_of_16)(const uint16_t *p) { return NAME(reals_of_ints)(NAME(ints_of_16)(p)); }
 
+/* The upper halves of floats, rounded (bfloat16). */
+typedef float NAME(floats) __attribute__((vector_size(4 * WIDTH)));
+INLINE NAME(reals) NAME(reals_of_halves)(const uint16_t *p)
+{
+    return __builtin_convertvector((NAME(floats))(NAME(ints_of_16)(p) << 16), NAME(reals));
+}
+INLINE void NAME(store_halves)(uint16_t *p, NAME(reals) x)
+{
+    typedef uint16_t halves __attribute__((vector_size(2 * WIDTH)));
+    const NAME(ints) bits = (NAME(ints))__builtin_convertvector(x, NAME(floats));
+    const halves upper = __builtin_convertvector((bits + 0x8000) >> 16, halves);
+    memcpy(p, &upper, sizeof upper);
+}
+
 /* Four coordinates of WIDTH rows of the held factor: loads of four numbers, joined and transposed in registers. */
 INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
 {

@@ -8,11 +8,11 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from .levels cimport kernels_in_use
 from .slices cimport (
     COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
-    CURVATURE_KEPT, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_ahead, slice_counts,
-    slice_rows,
+    CURVATURE_KEPT, CURVATURE_SCALED, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_ahead,
+    slice_counts, slice_rows,
 )
 
-FRESH, KEEP, KEPT = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+FRESH, KEEP, KEPT, SCALED = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
                ("f", 4): COUNT_FLOAT32, ("f", 8): COUNT_FLOAT64}
@@ -29,8 +29,8 @@ def packed_size(int n_components):
 
 
 def kept_size(int n_components):
-    """Numbers that are kept of it: its correlations."""
-    return n_components * (n_components - 1) // 2
+    """Numbers that are kept of it: its correlations, and the square roots of its diagonal."""
+    return packed_size(n_components)
 
 
 def statistics_size(int n_components, int wanted):

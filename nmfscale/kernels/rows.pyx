@@ -10,7 +10,10 @@ from libc.stdlib cimport free, malloc
 
 from .levels cimport descend_bytes, visit_bytes
 from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
-from .slices cimport DIAGONAL, LANES, move_kernel, slice_counts, slice_rows, values_kernel
+from .slices cimport (
+    CURVATURE_SCALED, DIAGONAL, GRADIENT, LANES, move_kernel, slice_counts, slice_rows,
+    values_kernel,
+)
 
 from .operands import packed_size, statistics_size
 
@@ -135,8 +138,9 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
     cdef RowArrays all_rows = RowArrays(problem, len(start) // LANES, start, end, **rows)
-    if first + n > len(start) // LANES or (
-            wanted == DIAGONAL and not problem.c.correlation and all_rows.n_kept < first + n):
+    cdef bint from_kept = wanted == DIAGONAL and not problem.c.correlation or (
+        wanted == GRADIENT and all_rows.first.curvature_mode == CURVATURE_SCALED)
+    if first + n > len(start) // LANES or from_kept and all_rows.n_kept < first + n:
         raise ValueError(f"slices {first}:{first + n} have no rows, or nothing was kept")
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)

@@ -7,7 +7,7 @@
 
 enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; coordinates gathered together */
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
-enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT };
+enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
@@ -39,7 +39,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    uint16_t *kept;                /* (K (K - 1) / 2, 16) correlations of the curvature of an earlier visit, or NULL */
+    uint16_t *kept;                /* (K (K + 1) / 2, 16) of the curvature of an earlier visit, or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint16_t
 cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
-    enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT
+    enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
     enum: GRADIENT, FULL, DIAGONAL
     ctypedef struct slice_counts:
         const void *index

@@ -113,13 +113,13 @@ static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int 
         b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
 }
 
-/* Kept of a row's curvature: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is negative, in
- * 16 bits each; the diagonal is today's whenever they are used. */
+/* Kept of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
+ * negative, then the square roots of its diagonal. */
 #define UNITS 65535
 #define SHRINK (1 - 1.0 / 4096)                           /* makes up for rounding: the matrix stays positive definite */
 #define BELOW(k, l) ((k) * ((k) - 1) / 2 + (l))
 
-static void NAME(keep_correlations)(int n_components, int lane0, const VEC *H, uint16_t *kept, VEC *scale)
+static void NAME(keep_curvature)(int n_components, int lane0, const VEC *H, uint16_t *kept, VEC *scale)
 {
     for (int k = 0; k < n_components; k++)
         scale[k] = SET1(1) / VSQRT(H[PACKED(k, k)] + SET1((REAL)1e-30));
@@ -130,6 +130,26 @@ static void NAME(keep_correlations)(int n_components, int lane0, const VEC *H, u
             for (int j = 0; j < WIDTH; j++)
                 kept[BELOW(k, l) * LANES + lane0 + j] = (uint16_t)(int32_t)(lanes[j] < UNITS ? lanes[j] : UNITS);
         }
+    for (int k = 0; k < n_components; k++) {
+        const VEC root = VSQRT(H[PACKED(k, k)]);
+        NAME(reals) x;
+        memcpy(&x, &root, sizeof x);
+        NAME(store_halves)(kept + BELOW(n_components, k) * LANES + lane0, x);
+    }
+}
+
+/* Kept correlations times scale_k scale_l, below the diagonal of H. */
+INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint16_t *kept, const VEC *scale)
+{
+    for (int k = 0; k < n_components; k++) {
+        const VEC unit = scale[k] * SET1((REAL)(SHRINK / UNITS));
+        for (int l = 0; l < k; l++) {
+            const NAME(reals) units = NAME(reals_of_16)(kept + BELOW(k, l) * LANES + lane0);
+            VEC correlation;
+            memcpy(&correlation, &units, sizeof correlation);
+            H[PACKED(k, l)] = correlation * unit * scale[l];
+        }
+    }
 }
 
 /* Curvature from kept correlations and today's diagonal, which stands in H[0 .. K). */
@@ -140,14 +160,46 @@ static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const uint
         scale[k] = VSQRT(now);
         H[PACKED(k, k)] = now * SET1((REAL)margin);
     }
-    for (int k = 0; k < n_components; k++) {
-        const VEC unit = scale[k] * SET1((REAL)(SHRINK / UNITS));
-        for (int l = 0; l < k; l++) {
-            const NAME(reals) units = NAME(reals_of_16)(kept + BELOW(k, l) * LANES + lane0);
-            VEC correlation;
-            memcpy(&correlation, &units, sizeof correlation);
-            H[PACKED(k, l)] = correlation * unit * scale[l];
+    NAME(below_diagonal)(n_components, lane0, H, kept, scale);
+}
+
+/* Kept curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
+ * is true of any row's curvature (see numerators), found by a few rounds of a square root.  A row that is far from that
+ * takes total / b instead, with which its step is one of EM. */
+#define ROUNDS 2
+#define FAR 1.5
+static void NAME(scaled_curvature)(const row_problem *p, int lane0, const VEC *b, const VEC *num, VEC *H, const uint16_t *kept,
+                                   VEC *scale)
+{
+    const int K = p->n_components;
+    const REAL *total = p->total;
+    VEC *moved = scale + p->stride, *found = moved + p->stride, far = SET1(0);
+    for (int k = 0; k < K; k++) {
+        const NAME(reals) root = NAME(reals_of_halves)(kept + BELOW(K, k) * LANES + lane0);
+        memcpy(scale + k, &root, sizeof root);
+    }
+    NAME(below_diagonal)(K, lane0, H, kept, scale);
+    for (int k = 0; k < K; k++) {
+        H[PACKED(k, k)] = scale[k] * scale[k];
+        scale[k] = SET1(1);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int k = 0; k < K; k++)
+            moved[k] = scale[k] * b[k];
+        NAME(numerators)(H, moved, found, K);
+        for (int k = 0; k < K; k++) {
+            const VEC least = FMA(num[k], SET1((REAL)1e-6), SET1(MU_MIN)), limit = SET1((REAL)FAR);
+            const VEC ratio = num[k] / VMAX(scale[k] * found[k], least);
+            if (round == 0)
+                far = VMAX(far, VMAX(AT_LEAST(ratio, limit), AT_LEAST(SET1(1), ratio * limit)));
+            scale[k] *= VSQRT(ratio);
         }
+    }
+    for (int k = 0; k < K; k++) {
+        const VEC near = (SET1(1) - far) * scale[k];
+        for (int l = 0; l < k; l++)
+            H[PACKED(k, l)] *= near * scale[l];
+        H[PACKED(k, k)] = FMA(far, SET1(total[k]) / b[k], H[PACKED(k, k)] * near * scale[k] * SET1((REAL)p->margin));
     }
 }
 

@@ -6,8 +6,9 @@ anything, when the log-likelihood fell or, once a fit is no longer far, rose muc
 the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
 is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
 curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
-its diagonal is new, which costs little more than a gradient.  With many components all rows share
-their correlations, found on a sample of them.  A fit in float64 begins in float32.
+its diagonal is new, which costs little more than a gradient; late in a fit nothing is, but what was
+kept is scaled by the numerators.  With many components all rows share their correlations, found on
+a sample of them.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 6
 # them every `FRESH_EVERY` iterations: cost is then linear in K.
 SHARED_FROM = 17
 # A column of few counts is far from quadratic: where the columns are whole, those of at most so
-# many nonzeros take an EM step before the Newton step.
+# many nonzeros take an EM step before the Newton step, until it is late.
 EM_LONGEST = 256
+# Late: three iterations gain less than this share, and none has fallen for a while.  Curvature then
+# changes so little that the numerators alone bring it up to date.
+LATE_BELOW = 1e-4
 # Momentum is k / (k + delay).  It is bold, until it has run away once, as long as three iterations
 # gain more than this share of the log-likelihood: quicker there, and fits end higher.
 MOMENTUM_DELAY, BOLD_DELAY, BOLD_ABOVE = 3.0, 0.45, 4e-4
@@ -56,8 +60,10 @@ CAREFUL_ABOVE = 1e-3
 # the step: with them every other iteration has it to the end.
 EM_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
-# type that was asked for.  Three that fell, by more than rounding does, say nothing of it.
-FLOAT_UNTIL, FELL = 1e-7, 1e-6
+# type that was asked for.
+FLOAT_UNTIL = 1e-7
+# An iteration falls if it loses more than rounding does.
+FELL = 1e-6
 SEEN = ("loglik_start", "kkt_start")
 _NUMBERS = (
     "logliks", "steady", "count", "gained", "delay", "careful", "patience", "kept_for", "returned",
@@ -97,16 +103,18 @@ class _Path:
         if self.careful:
             return em | renew, em | renew
         newton: dict[str, Any] = {"newton_steps": 1} | renew
+        late = not self.shared and self.slow(LATE_BELOW)
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
             self.kept_for = 0 if fresh else self.kept_for + 1
-            kept = kernels.KEEP if fresh else kernels.KEPT
-            newton["curvature"] = SHARED if self.shared else kept
+            kept = kernels.SCALED if late else kernels.KEPT
+            own = kernels.KEEP if fresh else kept
+            newton["curvature"] = SHARED if self.shared else own
         else:
             self.kept_for = FRESH_EVERY
         far = self.gain(3) > EM_ABOVE
         before = em if far or (self.shared and iteration % 2 == 0) else {}
-        short = em | {"em_longest": EM_LONGEST} if self.columns_whole else {}
+        short = em | {"em_longest": EM_LONGEST} if self.columns_whole and not late else {}
         return before | newton, short | newton
 
     def weigh(self, loglik: float) -> bool:
@@ -166,10 +174,14 @@ class _Path:
             return np.inf
         return (self.logliks[-1] - self.logliks[-1 - iterations]) / abs(self.logliks[-1])
 
+    def slow(self, share: float) -> bool:
+        """Whether three iterations gained less than this share; those that fell say nothing."""
+        return self.steady > 3 and self.gain(3) < share
+
     @property
     def settled(self) -> bool:
         """Whether float32 has done what it can."""
-        return self.steady > 3 and self.gain(3) < FLOAT_UNTIL
+        return self.slow(FLOAT_UNTIL)
 
     @property
     def beta(self) -> float:

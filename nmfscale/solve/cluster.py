@@ -199,7 +199,7 @@ class RemoteRows:
         ref = self._publish(visit.design)
         sent, name = replace(visit, design=ref), f"move-{self._n_moves}"
         kept: list[Any] = [None] * len(self.groups)
-        if visit.curvature == kernels.KEPT:
+        if visit.curvature in (kernels.KEPT, kernels.SCALED):
             kept = self._keepers
         moves = [
             Move(name, sent, start, keeper)

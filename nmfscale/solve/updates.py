@@ -144,7 +144,7 @@ class Halves:
         ----------
         method, report
             See `RowVisit`.
-        curvature : {SHARED, kernels.KEEP, kernels.KEPT}, optional
+        curvature : {SHARED, kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
             Where the curvature of a second-order step is from; by default it is the row's own.
         renew : bool
             Whether later steps share the correlations found here.
@@ -226,7 +226,7 @@ class Halves:
         sums = self.rows.sums(ColumnVisit(self.F.values, self.n_components, used, parts, renew))
         problem = self.problem(self.F.values, self.total_L, False, **options)
         if curvature is not None:
-            arrays |= {"kept": self.kept()}
+            arrays |= {"kept": self.kept(), "curvature_mode": curvature}
         for part, numbers in zip(parts, sums, strict=False):
             kernels.step(
                 problem, numbers, self.F.values, out, wanted=part.wanted, first=part.first,
@@ -243,8 +243,12 @@ class Halves:
             n_diagonal = n_slices
         elif curvature is not None:
             n_diagonal = len(self.kept())
-        diagonal = curvature in (SHARED, kernels.KEPT)
-        wanted = [kernels.SUM_DIAGONAL if diagonal else kernels.SUM_FULL, kernels.SUM_FULL]
+        less = {
+            SHARED: kernels.SUM_DIAGONAL,
+            kernels.KEPT: kernels.SUM_DIAGONAL,
+            kernels.SCALED: kernels.SUM_GRADIENT,
+        }
+        wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
         if not newton:
             wanted = [kernels.SUM_GRADIENT] * 2
         places = [Part(0, n_diagonal, wanted[0]), Part(n_diagonal, n_slices, wanted[1])]

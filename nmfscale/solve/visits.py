@@ -113,8 +113,9 @@ class RowVisit:
         Of `kernels.RowProblem`.
     report : tuple of {"loglik_start", "kkt_start"}
         What to report.
-    curvature : {kernels.KEEP, kernels.KEPT}, optional
-        Whether a second-order step keeps its curvature, or takes what was kept.
+    curvature : {kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
+        Whether a second-order step keeps its curvature, or takes what was kept, with today's
+        diagonal or scaled by today's numerators.
     renew : bool
         Whether to report correlations that later steps share.
     """
