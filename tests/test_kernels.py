@@ -15,6 +15,8 @@ LANES = 16
 FLOOR = 1e-10
 # Kept correlations in [0, 1] have so many steps, and are taken for a little smaller than they are.
 UNITS, SHRINK = 65535, 1 / 4096
+# A second-order step whose quadratic programme ends after so many sweeps, as the oracle's does.
+SIX_SWEEPS = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
 LEVELS = kernels.available_levels()
 COMPONENTS = [1, 2, 3, 5, 6, 10, 12, 13, 17, 33]
 DTYPES = [np.float32, np.float64]
@@ -79,6 +81,9 @@ class Problem:
             at[steps] = row
             y[steps] = X[i, row] if len(row) else 0
         return kernels.SlicedCounts(at, y, offset, X.shape[1])
+
+    def room_for_kept(self):
+        return np.zeros((self.n_slices, kernels.packed_size(self.K), LANES), np.uint16)
 
     def problem(self, **options):
         total = np.zeros(kernels.row_stride(self.K), self.dtype)
@@ -156,7 +161,7 @@ def test_visit_takes_em_steps(level, K, dtype):
 @pytest.mark.parametrize("K", COMPONENTS)
 def test_visit_takes_a_newton_step(level, K, dtype):
     p = Problem(K, dtype)
-    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0)
+    end = p.run(kernels.visit, **SIX_SWEEPS)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6))
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
@@ -293,7 +298,7 @@ def test_priors(level, K, dtype):
     end = p.run(kernels.visit, em_steps=2, rows=rows)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 2), prior)
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, rows=rows)
+    end = p.run(kernels.visit, **SIX_SWEEPS, rows=rows)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6), prior)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, em_steps=1, newton_steps=1, rows=rows)
@@ -331,7 +336,7 @@ def test_held_coordinates_stay(level, K, dtype):
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     em = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end[:, moves], em[:, moves], rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, moves=moves)
+    end = p.run(kernels.visit, **SIX_SWEEPS, moves=moves)
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     assert_allclose(end, p.expected(newton), rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, newton_steps=2, guarded=True, moves=moves)
@@ -416,10 +421,9 @@ def test_gather_dot_sums_expected_counts(level, K, dtype):
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
 def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
     p = Problem(K, dtype)
-    kept = np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.uint16)
-    options = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
-    fresh = p.run(kernels.visit, **options)
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **options)
+    kept = p.room_for_kept()
+    fresh = p.run(kernels.visit, **SIX_SWEEPS)
+    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
     assert_array_equal(end, fresh)
     first = {}
     for i in range(p.n):
@@ -448,7 +452,7 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         kernels.visit,
         rows={"kept": kept, "curvature_mode": kernels.KEPT},
         margin=1.2,
-        **options,
+        **SIX_SWEEPS,
     )
     # Kept in 16 bits, whatever the type of the arithmetic.
     assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
@@ -472,9 +476,8 @@ def scaled_by_numerators(kept, num, b):
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
 def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
     p = Problem(K, dtype)
-    kept = np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.uint16)
-    options = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
-    p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **options)
+    kept = p.room_for_kept()
+    p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
     # half of the rows hardly move, the others so far that what was kept is worth nothing
     moved = np.where(np.arange(p.n)[:, None] % 2, 0.03, 4.0) * (np.arange(K) % 3)
     p.b = (p.b * (1 + moved)).astype(dtype)
@@ -490,7 +493,7 @@ def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
             assert_allclose(H @ b, num, rtol=0.02)
         return newton_once(y, A, u, b, 6, lambda _: np.diag(u / b) if far else H)
 
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.SCALED}, **options)
+    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.SCALED}, **SIX_SWEEPS)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
     assert 0 < sum(n_far) < p.n or K == 1
 
@@ -513,9 +516,7 @@ def test_rows_share_correlations(level, K, prior, dtype):
         scale = np.sqrt(np.diag(H))
         return C * np.outer(scale, scale)
 
-    end = p.run(
-        kernels.visit, rows=rows, newton_steps=1, qp_sweeps=6, qp_tolerance=0.0, correlation=C
-    )
+    end = p.run(kernels.visit, rows=rows, **SIX_SWEEPS, correlation=C)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6, curvature), gamma)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
@@ -526,7 +527,8 @@ def test_rows_share_correlations(level, K, prior, dtype):
 def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     p = Problem(K, dtype)
     p.a[:] = p.b[:] = FLOOR  # y / mu^2 is then no number of float32
-    kept = np.full((p.n_slices, kernels.kept_size(K), LANES), UNITS, np.uint16)
+    kept = p.room_for_kept()
+    kept[:] = UNITS
     kept[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
     rows = {"kept": kept, "curvature_mode": mode}
     end = p.run(kernels.visit, rows=rows, newton_steps=1)
@@ -561,7 +563,7 @@ def test_correlations(level, K, every, dtype):
 
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
-    kept = np.zeros((1, kernels.kept_size(3), LANES), np.uint16)
+    kept = p.room_for_kept()[:1]
     for mode in (kernels.KEEP, kernels.KEPT, kernels.SCALED):
         end = p.run(kernels.visit, newton_steps=1, rows={"kept": kept, "curvature_mode": mode})
     assert_array_equal(end[LANES:], p.run(kernels.visit, newton_steps=1)[LANES:])
@@ -617,7 +619,7 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
     p = Problem(K, dtype, n=40)
     rows = p.prior()[1] if prior else {}
     size = kernels.packed_size(K)
-    kept = [np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.uint16) for _ in range(2)]
+    kept = [p.room_for_kept() for _ in range(2)]
     cases = [
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
         ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
@@ -738,7 +740,7 @@ def everything(K, dtype, n_threads):
     """All that the kernels write, of 70 rows."""
     p = Problem(K, dtype, n=70)
     prior = p.prior()[1]
-    kept = np.zeros((p.n_slices, kernels.kept_size(K), LANES), np.uint16)
+    kept = p.room_for_kept()
     reports = {
         name: np.zeros(p.n_slices * LANES)
         for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")

@@ -607,8 +607,9 @@ def steps_taken(monkeypatch, X, K, seed, max_iter):
         taken.append((rows.get("curvature"), columns.get("em_steps"), path.gain(3), fell))
         return rows, columns
 
-    monkeypatch.setattr(accelerated._Path, "steps", note)
-    return taken, fit(X, K, max_iter=max_iter, tol=0, **start(X, K, seed))
+    with monkeypatch.context() as patch:
+        patch.setattr(accelerated._Path, "steps", note)
+        return taken, fit(X, K, max_iter=max_iter, tol=0, **start(X, K, seed))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,6 +8,7 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
+    const int curvature = rows->kept ? rows->curvature_mode : CURVATURE_FRESH;
     if (rows->loglik_start)
         memset(rows->loglik_start, 0, LANES * sizeof(double));
     if (rows->loglik_end)
@@ -25,16 +26,16 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
             loglik = kkt = NULL;
         }
         for (int i = 0; i < p->newton_steps; i++) {
-            if (rows->kept && rows->curvature_mode == CURVATURE_SCALED) {
+            if (curvature == CURVATURE_SCALED) {
                 NAME(gradient_pass)(p, s, lane0, b, d, A, loglik);
                 NAME(scaled_curvature)(p, lane0, b, d, H, rows->kept, A);
-            } else if (p->correlation || (rows->kept && rows->curvature_mode == CURVATURE_KEPT)) {
+            } else if (p->correlation || curvature == CURVATURE_KEPT) {
                 NAME(diagonal_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (!p->correlation)
                     NAME(kept_curvature)(p->n_components, lane0, H, rows->kept, A, p->margin);
             } else {
                 NAME(newton_pass)(p, s, lane0, b, d, A, H, loglik);
-                if (rows->kept && rows->curvature_mode == CURVATURE_KEEP)
+                if (curvature == CURVATURE_KEEP)
                     NAME(keep_curvature)(p->n_components, lane0, H, rows->kept, A);
             }
             NAME(gradient)(p, rows, lane0, b, d, g);
@@ -99,7 +100,7 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
         NAME(gradient)(p, rows, lane0, b, d, g);
         if (rows->kkt_start)
             NAME(put_kkt)(p, lane0, b, g, rows->kkt_start);
-        if (wanted == GRADIENT && !(rows->kept && rows->curvature_mode == CURVATURE_SCALED)) {
+        if (wanted == GRADIENT && rows->curvature_mode != CURVATURE_SCALED) {
             NAME(em_step)(p, rows, lane0, b, d, A);
         } else {
             if (wanted == GRADIENT)
@@ -182,7 +183,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
                 memcpy(&moved, (const REAL *)to->before + at, sizeof moved);
             } else {
                 memcpy(&lag, to->lag + at, sizeof lag);
-                moved = start - __builtin_convertvector(from_upper_halves(lag), NAME(group));
+                moved = start - __builtin_convertvector(FROM_UPPER_HALVES(lag, group_bits, group_float), NAME(group));
             }
             if (to->best && to->best_is_float) {
                 const group_float narrow = __builtin_convertvector(start, group_float);
@@ -196,7 +197,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
             memcpy((REAL *)to->ahead + at, &next, sizeof next);
             if (to->lag) {
-                lag = upper_halves(__builtin_convertvector(next - value, group_float));
+                lag = UPPER_HALVES(__builtin_convertvector(next - value, group_float), group_bits, group_half);
                 memcpy(to->lag + at, &lag, sizeof lag);
             }
             sum_ahead += __builtin_convertvector(next, NAME(group_sum));

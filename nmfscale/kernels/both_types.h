@@ -11,16 +11,10 @@ typedef float group_float __attribute__((vector_size(GROUP * sizeof(float))));
 typedef uint32_t group_bits __attribute__((vector_size(GROUP * sizeof(uint32_t))));
 typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))));
 
-/* The upper half of a float, as far as it goes: 8 bits of its digits (bfloat16). */
-INLINE group_half upper_halves(group_float x)
-{
-    return __builtin_convertvector(((group_bits)x + 0x8000) >> 16, group_half);
-}
-
-INLINE group_float from_upper_halves(group_half x)
-{
-    return (group_float)(__builtin_convertvector(x, group_bits) << 16);
-}
+/* The upper half of a float, as far as it goes: 8 bits of its digits (bfloat16); for vectors of any width, whose types as
+ * bits and as halves are given. */
+#define UPPER_HALVES(x, BITS, HALVES) __builtin_convertvector(((BITS)(x) + 0x8000) >> 16, HALVES)
+#define FROM_UPPER_HALVES(x, BITS, FLOATS) ((FLOATS)(__builtin_convertvector(x, BITS) << 16))
 
 #define REAL float
 #define REAL_IS_FLOAT 1

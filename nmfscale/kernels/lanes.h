@@ -200,17 +200,24 @@ INLINE NAME(reals) NAME(reals_of_ints)(NAME(ints) x)
 INLINE NAME(reals) NAME(reals_of_8)(const uint8_t *p) { return NAME(reals_of_ints)(NAME(ints_of_8)(p)); }
 INLINE NAME(reals) NAME(reals_of_16)(const uint16_t *p) { return NAME(reals_of_ints)(NAME(ints_of_16)(p)); }
 
-/* The upper halves of floats, rounded (bfloat16). */
+/* The same for upper halves of floats. */
 typedef float NAME(floats) __attribute__((vector_size(4 * WIDTH)));
-INLINE NAME(reals) NAME(reals_of_halves)(const uint16_t *p)
+typedef uint32_t NAME(bits) __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t NAME(halves) __attribute__((vector_size(2 * WIDTH)));
+INLINE VEC NAME(load_halves)(const uint16_t *p)
 {
-    return __builtin_convertvector((NAME(floats))(NAME(ints_of_16)(p) << 16), NAME(reals));
+    NAME(halves) x;
+    VEC out;
+    memcpy(&x, p, sizeof x);
+    const NAME(reals) y = __builtin_convertvector(FROM_UPPER_HALVES(x, NAME(bits), NAME(floats)), NAME(reals));
+    memcpy(&out, &y, sizeof out);
+    return out;
 }
-INLINE void NAME(store_halves)(uint16_t *p, NAME(reals) x)
+INLINE void NAME(store_halves)(uint16_t *p, VEC x)
 {
-    typedef uint16_t halves __attribute__((vector_size(2 * WIDTH)));
-    const NAME(ints) bits = (NAME(ints))__builtin_convertvector(x, NAME(floats));
-    const halves upper = __builtin_convertvector((bits + 0x8000) >> 16, halves);
+    NAME(reals) y;
+    memcpy(&y, &x, sizeof y);
+    const NAME(halves) upper = UPPER_HALVES(__builtin_convertvector(y, NAME(floats)), NAME(bits), NAME(halves));
     memcpy(p, &upper, sizeof upper);
 }
 

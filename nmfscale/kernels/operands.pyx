@@ -24,13 +24,8 @@ def row_stride(int n_components):
 
 
 def packed_size(int n_components):
-    """Numbers of the packed curvature of one row."""
+    """Numbers of the packed curvature of one row, and of what is kept of it."""
     return n_components * (n_components + 1) // 2
-
-
-def kept_size(int n_components):
-    """Numbers that are kept of it: its correlations, and the square roots of its diagonal."""
-    return packed_size(n_components)
 
 
 def statistics_size(int n_components, int wanted):
@@ -147,7 +142,7 @@ cdef class RowArrays:
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
         self.n_kept = 0 if kept is None else min(len(kept), n_slices)
         if kept is not None:
-            size = kept_size(problem.c.n_components)
+            size = packed_size(problem.c.n_components)
             self.first.kept = <uint16_t *>address(
                 kept, "uint16", (len(kept), size, LANES), "kept"
             )

@@ -39,7 +39,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    uint16_t *kept;                /* (K (K + 1) / 2, 16) of the curvature of an earlier visit, or NULL */
+    uint16_t *kept;                /* (K (K + 1) / 2, 16) curvature of an earlier visit, see keep_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */

@@ -130,12 +130,8 @@ static void NAME(keep_curvature)(int n_components, int lane0, const VEC *H, uint
             for (int j = 0; j < WIDTH; j++)
                 kept[BELOW(k, l) * LANES + lane0 + j] = (uint16_t)(int32_t)(lanes[j] < UNITS ? lanes[j] : UNITS);
         }
-    for (int k = 0; k < n_components; k++) {
-        const VEC root = VSQRT(H[PACKED(k, k)]);
-        NAME(reals) x;
-        memcpy(&x, &root, sizeof x);
-        NAME(store_halves)(kept + BELOW(n_components, k) * LANES + lane0, x);
-    }
+    for (int k = 0; k < n_components; k++)
+        NAME(store_halves)(kept + BELOW(n_components, k) * LANES + lane0, VSQRT(H[PACKED(k, k)]));
 }
 
 /* Kept correlations times scale_k scale_l, below the diagonal of H. */
@@ -174,10 +170,8 @@ static void NAME(scaled_curvature)(const row_problem *p, int lane0, const VEC *b
     const int K = p->n_components;
     const REAL *total = p->total;
     VEC *moved = scale + p->stride, *found = moved + p->stride, far = SET1(0);
-    for (int k = 0; k < K; k++) {
-        const NAME(reals) root = NAME(reals_of_halves)(kept + BELOW(K, k) * LANES + lane0);
-        memcpy(scale + k, &root, sizeof root);
-    }
+    for (int k = 0; k < K; k++)
+        scale[k] = NAME(load_halves)(kept + BELOW(K, k) * LANES + lane0);
     NAME(below_diagonal)(K, lane0, H, kept, scale);
     for (int k = 0; k < K; k++) {
         H[PACKED(k, k)] = scale[k] * scale[k];

@@ -105,5 +105,5 @@ def _task_bytes(setting: Setting, layout: Any, size: int) -> int:
     wanted = kernels.SUM_FULL if own else kernels.SUM_DIAGONAL
     sums = columns * 8 * kernels.statistics_size(K, wanted)
     # two points, where they lead, what was there before; the same of priors; curvature
-    rows = lanes * (8 * stride * 8 + own * kernels.kept_size(K) * 2)
+    rows = lanes * (8 * stride * 8 + own * kernels.packed_size(K) * 2)
     return largest + rows + (1 + FAN_IN) * sums + 3 * columns * stride * 8

@@ -76,8 +76,9 @@ def room_for_kept(longest: Array, n_components: int) -> Array:
     Long means that the longest row of a slice has `KEPT_FROM` times as many nonzeros as curvature
     has numbers, so that the room is small beside the counts.
     """
-    n_long = int((longest >= KEPT_FROM * kernels.packed_size(n_components)).sum())
-    return np.zeros((n_long, kernels.kept_size(n_components), LANES), np.uint16)
+    size = kernels.packed_size(n_components)
+    n_long = int((longest >= KEPT_FROM * size).sum())
+    return np.zeros((n_long, size, LANES), np.uint16)
 
 
 def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
@@ -89,10 +90,11 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
     sampled = range(0, sliced.n_slices, every)
     total = np.zeros(kernels.packed_size(K) + 1)
     room = np.empty((_SAMPLED_TOGETHER, len(total)))
-    for first in sampled[::_SAMPLED_TOGETHER]:
-        found = room[: len(sampled[first // every :])]
+    for i in range(0, len(sampled), _SAMPLED_TOGETHER):
+        some = sampled[i : i + _SAMPLED_TOGETHER]
+        found = room[: len(some)]
         kernels.correlations(
-            sliced, problem, start, found, first=first, every=every, n_threads=n_threads
+            sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads
         )
         kernels.sum_slices(found, total)
     return total
@@ -166,8 +168,6 @@ class RowReport(NamedTuple):
     @staticmethod
     def of_all(reports: list[RowReport]) -> RowReport:
         """Put the reports of all blocks together."""
-        if len(reports) == 1:
-            return reports[0]
         found = [each.correlations for each in reports if each.correlations is not None]
         return RowReport(
             math.fsum(each.log_mu for each in reports),
