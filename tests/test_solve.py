@@ -628,3 +628,27 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])
     assert best == pytest.approx(other_best, rel=1e-6)
     assert model.history_["kkt_loadings"].min() < 1e-4
+
+
+def test_rejected_steps_are_no_sign_of_the_end():
+    """The paper's methods record their best point, which stays while steps are rejected."""
+    monitor = Monitor(100, 1e-4, patience=5)
+    kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
+    for _ in range(20):
+        monitor.record(reached=-110.0, loglik=-100.0, **kkt)
+        assert not monitor.converged
+    for i in range(7):
+        monitor.record(reached=-100.0, loglik=-100.0, **kkt)
+        assert monitor.converged == (i >= 5)
+
+
+@pytest.mark.parametrize(("K", "seed"), [(3, 0), (5, 8)])
+def test_extrapolated_descent_converges_at_its_limit(K, seed):
+    X = make_counts(120, 80, K=K, seed=seed)
+    found, limit = (
+        fit(X, K, solver="scd", max_iter=max_iter, tol=tol, **start(X, K))
+        for max_iter, tol in ((400, 1e-6), (400, 0))
+    )
+    assert found.converged_ and found.n_iter_ < 60
+    best = max(limit.history_["loglik"])
+    assert max(found.history_["loglik"]) == pytest.approx(best, rel=5e-8)

@@ -179,7 +179,7 @@ def fit_alternating(
         else:
             loop.plain_step()
         if iteration < monitor.max_iter:
-            monitor.record(**loop.state | loop.seen)
+            monitor.record(reached=loop.last_loglik, **loop.state | loop.seen)
         if monitor.finished:
             monitor.forget_last()
             break

@@ -60,6 +60,7 @@ class Monitor:
         self._bar: Any = None
         self._old_handler: Any = None
         self._best: list[float] = []  # log-likelihoods that were no lower than all before
+        self._risen = False
 
     def __enter__(self) -> Monitor:
         """Show the bar and take over Ctrl-C."""
@@ -87,13 +88,17 @@ class Monitor:
         self.interrupted = True
         self.say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
-    def record(self, **values: float) -> None:
-        """Keep the record of an iteration that is complete, show it, and decide whether to stop."""
+    def record(self, *, reached: float | None = None, **values: float) -> None:
+        """Keep the record of an iteration that is complete, show it, and decide whether to stop.
+
+        `reached` is the log-likelihood where the iteration ended, where the record is of another
+        point: of the best.
+        """
         record = dict.fromkeys(HISTORY.names or (), 0.0) | values
         record["iteration"] = len(self.records) + 1
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
-        self._note(record["loglik"])
+        self._note(record["loglik"], reached)
         self.converged = self._settled(record)
         if self._replacing:  # shown before
             self._replacing = False
@@ -109,7 +114,9 @@ class Monitor:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
-        self._note_all()
+        self._best = []
+        for record in self.records:
+            self._note(record["loglik"])
         self.started = time.perf_counter() - state["seconds"]
         if self._bar is not None:
             self._bar.update(len(self.records))
@@ -117,24 +124,22 @@ class Monitor:
     def forget_last(self) -> None:
         """Drop the last record: the end of the fit completes it, without showing it again."""
         self.records.pop()
-        self._note_all()
+        if self._risen:
+            self._best.pop()
         self._replacing = True
 
-    def _note(self, loglik: float) -> None:
-        if not self._best or loglik >= self._best[-1]:
-            self._best.append(loglik)
-
-    def _note_all(self) -> None:
-        self._best = []
-        for record in self.records:
-            self._note(record["loglik"])
+    def _note(self, loglik: float, reached: float | None = None) -> None:
+        best = max([loglik, *self._best[-1:]])
+        self._risen = (loglik if reached is None else reached) >= best
+        if self._risen:
+            self._best.append(best)
 
     def _settled(self, record: dict[str, float]) -> bool:
         if self.tol <= 0:
             return False
         if max(record["kkt_loadings"], record["kkt_factors"]) <= self.tol:
             return True
-        if len(self._best) <= self.patience or record["loglik"] < self._best[-1]:
+        if len(self._best) <= self.patience or not self._risen:
             return False
         return self._best[-1] - self._best[-1 - self.patience] <= self.rtol * abs(self._best[-1])
 
