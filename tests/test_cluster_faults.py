@@ -39,6 +39,7 @@ from nmfscale.data.jobs import (
     NoWorkersError,
     Patience,
     SchedulerLostError,
+    WorkerDiedError,
 )
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated, cluster
@@ -254,6 +255,19 @@ def test_all_workers_restart_during_an_iteration(client, store):
     with meanwhile(restart, 1.3):
         fitted = fit(store, client)
     assert bits(fitted) == bits(fit(X)) and restarts
+
+
+def test_workers_restart_while_a_fit_begins(client, store, monkeypatch):
+    each, asked = workers.Crew.each, []
+
+    def dead_at_first(crew, *args, **options):
+        asked.append(time.monotonic())
+        if asked[-1] - asked[0] < 1.5:
+            return {worker: WorkerDiedError("it died") for worker in crew.workers()}
+        return each(crew, *args, **options)
+
+    monkeypatch.setattr(workers.Crew, "each", dead_at_first)
+    assert bits(fit(store, client)) == bits(fit(X)) and len(asked) > 1
 
 
 # Data that are lost or damaged ----------------------------------------------------------------

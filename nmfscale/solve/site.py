@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -257,7 +258,9 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
-    for _ in range(crew.patience.attempts):
+    for attempt in range(crew.patience.attempts):
+        if attempt:  # workers of a cluster that restarts are listed for a while after they died
+            time.sleep(min(2.0, crew.patience.workers / 4))
         found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
         if not all(isinstance(sight, OSError) for sight in found.values()):
             break
