@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from scipy.linalg import block_diag
 from scipy.optimize import linear_sum_assignment
 
 from nmfscale.data.counts import as_counts
@@ -301,7 +302,7 @@ def test_features_outside_the_drawn_rows_get_their_share(monkeypatch):
 
 
 def test_samples_that_share_no_feature_make_topics_of_their_own():
-    X = sp.block_diag([_counts(20, 9, 1), _counts(30, 12, 1), _counts(25, 10, 1)]).toarray()
+    X = block_diag(_counts(20, 9, 1), _counts(30, 12, 1), _counts(25, 10, 1))
     F = topic_score.topic_score(as_counts(X), 3, np.random.RandomState(0))
     blocks = np.repeat([0, 1, 2], [9, 12, 10])
     shares = np.array([[F[blocks == block, k].sum() for k in range(3)] for block in range(3)])
