@@ -138,7 +138,7 @@ def main() -> None:
     report.write_csv(results / "curves.csv", report.points(found))
     if "fastTopics" in names:
         curves = [curve for _, curves in found for curve in curves]
-        stored.write(curves, results / stored.FILE.name)
+        stored.write(curves, results / stored.NAME)
     (results / "machine.json").write_text(json.dumps(machine, indent=2) + "\n")
     report.draw(found, results / "seconds.png")
     if results == report.HERE / "results":

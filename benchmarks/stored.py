@@ -1,7 +1,8 @@
 """fastTopics where R cannot be had: its stored curves, scaled by our own coordinate descent.
 
 Both are the same algorithm from the same start, so that they take the same iterations, and what our
-own took longer (or less long) in this run than beside the stored curves is the machine's doing.
+own took longer (or less long) in this run than beside the stored curves is the machine's doing; if
+both used the same instruction set: wider vectors are of no use to fastTopics.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import report
 from report import Curve
 
-FILE = report.HERE / "results" / "fasttopics.csv"
+NAME = "fasttopics.csv"
 PEER, YARD = "fastTopics", "scd float64, loop only"
 
 
@@ -33,8 +34,8 @@ def write(curves: list[Curve], path: Path) -> None:
     report.write_csv(path, rows)
 
 
-def read(problem: str, path: Path = FILE) -> dict[str, Curve]:
-    """Return the stored curves of a problem by program."""
+def read(problem: str, path: Path) -> dict[str, Curve]:
+    """Return the curves of a problem in a file by program."""
     points: dict[str, list[dict]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -51,11 +52,17 @@ def read(problem: str, path: Path = FILE) -> dict[str, Curve]:
     return curves
 
 
+def level(curve: Curve) -> str:
+    """Instruction set that a curve of this package was measured with."""
+    return curve.version.partition(" ")[2]
+
+
 def scaled(problem: str, curves: list[Curve]) -> list[Curve]:
     """Return the stored curves of fastTopics as they would be beside the curves of this run."""
     now = [curve for curve in curves if curve.program == YARD]
-    stored = read(problem)
-    if not now or YARD not in stored:
+    files = (read(problem, path) for path in sorted((report.HERE / "results").rglob(NAME)))
+    stored = next((c for c in files if now and YARD in c and level(c[YARD]) == level(now[0])), None)
+    if stored is None:
         return []
     within_10 = stored[YARD].loglik.max() - 10
     factor = now[0].reach(within_10)[0] / stored[YARD].reach(within_10)[0]
