@@ -149,8 +149,8 @@ def test_whatever_the_environment_says_of_threads():
     found = set()
     for settings in (
         {},
-        {"OMP_NUM_THREADS": "1", "OMP_SCHEDULE": "static"},
-        {"OMP_NUM_THREADS": "3", "OMP_SCHEDULE": "dynamic,1"},
+        {"OMP_NUM_THREADS": "1", "OMP_SCHEDULE": "static", "OMP_WAIT_POLICY": "active"},
+        {"OMP_NUM_THREADS": "3", "OMP_SCHEDULE": "dynamic,1", "OMP_WAIT_POLICY": "passive"},
         {"OMP_NUM_THREADS": "2", "OMP_SCHEDULE": "guided,7", "OMP_DYNAMIC": "true"},
     ):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
