@@ -74,7 +74,7 @@ class BuildExt(build_ext):
 
     def finalize_options(self):
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+        self.parallel = self.parallel or os.cpu_count() or 1
 
     def build_extensions(self):
         if self.compiler.compiler_type == "msvc":
@@ -82,7 +82,7 @@ class BuildExt(build_ext):
         compile_in_turn = self.compiler.compile
 
         def compile_side_by_side(sources, **options):
-            with ThreadPool(min(len(sources), os.cpu_count() or 1)) as pool:
+            with ThreadPool(min(len(sources), self.parallel)) as pool:
                 objects = pool.map(lambda source: compile_in_turn([source], **options), sources)
             return [name for names in objects for name in names]
 
