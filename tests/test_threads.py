@@ -1,11 +1,15 @@
 """How many threads are used: what is asked for, what the system allows."""
 
 import os
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from nmfscale import kernels
 from nmfscale.solve import threads
 from nmfscale.solve.threads import available_processors, limit_blas, resolve_threads
 
@@ -111,3 +115,29 @@ def test_blas_is_limited_inside_and_restored():
     with limit_blas(1):
         assert {library["num_threads"] for library in threadpool_info()} == {1}
     assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not kernels.build_flags()["openmp"],
+    reason="knows the settings of GCC's OpenMP",
+)
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 10_000),
+        ({"GOMP_SPINCOUNT": "777"}, 777),
+        ({"OMP_WAIT_POLICY": "passive"}, 0),
+    ],
+)
+def test_threads_wait_briefly_unless_told_otherwise(settings, expected):
+    ours = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import nmfscale.kernels"],
+        env=kept | {"OMP_DISPLAY_ENV": "verbose"} | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert set(map(int, found)) == {expected}
