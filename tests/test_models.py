@@ -236,6 +236,22 @@ def test_transform_of_counts_that_no_topic_has():
         assert np.isfinite(model.perplexity(new))
 
 
+@pytest.mark.parametrize("sizes", [None, np.linspace(0.2, 3, len(X))])
+@pytest.mark.parametrize("prior", [None, 1.5, (3.0, 0.1)])
+@pytest.mark.parametrize("model", MODELS)
+def test_transform_knows_priors_and_sizes(model, prior, sizes):
+    options = {"max_iter": 3000, "tol": 1e-7, "random_state": 0, "n_threads": 1}
+    one = model(3, prior_loadings=prior, **options)
+    loadings = one.fit_transform(X, size_factors=sizes)
+    assert_array_equal(loadings, one.transform(X, size_factors=sizes))
+    assert_allclose(loadings, one.loadings_, atol=1e-3 * one.loadings_.max())
+
+
+def test_sizes_of_transform_are_checked():
+    with pytest.raises(ValueError, match=r"size_factors\[2\] is 0"):
+        fitted().transform(X, size_factors=[1, 2, 0] + [1] * (len(X) - 3))
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_priors_reach_transform(model):
     one = fitted(model, prior_loadings=(3.0, 0.1))
@@ -261,12 +277,19 @@ def test_a_topic_model_is_a_poisson_nmf_rescaled(solver):
         factors.inverse_transform(factors.loadings_),
         rtol=1e-9, atol=1e-12,
     )  # fmt: skip
+    L, F = nmfscale.multinomial_to_poisson(
+        topics.loadings_, topics.components_.T, topics.size_factors_, topics.scales_
+    )
+    assert_allclose(F.T, factors.components_, rtol=1e-9, atol=1e-12)
+    assert_allclose(L, factors.loadings_, rtol=1e-9, atol=1e-12)
     expected = nmfscale.loglik_multinomial(X, topics.loadings_, topics.components_.T).sum()
     assert topics.loglik_ == pytest.approx(expected, rel=1e-9)
 
 
-def test_sizes_are_totals_at_the_optimum():
-    one = fitted(TopicModel, max_iter=300)
+@pytest.mark.parametrize("sizes", [None, np.linspace(0.2, 3, len(X))])
+def test_sizes_are_totals_at_the_optimum(sizes):
+    one = TopicModel(3, max_iter=300, tol=0, random_state=0, n_threads=1)
+    one.fit(X, size_factors=sizes)
     assert_allclose(one.size_factors_, X.sum(axis=1), rtol=1e-3, atol=1e-3)
 
 

@@ -195,6 +195,8 @@ def test_fitted_attributes_are_documented(model, tmp_path):
     written = set(documented(inspect.getdoc(model), "Attributes"))
     assert there <= written
     assert written - there <= {"feature_names_in_"}
+    records = inspect.getdoc(nmfscale.PoissonNMF)
+    assert all(f"``{name}``" in records for name in fitted.history_.dtype.names)
 
 
 def test_properties_are_documented():

@@ -195,7 +195,8 @@ class StoredCounts(CountTable):
     Parameters
     ----------
     path : str or path-like
-        A file that ``nmfscale store`` or :func:`pack` wrote. It is opened for reading only.
+        A file that ``nmfscale store`` or :func:`nmfscale.write_store` wrote. It is opened for
+        reading only.
 
     Raises
     ------
@@ -209,12 +210,10 @@ class StoredCounts(CountTable):
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from nmfscale.data.counts import as_counts
-    >>> from nmfscale.data.packing import pack
-    >>> from nmfscale.data.store import StoredCounts
+    >>> from nmfscale import StoredCounts, write_store
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "counts.nmf")
-    ...     pack(as_counts(np.array([[0, 2, 1], [3, 0, 0]])), path)
+    ...     _ = write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)
     ...     StoredCounts(path)
     <StoredCounts 2 x 3, 3 nonzero, int64>
     """

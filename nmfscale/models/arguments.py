@@ -45,8 +45,13 @@ def checked_mask(values: Any, size: int, name: str) -> Array | None:
     return mask
 
 
-def gamma_prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, Array] | None:
-    """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate)."""
+def gamma_prior(
+    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0
+) -> tuple[Array, Array] | None:
+    """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
+
+    They are those of parameters times `unit`, which broadcasts to them.
+    """
     if given is None:
         return None
     alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
@@ -58,7 +63,7 @@ def gamma_prior(given: Any, shape: tuple[int, int], name: str) -> tuple[Array, A
                 f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
             )
         arrays.append(array)
-    return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1], shape)
+    return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
 
 
 def npy_target(out: str | os.PathLike[str]) -> Path:
@@ -95,14 +100,12 @@ def what_is_held(
                 f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
                 "step; use 'em' or 'auto'."
             )
-    prior_L = gamma_prior(prior_loadings, (n, n_components), "prior_loadings")
-    if prior_L is not None and sizes is not None:
-        prior_L = prior_L[0], prior_L[1] / sizes[:, None]
+    unit = 1.0 if sizes is None else sizes[:, None]
     return Held(
         topics=masks["fixed_topics"][0],
         features=masks["fixed_features"][0],
         samples=masks["fixed_samples"][0],
         weights=checked_vector(row_weights, n, "row_weights"),
         prior_factors=gamma_prior(prior_factors, (m, n_components), "prior_factors"),
-        prior_loadings=prior_L,
+        prior_loadings=gamma_prior(prior_loadings, (n, n_components), "prior_loadings", unit=unit),
     )

@@ -117,7 +117,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         ----------
         X : counts of shape (n_samples, n_features)
             Array, sparse matrix or array, DataFrame, AnnData, dask array of row chunks, path of
-            a count file or packed store, or what :func:`as_counts` and :func:`pack` made of them.
+            a count file or packed store, or what :func:`as_counts` made of them.
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
@@ -193,7 +193,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
             if sizes is not None:
                 best = replace(best, L=best.L / sizes[:, None].astype(dtype))
-            self._keep(best, counts)
+            self._keep(best, sizes)
         except BaseException:
             # neither half fitted nor with names that are not those of the factors
             self.__dict__.clear()
@@ -220,7 +220,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended
             with, which agree to the tolerance of the fit where the loadings of a sample are unique.
         """
-        return self.fit(X, y, **fit_params).transform(X)
+        sizes = fit_params.get("size_factors")
+        return self.fit(X, y, **fit_params).transform(X, size_factors=sizes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
@@ -242,7 +243,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
-    def _keep(self, result: FitResult, counts: CountTable) -> None:
+    def _keep(self, result: FitResult, sizes: Array | None) -> None:
         raise NotImplementedError
 
     def _check_parameters(self) -> None:

@@ -12,10 +12,10 @@ JSON object as bytes:
 - ``left_out``: what was not stored and the type it had.
 
 One dataset for each fitted attribute, named without the closing underscore: ``components``
-(K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``history`` (compound, one record per
-iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in``, ``feature_names`` (m,),
-``sample_names`` (n,) and so on.  Names are UTF-8, as many bytes for each as the longest needs; an
-attribute of kind "str" is an array of bytes.  Every dataset has a ``crc32``.
+(K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``scales`` (K,), ``history`` (compound, one
+record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in``, ``feature_names``
+(m,), ``sample_names`` (n,) and so on.  Names are UTF-8, as many bytes for each as the longest
+needs; an attribute of kind "str" is an array of bytes.  Every dataset has a ``crc32``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ _AXES = {
     "components_": "km",
     "loadings_": "nk",
     "size_factors_": "n",
+    "scales_": "k",
     "feature_names_in_": "m",
     "sample_names_": "n",
 }

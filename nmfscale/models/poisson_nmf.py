@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.table import CountTable
 from ..solve.fit import FitResult
 from .base import CountFactorization
 
@@ -80,8 +79,9 @@ class PoissonNMF(CountFactorization):
         One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``loglik``,
         ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for
         `tol`), ``change_loadings`` and ``change_factors`` (largest change relative to the mean),
-        ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``. The residuals are
-        by-products: each is seen where the next update of its factor starts.
+        ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``, and ``bytes_read`` from
+        files so far. The residuals are by-products: each is seen where the next update of its
+        factor starts.
         ``pandas.DataFrame(model.history_)`` makes a table.
     loglik_ : float
         Poisson log-likelihood of the fit (with priors, plus the log prior).
@@ -116,7 +116,7 @@ class PoissonNMF(CountFactorization):
     True
     """
 
-    def _keep(self, result: FitResult, counts: CountTable) -> None:
+    def _keep(self, result: FitResult, sizes: NDArray[Any] | None) -> None:
         self.components_ = np.ascontiguousarray(result.F.T)
         self.loadings_ = result.L
         self.history_ = result.history
@@ -127,3 +127,6 @@ class PoissonNMF(CountFactorization):
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return L
+
+    def _unit(self) -> NDArray[Any] | float:
+        return 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..data.table import CountTable
 from ..solve.memory import check_projection
 from ..solve.projection import Projection, write_array
 from ..solve.threads import resolve_threads
-from .arguments import gamma_prior, npy_target
+from .arguments import checked_vector, gamma_prior, npy_target
 
 Array = NDArray[Any]
 
@@ -25,7 +26,8 @@ Array = NDArray[Any]
 class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with the factors ``components_`` held, and what follows of them.
 
-    A model says with `_loadings_of` what it makes of the loadings of a Poisson NMF.
+    A model says with `_loadings_of` what it makes of the loadings of a Poisson NMF, and with
+    `_unit` what those have to be multiplied by to go with ``components_``.
     """
 
     components_: Array
@@ -38,7 +40,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     # scikit-learn would take the file for something that pipelines pass on.
     __metadata_request__transform = {"out": UNUSED}
 
-    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+    def transform(
+        self,
+        X: Any,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        size_factors: ArrayLike | None = None,
+    ) -> Array:
         """Return the loadings of samples, old or new, with the factors held.
 
         Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
@@ -52,6 +60,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
             are then never in memory as a whole. It appears whole or not at all; an existing file
             is replaced.
+        size_factors : array-like of shape (n_samples,), default=None
+            Known sizes, as in :meth:`fit`.
 
         Returns
         -------
@@ -61,8 +71,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Raises
         ------
         ValueError
-            If the counts are not valid or have other features than the model, or `out` is no name
-            of such a file.
+            If the counts or sizes are not valid, the features are not those of the model, or `out`
+            is no name of such a file.
         MemoryLimitError
             If `memory_limit` is not enough, or for counts in a file the memory that is free.
         FileNotFoundError
@@ -83,15 +93,25 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
         counts = self._counts(X, reset=False)
+        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
-        blocks = self._projection(counts, gathered=target is None).blocks()
+        blocks = self._blocks(counts, sizes, gathered=target is None)
         if target is not None:
-            write_array(target, shape, dtype, (self._loadings_of(L) for _, L in blocks))
+            write_array(target, shape, dtype, (loadings for _, loadings in blocks))
             return np.lib.format.open_memmap(target, mode="r")
-        loadings = np.empty(shape, dtype)
-        for rows, L in blocks:
-            loadings[rows] = self._loadings_of(L)
-        return loadings
+        out_of_blocks = np.empty(shape, dtype)
+        for rows, loadings in blocks:
+            out_of_blocks[rows] = loadings
+        return out_of_blocks
+
+    def _blocks(
+        self, counts: CountTable, sizes: Array | None, *, gathered: bool
+    ) -> Iterator[tuple[slice, Array]]:
+        """Rows of one block after the other, and their loadings."""
+        for rows, L in self._projection(counts, sizes, gathered=gathered).blocks():
+            if sizes is not None:
+                L /= sizes[rows, None].astype(L.dtype)
+            yield rows, self._loadings_of(L)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-probability of a count under the model, loadings fitted to `X`.
@@ -119,7 +139,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         counts = self._counts(X, reset=False)
         if counts.total == 0:
             return 0.0
-        shares = self._projection(counts, gathered=False).log_shares()
+        shares = self._projection(counts, None, gathered=False).log_shares()
         return math.fsum(shares) / counts.total
 
     def perplexity(self, X: Any) -> float:
@@ -171,6 +191,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _loadings_of(self, L: Array) -> Array:
         raise NotImplementedError
 
+    def _unit(self) -> Array | float:
+        raise NotImplementedError
+
     def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountTable:
         counts = as_counts(
             X,
@@ -204,7 +227,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     "where the model was fitted: bring the features into the order of the fit."
                 )
 
-    def _projection(self, counts: CountTable, *, gathered: bool) -> Projection:
+    def _projection(self, counts: CountTable, sizes: Array | None, *, gathered: bool) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""
         dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
         if self.memory_limit is not None or counts.from_file:
@@ -213,10 +236,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 gathered=gathered,
             )  # fmt: skip
         shape = counts.shape[0], self.n_components_
+        unit = self._unit() * (1.0 if sizes is None else sizes[:, None])
         return Projection(
             counts,
             self.components_.T,
             dtype=dtype,
             n_threads=n_threads,
-            prior=gamma_prior(self.prior_loadings, shape, "prior_loadings"),
+            prior=gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit),
         )

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.table import CountTable
 from ..solve.conversion import poisson_to_multinomial
 from ..solve.fit import FitResult
 from .poisson_nmf import PoissonNMF
@@ -39,6 +38,9 @@ n_threads, memory_limit, random_state, verbose, callback
         Topic proportions of the samples that were fitted; rows sum to one.
     size_factors_ : ndarray of shape (n_samples,)
         Expected total of each sample.
+    scales_ : ndarray of shape (n_components,)
+        Scale of each factor of the Poisson NMF: ``multinomial_to_poisson(loadings_, components_.T,
+        size_factors_, scales_)`` gives back its loadings and factors.
     loglik_ : float
         Multinomial log-likelihood of the fit.
     history_, converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
@@ -63,13 +65,18 @@ n_threads, memory_limit, random_state, verbose, callback
     array([1., 1.])
     """
 
-    def _keep(self, result: FitResult, counts: CountTable) -> None:
-        super()._keep(result, counts)
-        proportions, frequencies, sizes, _ = poisson_to_multinomial(result.L, result.F)
+    def _keep(self, result: FitResult, sizes: NDArray[Any] | None) -> None:
+        super()._keep(result, sizes)
+        proportions, frequencies, totals, scales = poisson_to_multinomial(result.L, result.F)
         self.loadings_ = np.ascontiguousarray(proportions)
         self.components_ = np.ascontiguousarray(frequencies.T)
-        self.size_factors_ = sizes
+        self.size_factors_ = totals if sizes is None else totals * sizes.astype(totals.dtype)
+        self.scales_ = scales
         self.loglik_ = float(result.history["loglik_multinomial"][-1])
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return poisson_to_multinomial(L, self.components_.T).proportions
+
+    def _unit(self) -> NDArray[Any] | float:
+        # of a topic without factors there is nothing to multiply
+        return np.where(self.scales_ > 0, self.scales_, 1.0)
