@@ -10,6 +10,7 @@ import time
 import h5py
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
 from nmfscale.data import layout as layouts
@@ -161,7 +162,8 @@ def test_an_interrupted_fit_is_saved(tmp_path):
         if record["iteration"] == 6:
             os.kill(os.getpid(), signal.SIGINT)
 
-    usable = model(callback=interrupt).fit(X, checkpoint=tmp_path, checkpoint_every=1e6)
+    with pytest.warns(ConvergenceWarning, match="was interrupted"):
+        usable = model(callback=interrupt).fit(X, checkpoint=tmp_path, checkpoint_every=1e6)
     assert usable.interrupted_
     assert np.isfinite(usable.components_).all()
     resumed = model().fit(X, checkpoint=tmp_path, resume=True)

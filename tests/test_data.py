@@ -173,8 +173,23 @@ def test_duplicates_are_added_up_beyond_the_range_of_their_type(container, dtype
     assert_canonical(counts)
     np.testing.assert_array_equal(dense(counts), [[0, 1, 3 * high], [1, 0, 0]])
     np.testing.assert_array_equal(X.data, before)
-    if container is not sp.coo_array:
-        assert counts.notes == ("2 duplicate entries were added up",)
+    assert counts.notes == ("2 duplicate entries were added up",)
+
+
+@pytest.mark.parametrize("container", [sp.coo_array, sp.csr_array])
+def test_every_duplicate_has_to_be_a_count(container):
+    triplets = sp.coo_array(([5, -3], ([1, 1], [2, 2])), shape=(2, 3))
+    indptr, indices = [0, 0, 2], [2, 2]
+    X = triplets if container is sp.coo_array else container(([5, -3], indices, indptr), (2, 3))
+    with pytest.raises(ValueError, match="Negative values.*row 1, column 2 holds -3"):
+        as_counts(X)
+
+
+def test_many_duplicates_are_added_up_without_rounding():
+    n = 2**24 + 1000  # float32 counts to 2**24
+    zeros = np.zeros(n, np.int32)
+    X = sp.coo_array((np.ones(n, np.float32), (zeros, zeros)), shape=(1, 1))
+    assert as_counts(X).total == n
 
 
 def test_duplicates_may_add_up_to_whole_numbers():
@@ -318,6 +333,7 @@ def test_data_frames():
         frame.astype(pd.SparseDtype("int32", 0)),
         frame.astype("Int64"),
         frame.astype({"a": bool, "b": np.uint8}),
+        frame.astype(pd.SparseDtype("int32", 1)),
     ):
         counts = as_counts(X)
         assert list(counts.feature_names) == list("abcd")
@@ -333,6 +349,8 @@ def test_data_frames():
         )
     with pytest.raises(ValueError, match="no number: row 0.*column 1"):
         as_counts(frame.astype(object).where(frame != 2, "two"))
+    with pytest.raises(ValueError, match=r"no number: row 0 \('w'\), column 4 \('day'\)"):
+        as_counts(frame.assign(day=pd.Timestamp("2026-01-01")))
     with pytest.raises(ValueError, match="Expected 2D array"):
         as_counts(frame["a"])
 
@@ -456,7 +474,7 @@ def test_complex_counts(container):
     ("X", "message"),
     [
         (5, "Expected 2D array, got scalar"),
-        (None, "Expected 2D array, got scalar"),
+        (None, "Expected 2D array, got scalar array instead: X is a NoneType"),
         (np.arange(3), "Expected 2D array, got 1D array instead(.|\n)*Reshape your data"),
         (np.zeros((2, 2, 2)), "Found array with dim 3"),
         (sp.coo_array(np.arange(3)), "Expected 2D array, got 1D"),

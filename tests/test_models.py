@@ -146,6 +146,8 @@ def test_dtype(model):
         ({"n_threads": 1.5}, "n_threads"),
         ({"integer": "maybe"}, "integer"),
         ({"prior_factors": 0.5}, "prior_factors"),
+        ({"prior_factors": np.full(30, 1.5)}, r"prior_factors: alpha has shape \(30,\)"),
+        ({"prior_loadings": (2.0,)}, "prior_loadings is a tuple of 1"),
         ({"callback": 3}, "callback"),
         ({"random_state": "seed"}, "random_state"),
         ({"init": np.zeros(3)}, "init"),
@@ -163,6 +165,18 @@ def test_a_wrong_parameter_is_named(model, options, message):
 def test_nothing_works_before_fit(method):
     with pytest.raises(NotFittedError):
         getattr(PoissonNMF(2), method)(*([X] if method != "get_feature_names_out" else []))
+
+
+def test_counts_without_names_for_a_model_with_names():
+    one = fitted(counts=pd.DataFrame(X, columns=[f"gene {j}" for j in range(X.shape[1])]))
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        one.transform(sp.csr_array(X))
+
+
+def test_sparse_loadings_are_multiplied():
+    one = fitted()
+    expected = one.inverse_transform(one.loadings_)
+    assert_allclose(one.inverse_transform(sp.csr_matrix(one.loadings_)), expected, rtol=1e-12)
 
 
 def test_fractions_warn_once_or_are_refused():

@@ -147,9 +147,11 @@ def test_a_fit_that_ran_out_of_iterations_warns():
 
 def test_a_callback_sees_every_record_and_may_stop():
     seen = []
-    model = fit(
-        make_counts(), max_iter=50, callback=lambda record: seen.append(record) or len(seen) == 4
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what was asked for is no failure
+        model = fit(
+            make_counts(), max_iter=9, callback=lambda row: seen.append(row) or len(seen) == 4
+        )
     assert set(seen[0]) == set(FIELDS)
     assert model.n_iter_ < 10
     assert not model.converged_ and not model.interrupted_
@@ -165,8 +167,7 @@ def test_an_interrupted_fit_is_usable(solver):
         if record["iteration"] == 3:
             signal.raise_signal(signal.SIGINT)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(ConvergenceWarning, match="was interrupted after .* iterations"):
         model = fit(X, solver=solver, max_iter=500, tol=1e-12, callback=interrupt)
     assert model.interrupted_ and not model.converged_
     assert model.n_iter_ < 10
@@ -181,7 +182,8 @@ def test_an_interrupt_ends_all_starts():
             signal.raise_signal(signal.SIGINT)
 
     pressed = []
-    model = fit(make_counts(), n_init=5, max_iter=200, callback=interrupt_once)
+    with pytest.warns(ConvergenceWarning, match="was interrupted"):
+        model = fit(make_counts(), n_init=5, max_iter=200, callback=interrupt_once)
     assert model.interrupted_ and model.n_iter_ < 10
 
 
@@ -194,6 +196,45 @@ def test_a_second_interrupt_is_at_once():
     with pytest.raises(KeyboardInterrupt):
         fit(make_counts(), callback=interrupt_twice)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_other_handlers_of_the_keyboard_are_left_alone(handler):
+    seen, before = [], signal.signal(signal.SIGINT, handler)
+
+    def note(record):
+        seen.append(signal.getsignal(signal.SIGINT))
+
+    try:
+        model = fit(make_counts(), max_iter=4, tol=0, callback=note)
+        assert not model.interrupted_ and seen == [handler] * 4
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# A start from clusters ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_fit_from_clusters_leaves_them(solver):
+    X, labels = make_counts(), np.arange(len(make_counts())) % 3
+    options = {"solver": solver, "max_iter": 2000, "tol": 1e-5}
+    ends = [fit(X, init=init, **options).loglik_ for init in (labels, "random")]
+    assert ends[0] > ends[1] - 1e-3 * abs(ends[1])
+
+
+def test_a_start_with_zeros_is_left():
+    X = make_counts()
+    L = np.eye(3)[np.arange(len(X)) % 3]
+    F = np.stack([X[k::3].mean(axis=0) for k in range(3)], axis=1)
+    ended = fit(X, L=L, F=F, max_iter=2000, tol=1e-5)
+    free = fit(X, max_iter=2000, tol=1e-5)
+    assert ended.converged_
+    assert ended.loglik_ > free.loglik_ - 1e-3 * abs(free.loglik_)
+
+
+# The keyboard ------------------------------------------------------------------------------------
 
 
 KEYBOARD = """

@@ -117,6 +117,10 @@ def test_backed_anndata(tmp_path, monkeypatch):
     assert isinstance(as_counts(backed, in_memory=False), StreamedCounts)
     one, other = fit(X), fit(backed, memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
+    backed.var_names = [f"gene {j}" for j in range(X.shape[1])]
+    names = fit(backed, memory_limit="1TB").feature_names_in_
+    assert names.tolist() == backed.var_names.tolist()
+    assert fit(backed.X).components_.tobytes() == one.components_.tobytes()
 
 
 def test_counts_that_are_not_whole_are_said(tmp_path):

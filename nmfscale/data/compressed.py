@@ -110,7 +110,7 @@ def rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tupl
     check_shape(matrix.shape)
     check_kind(matrix.dtype, place, None)
     _check_parts(matrix, place.whom)
-    rows = _rows_of_triplets(matrix) if matrix.format == "coo" else matrix.tocsr()
+    rows = _rows_of_triplets(matrix, place) if matrix.format == "coo" else matrix.tocsr()
     n_stored = int(rows.indptr[-1])
     indptr, indices = (_index_array(numbers) for numbers in (rows.indptr, rows.indices[:n_stored]))
     data = np.ascontiguousarray(rows.data[:n_stored])
@@ -119,14 +119,20 @@ def rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tupl
     return indptr, indices, working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
 
 
-def _rows_of_triplets(matrix: Any) -> Any:
-    """CSR of a COO matrix: scipy adds duplicates up in the matrix's own, maybe narrow, type."""
-    rows = matrix.tocsr()
-    if matrix.dtype.kind in "biu":
-        before, after = (part.data.sum(dtype=np.float64) for part in (matrix, rows))
-        if before != after:
-            return matrix.astype(np.int64).tocsr()
-    return rows
+def _rows_of_triplets(matrix: Any, place: Place) -> Any:
+    """CSR of a COO matrix; duplicates stay side by side.
+
+    SciPy adds them up unseen, in the matrix's own, maybe narrow, type.
+    """
+    values = _numbers(matrix.data, place) if matrix.dtype.kind == "O" else matrix.data
+    values = working_type(values)
+    rows = sp.coo_array((values, (matrix.row, matrix.col)), shape=matrix.shape).tocsr()
+    if rows.nnz == values.size:
+        return rows
+    order = np.argsort(matrix.row, kind="stable")
+    indptr = np.zeros(matrix.shape[0] + 1, np.int64)
+    np.cumsum(np.bincount(matrix.row, minlength=matrix.shape[0]), out=indptr[1:])
+    return sp.csr_array((values[order], matrix.col[order], indptr), shape=matrix.shape)
 
 
 def rows_of_blocks(
@@ -196,6 +202,11 @@ def check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
 def _refuse_dimensions(ndim: int, array: Any, place: Place) -> NoReturn:
     if ndim < 2:
         what = "scalar" if ndim == 0 else "1D"
+        if ndim == 0 and array.dtype.kind == "O":
+            raise ValueError(
+                f"Expected 2D array, got scalar array instead: {place.whom} is a "
+                f"{type(array.item()).__name__}, which is no matrix of counts that is known here."
+            )
         raise ValueError(
             f"Expected 2D array, got {what} array instead:\narray={array}.\n"
             "Reshape your data either using array.reshape(-1, 1) if it has a single feature "

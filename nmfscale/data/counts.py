@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import placing
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
-from .table import CountTable, RowRange, totals_of_rows
+from .table import CountTable, RowRange, labels_of, totals_of_rows
 
 Whole = Literal["warn", "allow", "require"]
 
@@ -204,7 +204,11 @@ def as_counts(
     anndata = sys.modules.get("anndata")
     if anndata is not None and isinstance(X, anndata.AnnData):
         if not in_memory and X.isbacked and not X.is_view:
-            return _file_counts(Path(X.filename), layer, integer, in_memory)
+            counts = _file_counts(Path(X.filename), layer, integer, in_memory)
+            # the object's names may have been changed since it was opened
+            counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
+            counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
+            return counts
         return annotated_counts(X, layer=layer, integer=integer, whom=whom)
     if is_dask_array(X):
         return _dask_counts(X, integer, whom, in_memory)
@@ -224,6 +228,8 @@ def as_counts(
             sample_names=_frame_labels(getattr(X, "index", None)),
             feature_names=_frame_labels(X.columns),
         )
+    if hasattr(X, "to_memory"):  # part of an AnnData object that is in a file
+        X = X.to_memory()
     return checked_counts(X, integer=integer, whom=whom)
 
 
@@ -327,11 +333,12 @@ def _group_labels(obs: Any, column: str) -> NDArray[Any]:
 def _frame_matrix(frame: Any) -> Any:
     """Return the numbers of a DataFrame, sparse if all its columns are."""
     dtypes = list(frame.dtypes)
-    if dtypes and all(type(dtype).__name__ == "SparseDtype" for dtype in dtypes):
+    sparse = [dtype for dtype in dtypes if type(dtype).__name__ == "SparseDtype"]
+    if dtypes and len(sparse) == len(dtypes) and all(dtype.fill_value == 0 for dtype in sparse):
         return frame.sparse.to_coo()
-    if dtypes and all(isinstance(dtype, np.dtype) for dtype in dtypes):
-        return frame.to_numpy(dtype=np.result_type(*dtypes))
     try:
+        if dtypes and all(isinstance(dtype, np.dtype) for dtype in dtypes):
+            return frame.to_numpy(dtype=np.result_type(*dtypes))
         return frame.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
         return frame.to_numpy()

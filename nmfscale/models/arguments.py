@@ -54,6 +54,8 @@ def gamma_prior(
     """
     if given is None:
         return None
+    if isinstance(given, tuple) and len(given) != 2:
+        raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
     alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
     arrays = []
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
@@ -62,6 +64,13 @@ def gamma_prior(
             raise ValueError(
                 f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
             )
+        try:
+            np.broadcast_to(array, shape)
+        except ValueError:
+            raise ValueError(
+                f"{name}: {what} has shape {array.shape}; a number, one for each of the {shape[1]} "
+                f"components or an array of shape {shape} is needed."
+            ) from None
         arrays.append(array)
     return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
 

@@ -121,9 +121,10 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
-            Loadings to start from; `init` serves where they are not given.
+            Loadings to start from; `init` serves where they are not given. EM alone ("em",
+            "joint-em") leaves its zeros zero.
         F : array-like of shape (n_features, n_components), default=None
-            Factors to start from; `init` serves where they are not given.
+            Factors to start from, likewise.
         row_weights : array-like of shape (n_samples,), default=None
             Weight of each sample in the likelihood, non-negative.
         size_factors : array-like of shape (n_samples,), default=None
@@ -169,7 +170,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` iterations were not enough.
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
+            the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
         """
         self._check_parameters()
         before = self.__dict__.copy()
@@ -218,7 +220,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         -------
         ndarray of shape (n_samples, n_components)
             As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended
-            with, which agree to the tolerance of the fit where the loadings of a sample are unique.
+            with, which agree to the tolerance of the fit where the loadings of a sample are unique
+            and were not held.
         """
         sizes = fit_params.get("size_factors")
         return self.fit(X, y, **fit_params).transform(X, size_factors=sizes)
@@ -333,18 +336,21 @@ class CountFactorization(RowsTransformer, BaseEstimator):
                 dtype=dtype,
                 fit_rows=fit_rows,
             )
-        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
+        equal = counts.row_totals[:, None] / (self.n_components * np.maximum(F.sum(axis=0), 1e-10))
         return np.maximum(fit_rows(F, equal.astype(dtype)), 1e-10), F
 
     def _warn_unless_converged(self, result: FitResult) -> None:
-        if result.converged or result.interrupted or self.tol == 0:
+        if not result.interrupted and (result.converged or result.stopped or self.tol == 0):
             return
+        what, remedy = "has not converged", "Increase max_iter, or start"
+        if result.interrupted:
+            what, remedy = "was interrupted", "Start"
         last = result.history[-1]
         warnings.warn(
-            f"{type(self).__name__} has not converged after {len(result.history)} iterations: "
+            f"{type(self).__name__} {what} after {len(result.history)} iterations: "
             "the relative KKT residual is "
             f"{max(last['kkt_loadings'], last['kkt_factors']):.2e}, tol={self.tol:g}. "
-            "Increase max_iter, or start from the factors of this fit.",
+            f"{remedy} from the factors of this fit.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metadata_routing import UNUSED
@@ -154,24 +156,35 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         float
             At least 1.
+
+        Raises
+        ------
+        ValueError, MemoryLimitError
+            As :meth:`transform`.
         """
         return float(np.exp(-self.score(X)))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Return the expected counts of loadings, ``X @ components_``.
+        """Return what loadings stand for, ``X @ components_``.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_components)
+        X : array-like or sparse matrix of shape (n_samples, n_components)
             Loadings.
 
         Returns
         -------
         ndarray of shape (n_samples, n_features)
-            Dense.
+            Dense: expected counts for :class:`PoissonNMF`, expected frequencies, which sum to one,
+            for :class:`TopicModel`.
+
+        Raises
+        ------
+        ValueError
+            If `X` is no matrix with a column for each component.
         """
         check_is_fitted(self)
-        loadings = np.asarray(X)
+        loadings: Any = X if sp.issparse(X) else np.asarray(X)
         if loadings.ndim != 2 or loadings.shape[1] != self.components_.shape[0]:
             raise ValueError(
                 f"X has shape {loadings.shape}; "
@@ -226,6 +239,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
                     "where the model was fitted: bring the features into the order of the fit."
                 )
+        elif hasattr(self, "feature_names_in_"):
+            warnings.warn(
+                f"X does not have valid feature names, but {type(self).__name__} was fitted with "
+                "feature names",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _projection(self, counts: CountTable, sizes: Array | None, *, gathered: bool) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""

@@ -67,6 +67,7 @@ FELL = 1e-6
 SEEN = ("loglik_start", "kkt_start")
 _NUMBERS = (
     "logliks", "steady", "count", "gained", "delay", "careful", "patience", "kept_for", "returned",
+    "lifts",
 )  # fmt: skip
 
 
@@ -92,6 +93,7 @@ class _Path:
         self.momentum, self.delay = momentum, BOLD_DELAY
         self.count, self.gained, self.returned = 0.0, 0.0, False
         self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
+        self.lifts = False  # whether a Newton step could have lifted zeros of the start
         self.columns_whole = halves.rows.one_block
         self.shared = halves.n_components >= SHARED_FROM
 
@@ -102,6 +104,7 @@ class _Path:
         renew = {"renew": True} if self.shared and fresh else {}
         if self.careful:
             return em | renew, em | renew
+        self.lifts = True
         newton: dict[str, Any] = {"newton_steps": 1} | renew
         late = not self.shared and self.slow(LATE_BELOW)
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
@@ -267,6 +270,7 @@ def fit_accelerated(
             report = halves.move_rows("visit", path.next, em_steps=1, report=SEEN)
         moved = path.advance(halves, report, columns)
         pending = {
+            "blind": not path.lifts,
             "kkt_factors": moved.kkt / objective.scale_F, "momentum": path.beta,
             "change_loadings": report.change, "change_factors": moved.change,
             "zeros_loadings": report.zeros, "zeros_factors": moved.zeros,

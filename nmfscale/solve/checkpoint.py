@@ -31,7 +31,7 @@ from ..data.whole_hdf5 import whole_hdf5
 
 Array = NDArray[Any]
 # The version changes with what is saved and with the steps that lead on from it.
-FORMAT, VERSION = "nmfscale-checkpoint", 8
+FORMAT, VERSION = "nmfscale-checkpoint", 9
 _KEPT = 2
 _MOST_FAILURES = 3
 

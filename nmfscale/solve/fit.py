@@ -25,13 +25,14 @@ SOLVERS = ("auto", "joint-em", *METHODS)
 
 @dataclass(frozen=True)
 class FitResult:
-    """Factors in the user's order and how the fit went."""
+    """Factors in the user's order and how the fit went; `stopped` by the callback."""
 
     L: Array
     F: Array
     history: Array
     converged: bool
     interrupted: bool
+    stopped: bool
 
     @property
     def loglik(self) -> float:
@@ -100,4 +101,5 @@ def fit_factors(
 
 def _result(halves: Halves, monitor: Monitor) -> FitResult:
     L, F = halves.L.plain(), halves.F.plain()
-    return FitResult(L, F, monitor.history, monitor.converged, monitor.interrupted)
+    ends = monitor.converged, monitor.interrupted, monitor.stopped
+    return FitResult(L, F, monitor.history, *ends)

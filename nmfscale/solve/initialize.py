@@ -21,7 +21,8 @@ FitRows = Callable[[Array, Array], Array]
 STARTS = ("auto", "topic-score", "random", "nndsvd")
 # Multiplicative updates never leave zero, so no start may contain it.
 SMALLEST = 1e-10
-_CHUNK = 2**20
+# What a sample that starts in one cluster owes to all clusters, and a cluster to all samples.
+SHARED = 0.1
 
 
 def initialize(
@@ -51,8 +52,9 @@ def initialize(
           everything scaled to the total count.
         - "auto": "topic-score" if there are at least 3 K samples and 3 K features and it does
           not fail, else "random".
-        - cluster labels (n_samples,), one cluster per component: factors are the frequencies
-          within the clusters, each sample belongs to the component of its cluster.
+        - cluster labels (n_samples,), one cluster per component: a component begins with nine
+          tenths of the frequencies in its cluster and a tenth of those in all samples, a sample
+          with nine tenths in the component of its cluster and a tenth spread over all.
     random_state : int, RandomState instance or None, default=None
         Seed of the random numbers (k-means in "topic-score").
     dtype : {float32, float64}, default=float64
@@ -87,10 +89,10 @@ def initialize(
     >>> from nmfscale.solve.initialize import initialize
     >>> counts = as_counts(np.array([[4, 0, 2], [0, 9, 0], [0, 3, 0]]))
     >>> L, F = initialize(counts, 2, ["a", "b", "b"], fit_rows=lambda F, L: L)
-    >>> (L @ F.T).round(6)
-    array([[4., 0., 2.],
-           [0., 9., 0.],
-           [0., 3., 0.]])
+    >>> (L @ F.T).round(1)
+    array([[3.6, 0.7, 1.8],
+           [0.5, 8.3, 0.2],
+           [0.2, 2.8, 0.1]])
     """
     rng = check_random_state(random_state)
     if not isinstance(init, str):
@@ -234,16 +236,22 @@ def _start(
 
 
 def _from_clusters(counts: CountTable, labels: Array, n_components: int) -> tuple[Array, Array]:
-    """Take row totals times one-hot labels as L; as F, the frequencies within clusters."""
-    L = np.zeros((counts.shape[0], n_components))
-    L[np.arange(counts.shape[0]), labels] = counts.row_totals
+    """Take row totals times labels as L; as F, the frequencies within clusters; both smoothed.
+
+    From zeros, EM never comes back, and a residual that is a product with a zero does not tell.
+    """
+    L = np.full((counts.shape[0], n_components), SHARED / n_components)
+    L[np.arange(counts.shape[0]), labels] += 1 - SHARED
+    L *= counts.row_totals[:, np.newaxis]
     F = np.zeros(counts.shape[1] * n_components)
     # In pieces: a product of sparse matrices would copy the counts to float64.
     for first, indptr, indices, data in counts.chunks():
         entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
         np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
     totals = F.reshape(counts.shape[1], n_components)
-    return L, totals / np.maximum(totals.sum(axis=0), SMALLEST)
+    shares = totals / np.maximum(totals.sum(axis=0), SMALLEST)
+    overall = totals.sum(axis=1, keepdims=True) / max(counts.total, SMALLEST)
+    return L, (1 - SHARED) * shares + SHARED * overall
 
 
 def _random(

@@ -14,7 +14,6 @@ from .projection import log_mu_rows
 from .threads import resolve_threads
 
 Array = NDArray[Any]
-_CHUNK = 1 << 18
 
 
 def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:

@@ -63,14 +63,15 @@ class Monitor:
         self._risen = False
 
     def __enter__(self) -> Monitor:
-        """Show the bar and take over Ctrl-C."""
+        """Show the bar, and take over Ctrl-C where it would raise KeyboardInterrupt."""
         if self.verbose == 1:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(
                 total=self.max_iter, unit="it", file=sys.stderr, dynamic_ncols=True, leave=True
             )
-        if threading.current_thread() is threading.main_thread():
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
@@ -88,18 +89,21 @@ class Monitor:
         self.interrupted = True
         self.say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
-    def record(self, *, reached: float | None = None, **values: float) -> None:
+    def record(
+        self, *, reached: float | None = None, blind: float = False, **values: float
+    ) -> None:
         """Keep the record of an iteration that is complete, show it, and decide whether to stop.
 
         `reached` is the log-likelihood where the iteration ended, where the record is of another
-        point: of the best.
+        point: of the best. After a `blind` one the fit does not stop by itself: it could not lift
+        zeros, and the residuals, products with the parameters, do not tell.
         """
         record = dict.fromkeys(HISTORY.names or (), 0.0) | values
         record["iteration"] = len(self.records) + 1
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
         self._note(record["loglik"], reached)
-        self.converged = self._settled(record)
+        self.converged = not blind and self._settled(record)
         if self._replacing:  # shown before
             self._replacing = False
             return
