@@ -227,6 +227,8 @@ def test_all_damaged(tmp_path):
         ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
         ({"extrapolate": False}, X, "extrapolate was True and is False"),
         ({"prior_factors": 1.5}, X, "held was"),
+        ({"init": np.arange(90) % 3}, X, "start was"),
+        ({"random_state": 1}, X, "random_state was 0 and is 1"),
         ({}, X + 1, "counts was"),
     ],
 )

@@ -238,6 +238,21 @@ def test_fit_transform_is_transform(model, solver):
     assert_allclose(loadings, one.loadings_, atol=2e-2 * one.loadings_.max())
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_component_without_factors_has_no_loadings(model):
+    F = np.array([[5.0, 0], [3, 0], [1e-3, 0], [1e-3, 0]])
+    one = model(2, max_iter=50, tol=0).fit(
+        [[5, 3, 0, 0], [4, 2, 0, 0]], L=np.ones((2, 2)), F=F, fixed_topics=[True, True]
+    )
+    new = [[5, 3, 1, 0], [0, 0, 0, 2]]
+    L = one.transform(new)
+    assert_array_equal(L[:, 1], 0)
+    expected = [9 / 8.002, 2 / 8.002] if model is PoissonNMF else [1, 1]
+    assert_allclose(L[:, 0], expected, rtol=1e-6)
+    shares = F[:, 0] / F[:, 0].sum()
+    assert one.score(new) == pytest.approx(np.sum(new * np.log(shares)) / np.sum(new))
+
+
 def test_transform_of_counts_that_no_topic_has():
     counts = X.copy()
     counts[:, 5] = 0

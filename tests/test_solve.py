@@ -428,11 +428,26 @@ def test_a_larger_alpha_pulls_harder():
     assert flat[0] < flat[1] < flat[2]
 
 
-def test_alpha_one_and_no_rate_is_no_prior():
+@pytest.mark.parametrize("alpha", [1.0, (1.0, 0.0)])
+def test_alpha_one_and_no_rate_is_no_prior(alpha):
     X = make_counts()
-    one, other = (fit(X, prior_factors=prior, **start(X)) for prior in (None, (1.0, 0.0)))
+    one, other = (fit(X, prior_factors=prior, **start(X)) for prior in (None, alpha))
     assert_allclose(one.components_, other.components_, rtol=1e-3, atol=1e-6)
     assert one.loglik_ == pytest.approx(other.loglik_, rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "joint-em"])
+@pytest.mark.parametrize("prior", [(1.0, 0.3), (np.array([1.0, 1.5, 1.0]), 0.3)])
+def test_residuals_with_a_prior(prior, solver):
+    X = np.maximum(make_counts() - 1, 0)
+    model = fit(X, solver=solver, max_iter=5, prior_loadings=prior, prior_factors=prior, **start(X))
+    L, F, last = model.loadings_, model.components_.T, model.history_[-1]
+    assert (L == 0).any() or (F == 0).any()
+    for name, own, held, counts in (("loadings", L, F, X), ("factors", F, L, X.T)):
+        numerators = (counts / np.maximum(own @ held.T, 1e-30)) @ held
+        pull = own * (held.sum(axis=0) + prior[1] - numerators) - (np.asarray(prior[0]) - 1)
+        expected = np.abs(np.where(own > 0, pull, 0)).max() / (X.sum() / len(own))
+        assert last[f"kkt_{name}"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize("prior", [0.5, (1.0, -1.0), np.nan, (np.inf, 1.0)])
@@ -451,19 +466,49 @@ def test_size_factors(solver):
     assert model.loglik_ == plain.loglik_
 
 
+@pytest.mark.parametrize("prior", [None, (1.5, 0.3)])
 @pytest.mark.parametrize("solver", ["auto", "em", "scd", "joint-em"])
-def test_integer_weights_are_repeated_samples(solver):
+def test_integer_weights_are_repeated_samples(solver, prior):
+    if prior and solver == "joint-em":
+        pytest.skip("has no priors")
     X = make_counts(25, 20)
     weights = np.arange(25) % 3
-    weighted = fit(X, solver=solver, max_iter=500, row_weights=weights, **start(X))
+    options = {"solver": solver, "max_iter": 500, "prior_loadings": prior}
+    weighted = fit(X, row_weights=weights, **options, **start(X))
     factors = start(X)
     repeated = fit(
-        np.repeat(X, weights, axis=0), solver=solver, max_iter=500,
+        np.repeat(X, weights, axis=0), **options,
         L=np.repeat(factors["L"], weights, axis=0), F=factors["F"],
     )  # fmt: skip
     assert weighted.loglik_ == pytest.approx(repeated.loglik_, rel=1e-4)
-    per_sample = nmfscale.loglik_poisson(X, weighted.loadings_, weighted.components_.T)
-    assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
+    if prior is None:
+        per_sample = nmfscale.loglik_poisson(X, weighted.loadings_, weighted.components_.T)
+        assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["em", "ccd"])
+def test_weights_and_priors_have_one_objective(solver):
+    X = make_counts()
+    options = {"extrapolate": False, "max_iter": 60, "prior_loadings": (1.5, 1.0)}
+    model = fit(X, solver=solver, row_weights=np.linspace(0.1, 10, 50), **options, **start(X))
+    assert np.diff(model.history_["loglik"]).min() > -1e-9 * abs(model.loglik_)
+
+
+def test_residuals_do_not_depend_on_the_scale_of_the_weights():
+    X = make_counts()
+    ends = [fit(X, row_weights=np.full(50, w), solver="em", **start(X)).history_ for w in (1, 1e6)]
+    for name in ("kkt_loadings", "kkt_factors"):
+        assert_allclose(ends[0][name], ends[1][name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [10, 30, 100])
+@pytest.mark.parametrize("solver", ["em", "ccd", "scd"])
+def test_a_start_far_too_large_is_left(solver, scale):
+    X = make_counts(40, 30)
+    given = start(X) | {"L": scale * start(X)["L"]}
+    model = fit(X, solver=solver, max_iter=500, tol=1e-4, **given)
+    best = fit(X, solver="em", extrapolate=False, max_iter=200, **given)
+    assert model.loglik_ > best.loglik_ - 0.02 * abs(best.loglik_)
 
 
 @pytest.mark.parametrize("solver", ["auto", "em"])

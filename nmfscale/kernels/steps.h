@@ -13,7 +13,7 @@ INLINE void NAME(gradient)(const row_problem *p, const slice_rows *rows, int lan
             g[k] += extra[k];
         NAME(load_rows)(rows->pseudo, lane0, p->stride, extra);
         for (int k = 0; k < p->n_components; k++)
-            g[k] -= extra[k] / b[k];
+            g[k] -= extra[k] / VMAX(b[k], SET1((REAL)p->floor));     /* zeros are restored at the end of a fit */
     }
 }
 

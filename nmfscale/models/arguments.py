@@ -56,7 +56,9 @@ def gamma_prior(
         return None
     if isinstance(given, tuple) and len(given) != 2:
         raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
-    alpha, rate = given if isinstance(given, tuple) else (given, 1.0)
+    alpha, rate = given if isinstance(given, tuple) else (given, None)
+    if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
+        rate = np.where(np.asarray(alpha) == 1, 0.0, 1.0)
     arrays = []
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
         array = np.asarray(value, dtype=np.float64)

@@ -126,7 +126,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         F : array-like of shape (n_features, n_components), default=None
             Factors to start from, likewise.
         row_weights : array-like of shape (n_samples,), default=None
-            Weight of each sample in the likelihood, non-negative.
+            Weight of each sample, non-negative: one of weight 2 counts as two alike.
         size_factors : array-like of shape (n_samples,), default=None
             Known positive sizes s_i: the expected counts are ``s_i (L F^T)_ij``.
         fixed_topics : array-like of bool of shape (n_components,), default=None
@@ -289,9 +289,11 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             checkpoint=checkpoint, resume=how["resume"],
         ) as (counts, site):  # fmt: skip
             folder = self._plan(counts, dtype, site)
+            seed = self.random_state
             checkpoints = checkpoints_for(
-                checkpoint, self.n_init, counts, self.n_components, dtype, held,
-                solver=self.solver, extrapolate=self.extrapolate, **how,
+                checkpoint, self.n_init, counts, self.n_components, dtype, held, (L, F, self.init),
+                solver=self.solver, extrapolate=self.extrapolate,
+                random_state=int(seed) if isinstance(seed, Integral) else None, **how,
             )  # fmt: skip
             best: FitResult | None = None
             for saved in checkpoints:
@@ -336,7 +338,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
                 dtype=dtype,
                 fit_rows=fit_rows,
             )
-        equal = counts.row_totals[:, None] / (self.n_components * np.maximum(F.sum(axis=0), 1e-10))
+        F = np.maximum(F, 1e-10)  # a component of zeros could not be lifted by EM
+        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
         return np.maximum(fit_rows(F, equal.astype(dtype)), 1e-10), F
 
     def _warn_unless_converged(self, result: FitResult) -> None:

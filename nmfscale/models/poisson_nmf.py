@@ -49,7 +49,8 @@ class PoissonNMF(CountFactorization):
         Momentum for "auto", the extrapolation of Ang and Gillis for the paper's methods.
     prior_factors, prior_loadings : float, array-like or tuple, default=None
         Gamma prior, given as shape alpha or (alpha, rate): the fit is the maximum of the posterior.
-        alpha is at least 1 and broadcasts to the factor; the rate is 1 unless given.
+        alpha is at least 1 and broadcasts to the factor; the rate is 1 unless given, but 0 for an
+        alpha of 1, which is no prior.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
@@ -128,5 +129,5 @@ class PoissonNMF(CountFactorization):
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return L
 
-    def _unit(self) -> NDArray[Any] | float:
-        return 1.0
+    def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        return self.components_.T, 1.0

@@ -29,7 +29,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with the factors ``components_`` held, and what follows of them.
 
     A model says with `_loadings_of` what it makes of the loadings of a Poisson NMF, and with
-    `_unit` what those have to be multiplied by to go with ``components_``.
+    `_held` which factors those go with, and what they are multiplied by beside those of the fit.
     """
 
     components_: Array
@@ -204,7 +204,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _loadings_of(self, L: Array) -> Array:
         raise NotImplementedError
 
-    def _unit(self) -> Array | float:
+    def _held(self) -> tuple[Array, Array | float]:
         raise NotImplementedError
 
     def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountTable:
@@ -256,10 +256,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 gathered=gathered,
             )  # fmt: skip
         shape = counts.shape[0], self.n_components_
-        unit = self._unit() * (1.0 if sizes is None else sizes[:, None])
+        F, unit = self._held()
+        if sizes is not None:
+            unit = unit * sizes[:, None]
         return Projection(
             counts,
-            self.components_.T,
+            F,
             dtype=dtype,
             n_threads=n_threads,
             prior=gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit),

@@ -77,6 +77,9 @@ n_threads, memory_limit, random_state, verbose, callback
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return poisson_to_multinomial(L, self.components_.T).proportions
 
-    def _unit(self) -> NDArray[Any] | float:
-        # of a topic without factors there is nothing to multiply
-        return np.where(self.scales_ > 0, self.scales_, 1.0)
+    def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        # a topic without factors has equal frequencies, but no share in any sample
+        alive = self.scales_ > 0
+        if alive.all():
+            return self.components_.T, self.scales_
+        return self.components_.T * alive, np.where(alive, self.scales_, 1.0)

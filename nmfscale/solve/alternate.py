@@ -89,7 +89,7 @@ class Alternating:
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self.state = self._state_at(self.best)
-        self.last_loglik = self.state["loglik"]
+        self.last_loglik, self.accepted = self.state["loglik"], True
         self.seen: dict[str, float] = {}
 
     def plain_step(self) -> None:
@@ -99,7 +99,7 @@ class Alternating:
         if self.extrapolating:
             self.plain.take(*self.best)
             self.ahead.take(*self.best)
-        self.last_loglik = self.state["loglik"]
+        self.last_loglik, self.accepted = self.state["loglik"], True
 
     def extrapolated_step(self) -> None:
         """Algorithm 3: where the loss at (Ly, Fn) did not fall, back to (Ln, Fn), smaller beta."""
@@ -107,7 +107,8 @@ class Alternating:
         if state["loglik"] > self.state["loglik"]:
             self.best.take(self.ahead.L, moved.F)
             self.state = state
-        if state["loglik"] <= self.last_loglik:
+        self.accepted = state["loglik"] > self.last_loglik
+        if not self.accepted:
             self.ahead.take(*self.plain)
             self.beta_max = self.beta_accepted
             self.beta *= REDUCE
@@ -179,7 +180,9 @@ def fit_alternating(
         else:
             loop.plain_step()
         if iteration < monitor.max_iter:
-            monitor.record(reached=loop.last_loglik, **loop.state | loop.seen)
+            # a step that was rejected reached nothing, even where it ends as high as the best
+            reached = loop.last_loglik if loop.accepted else -np.inf
+            monitor.record(reached=reached, **loop.state | loop.seen)
         if monitor.finished:
             monitor.forget_last()
             break

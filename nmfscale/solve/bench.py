@@ -259,7 +259,7 @@ class Bench:
             out.append(aligned_empty(rows.factor.values.shape, rows.factor.values.dtype))
             reports.append(visit.run(slices, rows, out[-1], self.setting.n_threads))
         sizes = [rows.log_sizes(visit.total) for rows in all_rows]
-        priors = [rows.factor.log_prior() for rows in all_rows]
+        priors = [rows.factor.log_prior(rows.weights) for rows in all_rows]
         keeps = visit.curvature == kernels.KEEP
         kept_here = [rows.kept for rows in all_rows] if keeps else None
         return MovedHere(out, reports, sizes, priors), kept_here

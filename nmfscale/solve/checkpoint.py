@@ -161,7 +161,8 @@ class Checkpoint:
 
 def checkpoints_for(
     folder: str | os.PathLike[str] | None, n_starts: int, counts: CountTable, n_components: int,
-    dtype: Any, held: Any, *, solver: str, extrapolate: bool, every: float, resume: bool,
+    dtype: Any, held: Any, start: tuple[Any, ...], *, every: float, resume: bool, solver: str,
+    **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return where each start of a fit saves its state: `folder`, or a folder in it for each.
 
@@ -181,7 +182,7 @@ def checkpoints_for(
     folders = [Path(folder)]
     if n_starts > 1:
         folders = [folders[0] / f"restart-{i}" for i in range(n_starts)]
-    about = _describe(counts, n_components, dtype, held, solver=solver, extrapolate=extrapolate)
+    about = _describe(counts, n_components, dtype, held, start) | {"solver": solver} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
@@ -198,7 +199,7 @@ def recorded_level(folder: str | os.PathLike[str] | None) -> str | None:
 
 
 def _describe(
-    counts: CountTable, n_components: int, dtype: Any, held: Any, **options: Any
+    counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
     digest = hashlib.sha256(repr(counts.shape).encode())
@@ -210,9 +211,15 @@ def _describe(
         known.update(name.encode())
         for array in value if isinstance(value, tuple) else (value,):
             known.update(b"" if array is None else np.ascontiguousarray(array).data)
+    begun = hashlib.sha256()
+    for given in start:  # labels may be objects, whose memory says nothing
+        array = np.asarray("" if given is None else given)
+        array = array.astype(str) if array.dtype == object else array
+        begun.update(repr((array.dtype.str, array.shape)).encode())
+        begun.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     # AVX2 and AVX-512 give the same bits
     level = "baseline" if kernels.level() == "baseline" else "avx2 or avx512"
     return {
-        "counts": digest.hexdigest(), "held": known.hexdigest(), "n_components": n_components,
-        "dtype": str(np.dtype(dtype)), "instruction set": level, **options,
+        "counts": digest.hexdigest(), "held": known.hexdigest(), "start": begun.hexdigest(),
+        "n_components": n_components, "dtype": str(np.dtype(dtype)), "instruction set": level,
     }  # fmt: skip

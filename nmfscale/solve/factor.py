@@ -79,12 +79,14 @@ class Factor:
             folder=self.folder, **prior,
         )  # fmt: skip
 
-    def log_prior(self) -> float:
-        """Sum of pseudo log b - rate b, the Gamma prior less its constant."""
+    def log_prior(self, weights: Array | None = None) -> float:
+        """Sum of pseudo log b - rate b, the Gamma prior less its constant, each row weighted."""
         if self.pseudo is None or self.rate is None:
             return 0.0
         b = self.values.astype(np.float64)
         terms = xlogy(self.pseudo, np.maximum(b, 1e-300)) - self.rate * b
+        if weights is not None:
+            terms *= weights[:, None]
         return math.fsum(terms[self.order >= 0].sum(axis=0))
 
     def plain(self, values: Array | None = None) -> Array:

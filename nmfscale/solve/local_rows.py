@@ -142,7 +142,7 @@ class LocalRows:
 
     def log_prior(self) -> float:
         """Sum of the logarithms of the loadings' prior."""
-        return float(np.sum([rows.factor.log_prior() for rows in self.blocks]))
+        return float(np.sum([rows.factor.log_prior(rows.weights) for rows in self.blocks]))
 
     def put(self, out: Array, values: Array) -> None:
         """Copy a point."""

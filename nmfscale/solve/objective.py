@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
-from .factor import Report
+from .factor import Report, in_order
 from .updates import Halves
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ class Objective:
         self._log_factorials, self._x_log_x = _constants(halves)
         self._total = rows.weighted(rows.totals)
         self._log_total_factorials = rows.weighted(gammaln(rows.totals + 1))
-        self.scale_L = self._total / counts.shape[0] or 1.0
+        self.scale_L = in_order(rows.totals) / counts.shape[0] or 1.0  # no row of L knows weights
         self.scale_F = self._total / counts.shape[1] or 1.0
 
     def at(self, halves: Halves, report: Report) -> dict[str, float]:

@@ -45,6 +45,8 @@ class Projector:
     ):  # fmt: skip
         self.n_steps, self._n_threads = n_steps, n_threads
         self._tol = max(tol, 50 * float(np.finfo(design.dtype).eps))
+        alive = (total > 0).astype(design.dtype)
+        self._dead = total[:n_components] == 0
         self._problem = kernels.RowProblem(
             design,
             total.astype(design.dtype),
@@ -54,6 +56,7 @@ class Projector:
             newton_steps=1,
             qp_sweeps=50,
             qp_tolerance=1e-12,
+            moves=alive if self._dead.any() else None,
         )
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
@@ -74,13 +77,18 @@ class Projector:
             values[moving] = after[moving]
         values[values <= MINVAL] = 0
         values[scale == 0] = 0
+        values[:, : len(self._dead)][:, self._dead] = 0
 
 
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
-    """Return factors (m, K) in lane order, and their column sums, as a `Projector` takes them."""
+    """Return factors (m, K) in lane order, and their column sums, as a `Projector` takes them.
+
+    A component without factors has sum 0, and no loadings: there is nothing that it could explain.
+    """
     K, stride = F.shape[1], kernels.row_stride(F.shape[1])
     total = np.zeros(stride)
     total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
+    total[:K][~F.any(axis=0)] = 0
     return lane_order(F, order, stride, dtype, least=MINVAL), total
 
 
@@ -157,7 +165,9 @@ class Projection:
         if plain is None:
             rows = slice(block.start, block.stop)
             totals = self._counts.row_totals[rows, None]
-            plain, order = totals / (len(self._total) * self._total), _local(block, order)
+            share = np.zeros(len(self._total))  # a component that is nothing has none
+            np.divide(1, len(share) * self._total, out=share, where=self._total > 0)
+            plain, order = totals * share, _local(block, order)
         return lane_order(plain, order, self._stride, self._dtype, least=MINVAL)
 
 
