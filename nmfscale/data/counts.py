@@ -44,6 +44,16 @@ class Counts(CountTable):
     Notes
     -----
     Every parameter is also an attribute of the same name.
+
+    Examples
+    --------
+    >>> from nmfscale import as_counts
+    >>> counts = as_counts([[0, 2, 1], [3, 0, 0]])
+    >>> counts.shape, counts.nnz, counts.row_totals.tolist()
+    ((2, 3), 3, [3.0, 3.0])
+    >>> counts.take_rows().toarray()
+    array([[0., 2., 1.],
+           [3., 0., 0.]], dtype=float32)
     """
 
     def __init__(

@@ -8,6 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from .structure import non_negative
+
 Seed = int | np.random.Generator | np.random.RandomState | None
 Floats = NDArray[np.float64]
 
@@ -61,9 +63,14 @@ def simulate_poisson_nmf(
         ``L`` (n_samples, n_components) and ``F`` (n_features, n_components), whose columns
         have equal means in both.
 
+    Raises
+    ------
+    ValueError
+        If a size is no whole number of at least 1, or another number not positive and finite.
+
     Examples
     --------
-    >>> from nmfscale.data.simulate import simulate_poisson_nmf
+    >>> from nmfscale import simulate_poisson_nmf
     >>> counts, truth = simulate_poisson_nmf(50, 30, 3, random_state=0)
     >>> counts.shape, truth.L.shape, truth.F.shape
     ((50, 30), (50, 3), (30, 3))
@@ -117,9 +124,14 @@ def simulate_topic_counts(
         ``L`` (n_samples, n_components), rows sum to one; ``F`` (n_features, n_components),
         columns sum to one; ``sizes`` (n_samples,).
 
+    Raises
+    ------
+    ValueError
+        If a size is no whole number of at least 1, or another number not positive and finite.
+
     Examples
     --------
-    >>> from nmfscale.data.simulate import simulate_topic_counts
+    >>> from nmfscale import simulate_topic_counts
     >>> counts, truth = simulate_topic_counts(50, 30, 3, random_state=0)
     >>> bool((counts.sum(axis=1) == truth.sizes).all())
     True
@@ -166,8 +178,18 @@ def simulate_from_factors(
     ------
     ValueError
         If a factor is negative or not finite, or if the shapes do not fit.
+
+    Examples
+    --------
+    >>> from nmfscale import simulate_from_factors
+    >>> counts = simulate_from_factors([[3.0], [0.0]], [[100.0], [0.0]], random_state=0)
+    >>> counts.shape, counts.nnz, bool(200 < counts[0, 0] < 400)
+    ((2, 2), 1, True)
     """
-    L, F = _checked_factor(L, "L"), _checked_factor(F, "F")
+    L, F = (
+        non_negative(factor, name, (None, None)).astype(np.float64)
+        for name, factor in (("L", L), ("F", F))
+    )
     if L.shape[1] != F.shape[1]:
         raise ValueError(f"L has {L.shape[1]} components, F has {F.shape[1]}; they must agree.")
     if chunk_rows is not None and chunk_rows < 1:
@@ -254,20 +276,6 @@ def _generator(random_state: Seed) -> np.random.Generator:
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31, size=4))
     return np.random.default_rng(random_state)
-
-
-def _checked_factor(factor: ArrayLike, name: str) -> Floats:
-    array = np.asarray(factor, dtype=np.float64)
-    if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"{name} has shape {array.shape}; it must be a table with entries.")
-    bad = np.argwhere(~((array >= 0) & np.isfinite(array)))
-    if bad.size:
-        row, column = bad[0]
-        raise ValueError(
-            f"{name} must be non-negative and finite: row {row}, column {column} holds "
-            f"{array[row, column]}."
-        )
-    return array
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -1,11 +1,11 @@
-"""Checks of shapes and of the index arrays of compressed rows, before anything relies on them."""
+"""Checks of shapes, of factors and of the index arrays of compressed rows, before they are used."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 
@@ -77,3 +77,35 @@ def check_range(numbers: Array, size: int, what: str, whom: str, offset: int = 0
             f"Corrupt sparse matrix {whom}: entry {offset + first} of {what} is {numbers[first]}, "
             f"outside 0 to {size - 1}."
         )
+
+
+def non_negative(
+    values: ArrayLike, name: str, shape: tuple[int | None, ...], *, most: float = np.inf,
+    axes: str = "",
+) -> Array:  # fmt: skip
+    """Check one array of parameters, below `most`; an axis of length None may have any but zero.
+
+    `axes` names them, for messages. Returns float32 as it is, anything else as float64.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{name} has type {array.dtype}; pass real numbers.")
+    if array.dtype != np.float32:
+        array = array.astype(np.float64, copy=False)
+    wanted = ", ".join("any" if length is None else str(length) for length in shape)
+    if array.ndim != len(shape) or any(
+        found == 0 or length not in (None, found)
+        for found, length in zip(array.shape, shape, strict=True)
+    ):
+        wanted = f"{axes} = ({wanted})" if axes else f"({wanted}), none of them 0"
+        raise ValueError(f"{name} has shape {array.shape}; it needs {wanted}.")
+    # One pass in the common case: a missing number makes the smallest one missing as well.
+    lowest, highest = array.min(), array.max()
+    if not (lowest >= 0.0 and highest < most):
+        where = tuple(int(i) for i in np.argwhere(~((array >= 0.0) & (array < most)))[0])
+        limit = "" if most == np.inf else f" and below {most:g}"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, where))}] is {array[where]}; "
+            f"all its numbers must be finite and not negative{limit}."
+        )
+    return array

@@ -3,11 +3,12 @@
 The contract of every kernel here:
 
 - It takes one block of counts as plain arrays, and changes nothing but its output arguments.
-- It checks nothing: shapes, dtypes and signs have been checked by its caller, `nmfscale.solve`.
+- Shapes, types and alignment are checked once, by `operands`; what the numbers are has been checked
+  by its caller, `nmfscale.solve`.
 - It releases the GIL, and takes the number of threads as an argument.
 - Its result does not depend on that number. A *rows* kernel solves rows that are independent of
-  each other; a *sums* kernel adds up in a fixed order, in float64; a *values* kernel writes one
-  number per row. None returns a number reduced over rows.
+  each other; a *sums* kernel adds up in a fixed order, in float64; a *values* kernel writes the
+  numbers of every row, or of every slice of 16. `sum_slices` adds those up, slice after slice.
 - Rows of counts and rows of a factor are all it knows: the factor that moves and the factor that
   is held may be L and F or, on the transposed block, F and L.
 """

@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 
 from ..data.table import CountTable
 from ..solve.checkpoint import Checkpoint, checkpoints_for
-from ..solve.factor import Held
+from ..solve.factor import MINVAL, Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors
 from ..solve.initialize import STARTS, check_factors, initialize
 from ..solve.memory import plan_fit
@@ -172,6 +172,18 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         ConvergenceWarning
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
             the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
+
+        Examples
+        --------
+        Known factors stay, new ones are found beside them:
+
+        >>> import numpy as np
+        >>> from nmfscale import PoissonNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> F = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+        >>> model = PoissonNMF(n_components=2, random_state=0)
+        >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
+        array([2., 0., 1., 0.])
         """
         self._check_parameters()
         before = self.__dict__.copy()
@@ -181,7 +193,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             if given is None and not counts.from_file:
                 client = None
             dtype = self._dtype(counts)
-            L, F = check_factors(L, F, counts, self.n_components, dtype)
+            L, F = check_factors(L, F, counts, self.n_components)
             sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
             held = what_is_held(
                 counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
@@ -233,6 +245,25 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         ----------
         path : str or path-like
             Where to write; an existing file is replaced.
+
+        Raises
+        ------
+        TypeError
+            If a parameter cannot be stored.
+        OSError
+            If the folder does not exist or cannot be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import nmfscale
+        >>> model = nmfscale.PoissonNMF(n_components=1).fit([[1, 2], [2, 4]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(Path(folder, "model.h5"))
+        ...     again = nmfscale.load(Path(folder, "model.h5"))
+        >>> bool((again.components_ == model.components_).all())
+        True
         """
         from .file import save_model
 
@@ -338,9 +369,9 @@ class CountFactorization(RowsTransformer, BaseEstimator):
                 dtype=dtype,
                 fit_rows=fit_rows,
             )
-        F = np.maximum(F, 1e-10)  # a component of zeros could not be lifted by EM
+        F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
         equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
-        return np.maximum(fit_rows(F, equal.astype(dtype)), 1e-10), F
+        return np.maximum(fit_rows(F, equal.astype(dtype)), MINVAL), F
 
     def _warn_unless_converged(self, result: FitResult) -> None:
         if not result.interrupted and (result.converged or result.stopped or self.tol == 0):

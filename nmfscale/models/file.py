@@ -128,6 +128,10 @@ def load_model(
         If the file is not a model file, is damaged or incomplete, or comes from a newer version.
     OSError
         If a writer holds the file, or the disk cannot be read, for half a minute.
+
+    Examples
+    --------
+    See :meth:`nmfscale.PoissonNMF.save`.
     """
     header, parameters, fitted = _read_patiently(path, _contents)
     estimator_class = _find_class(header["model"], classes, path)

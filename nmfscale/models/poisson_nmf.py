@@ -24,8 +24,8 @@ class PoissonNMF(CountFactorization):
         Number of components (topics) K.
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
         - "auto": a Newton step on each row of L (far from the optimum after an EM step) and one on
-          each row of F (after an EM step where a feature has few counts), with momentum; begins in
-          float32 whatever `dtype` is. The fastest.
+          each row of F (after an EM step where a feature has few counts and all counts make one
+          block), with momentum; begins in float32 whatever `dtype` is. The fastest.
         - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate
           descent, the methods of [1]_; "sn" is coordinate descent with the step size of scalar
           Newton [2]_, which never raises the loss of a row; "newton" an EM and a Newton step on

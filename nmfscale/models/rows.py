@@ -136,6 +136,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ------
         ValueError, MemoryLimitError
             As :meth:`transform`.
+
+        Examples
+        --------
+        >>> from nmfscale import TopicModel
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = TopicModel(n_components=2, random_state=0).fit(X)
+        >>> round(model.score(X), 2), round(model.perplexity(X), 2)
+        (-0.88, 2.4)
         """
         check_is_fitted(self)
         counts = self._counts(X, reset=False)
@@ -145,7 +153,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return math.fsum(shares) / counts.total
 
     def perplexity(self, X: Any) -> float:
-        """Return ``exp(-score(X))``, the perplexity of a count; lower is better.
+        """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
         Parameters
         ----------
@@ -182,6 +190,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ------
         ValueError
             If `X` is no matrix with a column for each component.
+
+        Examples
+        --------
+        >>> from nmfscale import PoissonNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = PoissonNMF(n_components=2, random_state=0).fit(X)
+        >>> model.inverse_transform(model.transform(X))[0].round(2) + 0
+        array([4., 0., 2., 0.])
         """
         check_is_fitted(self)
         loadings: Any = X if sp.issparse(X) else np.asarray(X)

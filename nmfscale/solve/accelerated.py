@@ -47,8 +47,7 @@ MOMENTUM_LEAVES = 0.2
 # does not, it begins anew; from afar, where three iterations gain more than this share of the
 # log-likelihood, it only stops growing: beginning anew there leads to lower ends.
 PAYS, ANEW_BELOW = 0.4, 1e-3
-# A fall by more than the best point gained in so many iterations goes back to it and lengthens the
-# delay.
+# A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
 GAIN_OVER, SLOWER = 10, 1.4
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each
 # time).

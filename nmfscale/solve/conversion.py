@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..data.structure import non_negative
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -157,8 +159,8 @@ def multinomial_to_poisson(
     proportions, frequencies = _factor_pair(
         proportions, frequencies, names=("proportions", "frequencies")
     )
-    s = _non_negative(size_factors, "size_factors", (proportions.shape[0],))
-    u = _non_negative(scales, "scales", (proportions.shape[1],))
+    s = non_negative(size_factors, "size_factors", (proportions.shape[0],))
+    u = non_negative(scales, "scales", (proportions.shape[1],))
     dtype = np.result_type(proportions, frequencies, s, u)
     L = proportions * s[:, np.newaxis].astype(np.float64)
     np.divide(L, u, out=L, where=u > 0.0)
@@ -219,35 +221,11 @@ def _factor_pair(
     first: ArrayLike, second: ArrayLike, names: tuple[str, str] = ("L", "F")
 ) -> tuple[Floats, Floats]:
     """Check two matrices with one column per topic."""
-    left = _non_negative(first, names[0], (None, None))
-    right = _non_negative(second, names[1], (None, None))
+    left = non_negative(first, names[0], (None, None))
+    right = non_negative(second, names[1], (None, None))
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"{names[0]} has {left.shape[1]} columns and {names[1]} has {right.shape[1]}; "
             "both need one column per topic."
         )
     return left, right
-
-
-def _non_negative(values: ArrayLike, name: str, shape: tuple[int | None, ...]) -> Floats:
-    """Check one array of parameters; an axis of length None may have any length but zero."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "buif":
-        raise ValueError(f"{name} has type {array.dtype}; pass real numbers.")
-    if array.dtype != np.float32:
-        array = array.astype(np.float64, copy=False)
-    wanted = ", ".join("any" if length is None else str(length) for length in shape)
-    if array.ndim != len(shape) or any(
-        found == 0 or length not in (None, found)
-        for found, length in zip(array.shape, shape, strict=True)
-    ):
-        raise ValueError(f"{name} has shape {array.shape}; it needs ({wanted}), none of them 0.")
-    # One pass in the common case: a missing number makes the smallest one missing as well.
-    lowest, highest = array.min(), array.max()
-    if not (lowest >= 0.0 and highest < np.inf):
-        where = tuple(int(i) for i in np.argwhere(~((array >= 0.0) & (array < np.inf)))[0])
-        raise ValueError(
-            f"{name}[{', '.join(map(str, where))}] is {array[where]}; "
-            "all its numbers must be finite and not negative."
-        )
-    return array

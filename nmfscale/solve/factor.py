@@ -89,9 +89,9 @@ class Factor:
             terms *= weights[:, None]
         return math.fsum(terms[self.order >= 0].sum(axis=0))
 
-    def plain(self, values: Array | None = None) -> Array:
+    def plain(self) -> Array:
         """Return the factor in the order of the user's rows, (n_rows, K)."""
-        values = self.values if values is None else values
+        values = self.values
         out = aligned_empty((self.n_rows, self.n_components), values.dtype, self.folder)
         for first in range(0, len(values), _PIECE):
             order, rows = self.order[first : first + _PIECE], values[first : first + _PIECE]

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
+from ..data.structure import non_negative
 from ..data.table import CountTable
 from .conversion import rescale
+from .factor import MINVAL
 from .threads import limit_blas
 from .topic_score import NoSimplexError, singular_vectors, topic_score
 
@@ -19,8 +21,8 @@ Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
 
 STARTS = ("auto", "topic-score", "random", "nndsvd")
-# Multiplicative updates never leave zero, so no start may contain it.
-SMALLEST = 1e-10
+# Products of given factors have to be finite in float32, in which most fits begin.
+LARGEST = 1e15
 # What a sample that starts in one cluster owes to all clusters, and a cluster to all samples.
 SHARED = 0.1
 
@@ -116,34 +118,31 @@ def check_factors(
     F: ArrayLike | None,
     counts: CountTable,
     n_components: int,
-    dtype: DTypeLike = np.float64,
 ) -> tuple[Array | None, Array | None]:
     """Check factors that the user gives as a start.
 
     Parameters
     ----------
     L : array-like of shape (n_samples, n_components) or None
-        Loadings, finite and non-negative.
+        Loadings, non-negative and below 1e15.
     F : array-like of shape (n_features, n_components) or None
-        Factors, finite and non-negative.
+        Factors, likewise.
     counts : CountTable of shape (n_samples, n_features)
         The counts they are to fit.
     n_components : int
         Number of components.
-    dtype : {float32, float64}, default=float64
-        Type of the fit, in which the numbers have to be finite.
 
     Returns
     -------
     L : ndarray of shape (n_samples, n_components) or None
-        The array itself if it is one: a fit reads it once, and copies it then.
+        The array itself if it is one of floats: a fit reads it once, and copies it then.
     F : ndarray of shape (n_features, n_components) or None
         The same of `F`.
 
     Raises
     ------
     ValueError
-        If a shape is wrong, or a number is negative, infinite, missing or not real.
+        If a shape is wrong, or a number is negative, missing, too large or not real.
 
     Examples
     --------
@@ -153,37 +152,17 @@ def check_factors(
     >>> counts = as_counts(np.array([[4, 0, 2], [0, 9, 0]]))
     >>> L, F = check_factors([[1], [2]], None, counts, 1)
     >>> L
-    array([[1],
-           [2]])
+    array([[1.],
+           [2.]])
     """
-    n_samples, n_features = counts.shape
-    return (
-        _checked_factor(L, "L", "n_samples", n_samples, n_components, dtype),
-        _checked_factor(F, "F", "n_features", n_features, n_components, dtype),
-    )
-
-
-def _checked_factor(
-    values: ArrayLike | None, name: str, axis: str, length: int, n_components: int, dtype: DTypeLike
-) -> Array | None:
-    if values is None:
-        return None
-    factor = np.asarray(values)
-    if factor.dtype.kind not in "buif":
-        raise ValueError(f"{name} has type {factor.dtype}; pass real numbers.")
-    if factor.shape != (length, n_components):
-        raise ValueError(
-            f"{name} has shape {factor.shape}; it needs ({axis}, n_components) = "
-            f"({length}, {n_components})."
-        )
-    bad = ~((factor >= 0) & (factor <= np.finfo(dtype).max))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{name}[{row}, {column}] is {factor[row, column]}; "
-            f"all its numbers must be finite in {np.dtype(dtype)} and not negative."
-        )
-    return factor
+    checked = []
+    for name, given, axis, length in zip(
+        "LF", (L, F), ("n_samples", "n_features"), counts.shape, strict=True
+    ):
+        how: Any = {"most": LARGEST, "axes": f"({axis}, n_components)"}
+        shape = length, n_components
+        checked.append(None if given is None else non_negative(given, name, shape, **how))
+    return checked[0], checked[1]
 
 
 def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> Array:
@@ -249,8 +228,8 @@ def _from_clusters(counts: CountTable, labels: Array, n_components: int) -> tupl
         entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
         np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
     totals = F.reshape(counts.shape[1], n_components)
-    shares = totals / np.maximum(totals.sum(axis=0), SMALLEST)
-    overall = totals.sum(axis=1, keepdims=True) / max(counts.total, SMALLEST)
+    shares = totals / np.maximum(totals.sum(axis=0), MINVAL)
+    overall = totals.sum(axis=1, keepdims=True) / max(counts.total, MINVAL)
     return L, (1 - SHARED) * shares + SHARED * overall
 
 
@@ -261,7 +240,7 @@ def _random(
     F = rng.uniform(size=(counts.shape[1], n_components))
     L = rng.uniform(size=(counts.shape[0], n_components))
     expected = L @ F.sum(axis=0)
-    return L * (counts.row_totals / np.maximum(expected, SMALLEST))[:, np.newaxis], F
+    return L * (counts.row_totals / np.maximum(expected, MINVAL))[:, np.newaxis], F
 
 
 def _from_singular_vectors(
@@ -281,7 +260,7 @@ def _from_singular_vectors(
             L[:, k] = np.where(u > 0.0, scale * u, level)
             F[:, k] = np.where(v > 0.0, scale * v, level)
     expected = L.sum(axis=0) @ F.sum(axis=0)
-    return L * (counts.total / max(expected, SMALLEST)), F
+    return L * (counts.total / max(expected, MINVAL)), F
 
 
 def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
@@ -295,4 +274,5 @@ def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
 
 
 def _floored(factor: Array, dtype: DTypeLike) -> Array:
-    return np.maximum(np.ascontiguousarray(factor, dtype=dtype), np.asarray(SMALLEST, dtype=dtype))
+    """Return a factor without zeros, which multiplicative updates never leave."""
+    return np.maximum(np.ascontiguousarray(factor, dtype=dtype), np.asarray(MINVAL, dtype=dtype))

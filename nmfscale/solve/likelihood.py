@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
 from ..data.counts import as_counts
+from ..data.structure import non_negative
 from ..data.table import CountTable
 from .projection import log_mu_rows
 from .threads import resolve_threads
@@ -68,6 +69,11 @@ def loglik_multinomial(
         ``log t_i! - sum_j log x_ij! + sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``; 0
         for empty samples.
 
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
+
     Notes
     -----
     By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus
@@ -104,6 +110,11 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     ndarray of shape (n_samples,), float64
         ``2 sum_j (x_ij log(x_ij / mu_ij) - x_ij + mu_ij)``.
 
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
+
     Examples
     --------
     >>> from nmfscale import deviance_poisson
@@ -130,6 +141,11 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
         ``L * ((1 - U) F)`` with ``U = X / (L F^T)`` (Carbonetto et al., Appendix A.4).
     of_F : ndarray of shape (n_features, n_components)
         ``F * ((1 - U)^T L)``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
 
     Notes
     -----
@@ -159,20 +175,10 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
 def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountTable, Array, Array]:
     """Return counts and factors in float64, of matching shapes."""
     counts = as_counts(X, integer="allow")
-    factors = []
-    for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1])):
-        factor = np.ascontiguousarray(given, dtype=np.float64)
-        if factor.ndim != 2 or factor.shape[0] != n_rows:
-            raise ValueError(
-                f"{name} has shape {factor.shape}; "
-                f"counts of shape {counts.shape} need ({n_rows}, K)."
-            )
-        if not np.isfinite(factor).all() or (factor < 0).any():
-            raise ValueError(
-                f"{name} holds negative, missing or infinite values; "
-                "factors are non-negative numbers."
-            )
-        factors.append(factor)
+    factors = [
+        non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
+        for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1]))
+    ]
     if factors[0].shape[1] != factors[1].shape[1]:
         raise ValueError(
             f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; "

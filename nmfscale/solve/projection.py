@@ -18,6 +18,7 @@ from .visits import sliced_counts
 
 Array = NDArray[Any]
 _ROUNDS = 500
+TOL = 1e-8
 # An expected count or size below this counts as this, so that its logarithm is finite.
 _LEAST = 1e-30
 
@@ -115,7 +116,7 @@ class Projection:
 
     def __init__(
         self, counts: CountTable, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
-        tol: float = 1e-8, dtype: DTypeLike = np.float64, n_threads: int = 1,
+        tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
         prior: tuple[Array, Array] | None = None,
     ):  # fmt: skip
         self._counts, self._F, self._L, self._prior = counts, F, L, prior

@@ -16,7 +16,7 @@ from ..data.array_file import Arrays
 from .bench import Setting, bench_of
 from .factor import Array, aligned_copy
 from .points import Ahead, Group, Move, Point, Ref, numbered
-from .projection import Projector
+from .projection import TOL, Projector
 from .visits import Arrival, ColumnVisit, RowReport, fold, sliced_counts
 
 
@@ -99,7 +99,7 @@ def project(
     """Save the loadings that a few steps from a point lead to while F is held."""
     with bench_of(setting, group, given) as bench:
         K, n_threads = setting.n_components, setting.n_threads
-        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, 1e-8, n_threads)
+        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, TOL, n_threads)
         all_rows = bench.rows([aligned_copy(values) for values in bench.point(point)])
         for slices, rows in zip(bench.slices("rows"), all_rows, strict=True):
             sliced = sliced_counts(slices, slices.n_others)
