@@ -561,6 +561,16 @@ def test_extreme_counts(case, solver, dtype):
     assert_allclose(topics.transform(X).sum(axis=1), 1, rtol=rtol)
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
+def test_an_overflow_is_said_and_leaves_no_model():
+    X = np.full((6, 5), 1e15)
+    X[0, 0] = 0
+    model = nmfscale.PoissonNMF(2, solver="joint-em", dtype="float32", max_iter=50, n_threads=1)
+    with pytest.raises(FloatingPointError, match="overflowed in iteration .* rescale the counts"):
+        model.fit(X, L=np.full((6, 2), 1e-12), F=np.eye(5, 2) * 1e14)
+    assert not hasattr(model, "components_")
+
+
 def test_empty_rows_and_columns_are_zero():
     X = make_counts()
     X[[3, 20]] = 0

@@ -162,6 +162,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             given.
         MemoryLimitError
             If the fit needs more than `memory_limit`.
+        FloatingPointError
+            If numbers overflow, which takes counts or a start many orders of magnitude from usual.
         CheckpointError
             If the checkpoints in the folder are of another fit, or damaged.
         ClusterError

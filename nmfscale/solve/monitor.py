@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -100,6 +101,12 @@ class Monitor:
         """
         record = dict.fromkeys(HISTORY.names or (), 0.0) | values
         record["iteration"] = len(self.records) + 1
+        lost = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+        if lost:
+            raise FloatingPointError(
+                f"The numbers of the fit overflowed in iteration {record['iteration']} "
+                f"({', '.join(lost)}): rescale the counts or the start, or use dtype='float64'."
+            )
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
         self._note(record["loglik"], reached)
