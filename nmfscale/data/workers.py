@@ -320,9 +320,7 @@ class Crew:
         """Let workers drop what was sent, except under names that begin so."""
         self.forget([name for name in self._sent if but is None or not name.startswith(but)])
 
-    def run(
-        self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False
-    ) -> list[Any]:
+    def run(self, name: str, function: Callable[..., Any], jobs: list[Job]) -> list[Any]:
         """Run jobs and return what they answer, in order.
 
         Parameters
@@ -332,8 +330,6 @@ class Crew:
         function : callable
             Pure: it may run several times, at several places at once.
         jobs : list of Job
-        keep : bool, default=False
-            Leave answers with the workers and return futures.
 
         Raises
         ------
@@ -342,7 +338,7 @@ class Crew:
         Exception
             Whatever the function raises that is no trouble of the worker or its files.
         """
-        with self.round(name, function, jobs, keep=keep) as round_:
+        with self.round(name, function, jobs) as round_:
             round_.send_all()
             return round_.answers()
 
@@ -350,7 +346,10 @@ class Crew:
         self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False,
         even: bool = True,
     ) -> Round:  # fmt: skip
-        """Return a round of jobs, none of which has been sent yet; see `homes` for `even`."""
+        """Return a round of jobs, none of which has been sent yet; see `homes` for `even`.
+
+        With `keep` answers stay with the workers, and futures are returned.
+        """
         return Round(self, f"nmfscale-{name}", function, jobs, keep, even)
 
     def reduce(
