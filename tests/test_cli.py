@@ -1,11 +1,13 @@
 """The command line: what it writes, where it says so, and how it fails."""
 
 import gzip
+import importlib.metadata
 import io
 import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -14,7 +16,7 @@ import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
 
 import nmfscale
-from nmfscale.cli import main
+from nmfscale.cli import commands, main
 
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
@@ -134,6 +136,7 @@ class TestFit:
             capsys, "fit", counts, "-k", 2, "-o", absent
         )
         assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)
+        assert "to write is empty" in failure(capsys, "fit", counts, "-k", 2, "-o", "")
         new = tmp_path / "new.h5"
         assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
         assert "'novel'" in failure(
@@ -150,6 +153,14 @@ class TestFit:
         words = ["-k", 2, "-o", target, "--quiet", "--force", *FIT]
         assert run("fit", folder / "counts.npz", *words) == 0
         assert nmfscale.load(target).components_.shape == (2, 40)
+
+    @pytest.mark.parametrize("more", [[], ["--force"]])
+    def test_what_is_no_file_is_not_replaced(self, folder, tmp_path, capsys, more):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        err = failure(capsys, "fit", folder / "counts.npz", "-k", 2, "-o", pipe, *more)
+        assert "a device, a pipe or a socket" in err and "--force" not in err
+        assert pipe.is_fifo()
 
     def test_interrupt(self, folder, tmp_path, capsys, monkeypatch):
         def interrupted(*_, **__):
@@ -190,7 +201,8 @@ class TestFit:
 
     def test_feature_names_from_a_file(self, folder, tmp_path, capsys):
         names = [f"word {j}" for j in range(40)]
-        (tmp_path / "words.txt").write_text("\n".join(names) + "\n")
+        # as Excel writes it
+        (tmp_path / "words.txt").write_text("\n".join(names) + "\n", encoding="utf-8-sig")
         words = ["fit", folder / "counts.npz", "-k", 3, "-o", tmp_path / "model.h5", *FIT]
         assert run(*words, "--feature-names", tmp_path / "words.txt", "--quiet") == 0
         assert nmfscale.load(tmp_path / "model.h5").feature_names_in_.tolist() == names
@@ -198,6 +210,33 @@ class TestFit:
         (tmp_path / "words.txt").write_text("one\n")
         err = failure(capsys, *words, "--feature-names", tmp_path / "words.txt", "--force")
         assert "words.txt has 1 names for 40 features" in err
+        (tmp_path / "words.txt").write_text("gr\xfcn\n", encoding="latin-1")
+        err = failure(capsys, *words, "--feature-names", tmp_path / "words.txt", "--force")
+        assert "words.txt is not UTF-8 (invalid start byte at byte 2): save it as UTF-8" in err
+
+
+class TestFractions:
+    @pytest.mark.parametrize(
+        ("command", "suffix", "more"),
+        [
+            ("fit", "npz", []),
+            ("fit", "npz", ["--memory-limit", "100GB"]),
+            ("fit", "nmf", []),
+            ("store", "npz", []),
+        ],
+    )
+    def test_are_said_once(self, tmp_path, capsys, command, suffix, more):
+        counts, source = sp.csr_array(simulated() / 2), tmp_path / f"halves.{suffix}"
+        if suffix == "nmf":
+            nmfscale.write_store(counts, source, integer="allow")
+        else:
+            sp.save_npz(source, counts)
+        target = tmp_path / "target"
+        words = ["-o", target, "-k", 2, *FIT] if command == "fit" else [target]
+        assert run(command, source, *words, "--quiet", *more) == 0
+        err = capsys.readouterr().err
+        assert err.count(f"{source} holds counts that are not whole numbers: row 0, ") == 1
+        assert "integer=" not in err
 
 
 class TestTransform:
@@ -205,15 +244,17 @@ class TestTransform:
         pandas = pytest.importorskip("pandas")
         frame = pandas.DataFrame(simulated(), columns=[f"gene {j}" for j in range(40)])
         expected = nmfscale.load(folder / "named.h5").transform(frame)
-        for name in ("out.npz", "out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz"):
+        for name in ("out.npz", "OUT2.NPZ", "out.csv", "out.tsv", "out.csv.gz", "out.tsv.gz"):
             words = [folder / "named.h5", folder / "named.h5ad", "-o", tmp_path / name]
             assert run("transform", *words) == 0
             out, err = capsys.readouterr()
             assert f"60 x 3, {tmp_path / name}" in out
             assert err == ""
-        with np.load(tmp_path / "out.npz") as arrays:
-            np.testing.assert_array_equal(arrays["loadings"], expected)
-            assert arrays["sample_names"][59] == "cell 59"
+        assert len(os.listdir(tmp_path)) == 6
+        for name in ("out.npz", "OUT2.NPZ"):
+            with np.load(tmp_path / name) as arrays:
+                np.testing.assert_array_equal(arrays["loadings"], expected)
+                assert arrays["sample_names"][59] == "cell 59"
         plain = (tmp_path / "out.csv").read_bytes()
         assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()) == plain
         tabbed = (tmp_path / "out.tsv").read_bytes()
@@ -413,18 +454,21 @@ class TestPlot:
         assert str(target) in capsys.readouterr().out
 
     @pytest.mark.parametrize(
-        ("name", "lines"),
+        ("name", "lines", "encoding"),
         [
-            ("labels.txt", [f"type {i % 3}" for i in range(60)]),
-            ("labels.tsv", [f"cell {i}\ttype, {i % 3}" for i in reversed(range(60))]),
-            ("labels.csv", [f"cell {i},type {i % 3}" for i in range(70)]),
+            ("labels.txt", [f"type {i % 3}" for i in range(60)], "utf-8"),
+            ("labels.tsv", [f"cell {i}\ttype, {i % 3}" for i in reversed(range(60))], "utf-8"),
+            ("labels.csv", [f"cell {i},type {i % 3}" for i in range(70)], "utf-8"),
+            ("LABELS.CSV", [f"cell {i},type {i % 3}" for i in range(60)], "utf-8"),
+            ("excel.csv", [f"cell {i},type {i % 3}" for i in range(60)], "utf-8-sig"),
         ],
     )
-    def test_groups(self, folder, tmp_path, name, lines):
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    def test_groups(self, folder, tmp_path, name, lines, encoding):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding=encoding)
         words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups", tmp_path / name]
         assert self.plot(*words) == 0
-        assert "type" in (tmp_path / "plot.svg").read_text()
+        drawn = (tmp_path / "plot.svg").read_text()
+        assert "type" in drawn and "cell" not in drawn
 
     @pytest.mark.parametrize(
         ("text", "model", "complaint"),
@@ -434,11 +478,12 @@ class TestPlot:
             ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
             ("a\tb\tc\n", "named.h5", "must hold a label, or a sample name and a label"),
             ("", "named.h5", "must hold a label"),
+            ("gr\xfcn\n", "named.h5", "groups.tsv is not UTF-8"),
         ],
     )
     def test_groups_that_do_not_fit(self, folder, tmp_path, capsys, text, model, complaint):
         groups = tmp_path / "groups.tsv"
-        groups.write_text(text)
+        groups.write_text(text, encoding="latin-1")
         words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
         assert complaint in failure(capsys, *words)
 
@@ -455,6 +500,19 @@ class TestPlot:
         assert "must end with one of .png" in failure(
             capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
         )
+
+    @pytest.mark.parametrize("n_topics", [1, 6])
+    def test_figures_are_as_large_as_those_of_python(self, n_topics):
+        plots = pytest.importorskip("matplotlib") and nmfscale.pl
+        shares = np.random.default_rng(0).random((n_topics, 12))
+        model = SimpleNamespace(components_=shares, loadings_=shares.T)
+        python = {
+            "top": plots.top_features_plot(shares, n_top=50),
+            "structure": plots.structure_plot(shares.T),
+        }
+        for kind, ax in python.items():
+            shell = commands._draw(kind, {"model": model}, n_top=50)
+            assert shell.figure.get_size_inches().tolist() == ax.figure.get_size_inches().tolist()
 
 
 class TestDemo:
@@ -518,19 +576,43 @@ def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
     assert caught.value.code == 0
-    assert f"examples:\n  nmfscale {command}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"examples:\n  nmfscale {command}" in out
+    if command in ("fit", "transform", "info"):
+        assert "packed .nmf" in " ".join(out.split("examples:")[0].split())
 
 
-def test_a_reader_that_stops_does_not_stop_the_work(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_stops_does_not_stop_the_work(folder, tmp_path, monkeypatch, stream):
     reading, writing = os.pipe()
     os.close(reading)
     target = tmp_path / "model.h5"
     with io.TextIOWrapper(os.fdopen(writing, "wb")) as closed:
-        monkeypatch.setattr(sys, "stdout", closed)
-        words = ["-k", 2, "-o", target, "--quiet", *FIT]
-        assert run("fit", folder / "counts.npz", *words) == 0
+        monkeypatch.setattr(sys, stream, closed)
+        assert run("fit", folder / "counts.npz", "-k", 2, "-o", target, *FIT) == 0
         monkeypatch.undo()
     assert target.exists()
+
+
+def test_messages_without_a_standard_error_are_dropped(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    target = tmp_path / "model.h5"
+    assert run("fit", folder / "counts.npz", "-k", 2, "-o", target, *FIT) == 0
+    assert target.exists()
+    assert capsys.readouterr().out.startswith("log-likelihood")
+    assert run("info", "absent.npz") == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_version_without_metadata(monkeypatch, capsys):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"nmfscale {nmfscale.__version__}\n"
 
 
 def test_as_a_program(folder, tmp_path):

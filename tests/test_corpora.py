@@ -75,13 +75,27 @@ def test_choices():
         docstrings(["dask"], min_count=10**6)
 
 
-def test_what_is_not_installed_is_left_out():
-    with pytest.warns(UserWarning, match="no_such_package is not installed"):
-        counts = docstrings(["dask", "no_such_package"])
-    assert set(counts.groups) == {"dask"}
-    corpora._documents.cache_clear()
+@pytest.mark.parametrize(
+    ("package", "reason"),
+    [
+        ("no_such_package", "no_such_package is not installed: left out"),
+        ("no_such_package.part", "no_such_package.part is not installed: left out"),
+        ("sys", "no source files of sys were found: left out"),
+    ],
+)
+def test_what_is_not_there_is_left_out(package, reason):
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=reason):
+            counts = docstrings(["dask", package])
+        assert set(counts.groups) == {"dask"}
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="name more packages"):
-        docstrings(["no_such_package"])
+        docstrings([package])
+
+
+def test_a_module_of_a_single_file():
+    counts = docstrings(["threadpoolctl"], min_count=1)
+    assert {"threadpoolctl", "threadpoolctl.threadpool_limits"} <= set(counts.sample_names)
+    assert set(counts.groups) == {"threadpoolctl"}
 
 
 @pytest.fixture
@@ -138,3 +152,11 @@ def test_markup_is_no_text():
 def test_counts_unpack_into_what_belongs_to_them(corpus):
     counts, words, packages = corpus
     assert counts is corpus and words is corpus.feature_names and packages is corpus.groups
+
+
+def test_counts_do_not_pass_for_a_sequence(corpus):
+    for function in (np.asarray, lambda counts: "matrix" in counts):
+        with pytest.raises(TypeError, match=r"no array: .* counts\.take_rows\(\)|not a container"):
+            function(corpus)
+    matrix = corpus.take_rows()
+    assert (matrix.shape, matrix.nnz, matrix.sum()) == (corpus.shape, corpus.nnz, corpus.total)

@@ -73,6 +73,21 @@ def test_detached_axes_stay_away_from_pyplot():
     assert axes[0].figure.get_size_inches().tolist() == [6, 3]
 
 
+@pytest.mark.parametrize("name", ["_left out", "$5 or $6", "a$x_$b"])
+def test_names_are_drawn_as_they_are(name):
+    by_group = structure_plot(shares_of(4, 2), [name, name, "b", "b"], topic_names=[name, "c"])
+    by_topic = top_features_plot(shares_of(2, 2), [name, "b"], topic_names=[name, "c"])
+    by_fit = progress_plot({name: history_of([-2, -1]), "b": history_of([-3, -1])})
+    drawn = [*by_group.get_xticklabels(), *by_topic.texts]
+    drawn += [*by_group.get_legend().get_texts(), *by_fit.get_legend().get_texts()]
+    for ax in (by_group, by_topic, by_fit):
+        ax.figure.canvas.draw()
+    # a tick label, two features and a title, an entry in each of two legends
+    named = [text for text in drawn if text.get_text() == name]
+    assert len(named) == 6
+    assert not any(text.get_parse_math() for text in named)
+
+
 def test_colors_differ_and_are_stable():
     first = topic_colors(60)
     assert len(set(first)) == 60
@@ -116,7 +131,15 @@ class TestStructurePlot:
     def test_labels_of_any_type(self):
         ax = structure_plot(shares_of(4, 2), [2, np.nan, 10, 1.5])
         shown = [label.get_text() for label in ax.get_xticklabels()]
-        assert shown == ["1.5", "10", "2", "(no group)"]
+        assert shown == ["1.5", "2", "10", "(no group)"]
+        ax = structure_plot(shares_of(5, 2), ["T 2", "10", "nan", "9", "T 1"])
+        shown = [label.get_text() for label in ax.get_xticklabels()]
+        assert shown == ["9", "10", "T 1", "T 2", "nan"]
+
+    def test_every_kind_of_missing_label(self):
+        pandas = pytest.importorskip("pandas")
+        ax = structure_plot(shares_of(5, 2), [None, np.nan, pandas.NA, pandas.NaT, "a"])
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "(no group)"]
 
     def test_long_labels_are_turned(self):
         shares = shares_of(40, 2)
@@ -156,6 +179,21 @@ class TestStructurePlot:
         assert [text.get_text() for text in legend.get_texts()] == ["NK", "T", "B"]
         faces = [patch.get_facecolor() for patch in legend.get_patches()]
         assert faces == [to_rgba(color) for color in reversed(topic_colors(3))]
+
+    @pytest.mark.parametrize("detached", [False, True])
+    def test_legend_lists_as_many_topics_as_fit(self, detached):
+        given = detached_axes(9, 3.6)[0] if detached else None
+        ax = structure_plot(shares_of(30, 100), ax=given)
+        ax.figure.draw_without_rendering()
+        more, *named = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert named == [f"topic {k}" for k in range(len(named), 0, -1)]
+        assert len(named) > 40 and more == f"{100 - len(named)} more"
+        extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
+        assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
+        assert ax.get_window_extent().width > 0.4 * figure.width
+
+    def test_one_sample(self):
+        assert structure_plot([[1, 2]]).get_xlabel() == "1 sample"
 
     @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 1), (3, 25)])
     def test_small_and_wide(self, shape):
@@ -294,6 +332,21 @@ class TestTopFeatures:
         titles = [text.get_text() for text in ax.texts if text.get_text().startswith("topic ")]
         assert titles == [f"topic {k + 1}" for k in range(n_topics)]
         assert all(len(text.get_text()) <= 20 for text in ax.texts)
+
+    @pytest.mark.parametrize(("n_topics", "width"), [(1, 2.4), (2, 4.8), (2, 2.6), (6, 7.2)])
+    def test_caption_stays_in_the_figure(self, n_topics, width):
+        ax = top_features_plot(shares_of(n_topics, 12), ax=detached_axes(width, 2.6)[0])
+        ax.figure.draw_without_rendering()
+        extent = ax.xaxis.label.get_window_extent()
+        assert 0 <= extent.x0 and extent.x1 <= ax.figure.bbox.x1
+        assert ("another topic" in ax.get_xlabel()) == (n_topics > 1)
+
+    def test_no_room_for_more_features_than_there_are(self):
+        sizes = [
+            top_features_plot(self.components, n_top=n_top).figure.get_size_inches().tolist()
+            for n_top in (5, 500)
+        ]
+        assert sizes[0] == sizes[1]
 
     def test_bars_fall_and_match_the_top_features(self):
         ax = top_features_plot(self.components, self.names, n_top=2)

@@ -1,6 +1,8 @@
 """Counts in files: every layout that is read, and what is said of files that cannot be."""
 
+import errno
 import gzip
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -286,6 +288,23 @@ def test_tenx_version_2(tmp_path):
 
 # ---------------------------------------------------------------------------
 # What cannot be read
+
+
+def test_what_is_no_packed_store_is_said(tmp_path):
+    (tmp_path / "empty.nmf").touch()
+    with pytest.raises(ValueError, match="empty.nmf is no packed store.*nmfscale store"):
+        read_counts(tmp_path / "empty.nmf")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    (tmp_path / "counts.h5ad").touch()
+
+    def refused(path, *_):  # as the system does to all but root
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*counts.h5ad'"):
+        read_counts(tmp_path / "counts.h5ad")
 
 
 def test_missing_files_and_unknown_formats(tmp_path):

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Sequence
 
 from .arguments import make_parser
-from .messages import log, one_line, show_warning
+from .messages import log, one_line, show_warning, unread_messages_dropped
 
 
+@unread_messages_dropped()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 

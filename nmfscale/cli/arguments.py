@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .. import __version__
 from . import commands
 from .cluster import cluster
 
@@ -50,14 +51,6 @@ _EXAMPLES = {
 }
 
 
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"nmfscale {version('nmfscale')}")
-        parser.exit()
-
-
 def _at_least(
     kind: Callable[[str], Any], least: float, most: float = math.inf
 ) -> Callable[[str], Any]:
@@ -81,94 +74,116 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES[""],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"nmfscale {__version__}",
+        help="print the version and exit",
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(subparsers)
+    _add_fit(subparsers)
+    _add_store(subparsers)
+    _add_transform(subparsers)
+    _add_info(subparsers)
+    _add_plot(subparsers)
+    _add_cluster(subparsers)
+    return parser
 
-    demo = _command(
+
+def _add_demo(subparsers: Any) -> None:
+    command = _command(
         subparsers, "demo", commands.demo, "fit the docstrings of the installed packages"
     )
-    demo.add_argument(
+    command.add_argument(
         "-o",
         "--output",
         metavar="DIR",
         default="nmfscale-demo",
         help="folder (default: %(default)s)",
     )
-    _add_run_options(demo)
+    _add_run_options(command)
 
-    fit = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
-    _add_input(fit)
-    fit.add_argument("-k", type=_at_least(int, 1), required=True, help="number of topics")
-    fit.add_argument(
-        "-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s"
-    )
-    fit.add_argument(
-        "--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s"
-    )
-    fit.add_argument("--solver", help="default: auto")
-    fit.add_argument("--init", help="default: auto")
-    fit.add_argument("--seed", type=_at_least(int, 0), metavar="N", help="makes the fit repeatable")
-    fit.add_argument("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
-    fit.add_argument("--tol", type=_at_least(float, 0), metavar="T", help="0 runs all iterations")
-    fit.add_argument("--dtype", choices=("float32", "float64"), help="of the factors")
-    fit.add_argument("--checkpoint", metavar="DIR", help="folder for the state of the fit")
-    fit.add_argument(
+
+def _add_fit(subparsers: Any) -> None:
+    command = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
+    _add_input(command)
+    add = command.add_argument
+    add("-k", type=_at_least(int, 1), required=True, help="number of topics")
+    add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
+    add("--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s")
+    add("--solver", help="default: auto")
+    add("--init", help="default: auto")
+    add("--seed", type=_at_least(int, 0), metavar="N", help="makes the fit repeatable")
+    add("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
+    add("--tol", type=_at_least(float, 0), metavar="T", help="0 runs all iterations")
+    add("--dtype", choices=("float32", "float64"), help="of the factors")
+    add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
+    add(
         "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
         help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
-    fit.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    _add_memory_limit(fit)
-    _add_client_options(fit)
-    _add_run_options(fit)
+    add("--resume", action="store_true", help="go on from the newest checkpoint")
+    _add_memory_limit(command)
+    _add_client_options(command)
+    _add_run_options(command)
 
-    store = _command(subparsers, "store", commands.store, "pack counts for fits larger than memory")
-    _add_input(store)
-    store.add_argument("output", metavar="OUT.nmf", help="the packed store to write")
-    _add_memory_limit(store)
-    _add_run_options(store)
 
-    transform = _command(subparsers, "transform", commands.transform, "loadings of new samples")
-    transform.add_argument("model", metavar="MODEL", help="file written by fit")
-    _add_input(transform)
-    transform.add_argument(
+def _add_store(subparsers: Any) -> None:
+    command = _command(
+        subparsers, "store", commands.store, "pack counts for fits larger than memory"
+    )
+    _add_input(command, packed=False)
+    command.add_argument("output", metavar="OUT.nmf", help="the packed store to write")
+    _add_memory_limit(command)
+    _add_run_options(command)
+
+
+def _add_transform(subparsers: Any) -> None:
+    command = _command(subparsers, "transform", commands.transform, "loadings of new samples")
+    command.add_argument("model", metavar="MODEL", help="file written by fit")
+    _add_input(command)
+    command.add_argument(
         "-o",
         "--output",
         required=True,
         metavar="OUT",
         help=".npy, written as it goes; .npz; .csv or .tsv, also with .gz",
     )
-    _add_memory_limit(transform)
-    _add_run_options(transform)
+    _add_memory_limit(command)
+    _add_run_options(command)
 
-    info = _command(
+
+def _add_info(subparsers: Any) -> None:
+    command = _command(
         subparsers, "info", commands.info, "describe counts, a model file or this installation"
     )
-    _add_input(info, nargs="?")
-    info.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
-    info.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    info.set_defaults(usage=info.error)
+    _add_input(command, nargs="?")
+    command.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    command.set_defaults(usage=command.error)
 
-    plot = _command(subparsers, "plot", commands.plot, "draw a model")
-    plot.add_argument(
+
+def _add_plot(subparsers: Any) -> None:
+    command = _command(subparsers, "plot", commands.plot, "draw a model")
+    command.add_argument(
         "models",
         metavar="MODEL",
         nargs="+",
         help="files written by fit; several for --kind progress",
     )
-    plot.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
-    plot.add_argument("--kind", choices=("structure", "progress", "top"), default="structure")
-    plot.add_argument(
+    command.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
+    command.add_argument("--kind", choices=("structure", "progress", "top"), default="structure")
+    command.add_argument(
         "--groups",
         metavar="FILE",
         help="for structure: on each line a label, or name TAB label (comma in a .csv)",
     )
-    plot.add_argument("--n-top", type=_at_least(int, 1), default=10, metavar="N", help="for top")
-    plot.add_argument(
+    command.add_argument("--n-top", type=_at_least(int, 1), default=10, metavar="N", help="for top")
+    command.add_argument(
         "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
     )
-    _add_last_options(plot)
-    _add_cluster(subparsers)
-    return parser
+    _add_last_options(command)
 
 
 def _add_cluster(subparsers: Any) -> None:
@@ -239,12 +254,12 @@ def _command(
     return command
 
 
-def _add_input(command: argparse.ArgumentParser, **options: Any) -> None:
+def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **options: Any) -> None:
     command.add_argument(
         "input",
         metavar="INPUT",
-        help="counts, samples x features: .npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
-        "or a 10x folder",
+        help=f"counts, samples x features: {'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), "
+        "docword.*.txt(.gz), .h5ad, 10x .h5 or a 10x folder",
         **options,
     )
     command.add_argument(

@@ -228,6 +228,8 @@ def _draw(
 ) -> Any:
     """Draw on a figure of its own, without pyplot: no display is needed."""
     from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
+    from ..plots.features import size_of_panels
+    from ..plots.structure import SIZE
 
     if kind == "progress":
         histories = {name: model.history_ for name, model in models.items()}
@@ -236,10 +238,8 @@ def _draw(
         return progress_plot(histories, x=x, ax=left)
     model = next(iter(models.values()))
     if kind == "structure":
-        return structure_plot(model.loadings_, groups, ax=detached_axes(9.0, 3.6)[0])
-    n_topics = len(model.components_)
-    columns, rows = min(n_topics, 5), -(-n_topics // 5)
-    axes = detached_axes(2.4 * columns, 0.4 + 0.165 * rows * (n_top + 2.2))[0]
+        return structure_plot(model.loadings_, groups, ax=detached_axes(*SIZE)[0])
+    axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
     names = getattr(model, "feature_names_in_", None)
     return top_features_plot(model.components_, names, n_top=n_top, ax=axes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,10 +33,10 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
             raise ValueError(f"--{option} does not apply to a packed store.")
         counts = StoredCounts(arguments.input)
     elif not streamed and getattr(arguments, "memory_limit", None) is None:
-        counts = read_counts(arguments.input, **choices)
+        counts = read_counts(arguments.input, integer="allow", **choices)
     else:
         return stream_input(arguments)
-    return _with_names(counts, arguments)
+    return _looked_over(counts, arguments)
 
 
 def stream_input(arguments: argparse.Namespace) -> Any:
@@ -45,7 +46,7 @@ def stream_input(arguments: argparse.Namespace) -> Any:
     counts = stream_counts(
         arguments.input, memory_limit=arguments.memory_limit, **_choices(arguments)
     )
-    return _with_names(counts, arguments)
+    return _looked_over(counts, arguments)
 
 
 def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -53,8 +54,14 @@ def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
 
 
-def _with_names(counts: Any, arguments: argparse.Namespace) -> Any:
-    """Give features the names of the file that was given for them."""
+def _looked_over(counts: Any, arguments: argparse.Namespace) -> Any:
+    """Warn of fractions, and give features the names of the file that was given for them."""
+    if not counts.is_integer:
+        log(
+            f"warning: {arguments.input} holds counts that are not whole numbers: "
+            f"{counts.first_fraction}. They are taken as they are; better give the raw counts "
+            "(.h5ad: perhaps --layer or --raw)."
+        )
     if arguments.feature_names is not None:
         counts.feature_names = _read_names(arguments.feature_names, counts.shape[1])
     return counts
@@ -64,10 +71,21 @@ def _read_names(path: str, n_features: int) -> Any:
     """Read one name per line, in the order of the features."""
     import numpy as np
 
-    names = np.array(Path(path).read_text(encoding="utf-8").splitlines(), dtype=object)
+    names = np.array(_text(path).splitlines(), dtype=object)
     if len(names) != n_features:
         raise ValueError(f"{path} has {len(names):,} names for {n_features:,} features.")
     return names
+
+
+def _text(path: str) -> str:
+    """Read text as UTF-8, with or without the mark that Excel begins it with."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8."
+        ) from error
 
 
 def check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> None:
@@ -93,8 +111,8 @@ def check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> No
 
 def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str]:
     """Read one label per line, in the order of the samples, or names and labels."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file, delimiter="," if path.endswith(".csv") else "\t")]
+    delimiter = "," if path.lower().endswith(".csv") else "\t"
+    rows = list(csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter))
     if {len(row) for row in rows} == {1}:
         if len(rows) != n_samples:
             raise ValueError(f"{path} has {len(rows):,} labels for {n_samples:,} samples.")
@@ -120,7 +138,8 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         arrays: dict[str, Any] = {"loadings": loadings}
         if sample_names is not None:
             arrays["sample_names"] = np.asarray(sample_names, dtype=str)
-        np.savez_compressed(path, **arrays)
+        with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
+            np.savez_compressed(archive, **arrays)
         return
     names = range(len(loadings)) if sample_names is None else sample_names
     opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
@@ -133,11 +152,15 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
 
 def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
     """Check, before any work, that a file can be written to this path."""
+    if not str(path):
+        raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
     if suffixes and not target.name.lower().endswith(tuple(suffixes)):
         raise ValueError(f"{path} must end with one of {', '.join(suffixes)}.")
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file in it.")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{path} is a device, a pipe or a socket; name a file.")
     if target.exists() and not force:
         raise FileExistsError(f"{path} exists; choose another name, or replace it with --force.")
     if not target.parent.is_dir():

@@ -46,7 +46,18 @@ class Document(NamedTuple):
 
 
 class Corpus(Counts):
-    """Counts of words that unpack into themselves, their words, and their documents' groups."""
+    """Counts of words that unpack into themselves, their words, and their documents' groups.
+
+    A model takes them as they are. :meth:`take_rows` makes a sparse matrix for other code.
+    """
+
+    __contains__ = None  # to unpack is all that iteration is for
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refuse: NumPy and pandas would take what unpacks for a sequence of three things."""
+        raise TypeError(
+            f"{self!r} is no array: give other code the sparse matrix counts.take_rows()."
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the counts, the names of their features, and the groups of their samples."""
@@ -65,8 +76,8 @@ def docstrings(
     Parameters
     ----------
     packages : iterable of str, default=("stdlib", "numpy", "scipy", "dask", "sklearn")
-        Names of installed packages; ``"stdlib"`` stands for the standard library. Those that
-        are not installed are left out with a warning.
+        Names of installed packages, or of modules of a single file; ``"stdlib"`` stands for the
+        standard library. Those without source files here are left out with a warning.
     min_count : int, default=5
         Words that stand in fewer documents are left out.
     min_words : int, default=10
@@ -91,11 +102,22 @@ def docstrings(
     >>> counts, words, packages = docstrings(["numpy"])
     >>> "matrix" in words, set(packages.tolist())
     (True, {'numpy'})
+
+    A sparse matrix, for scikit-learn or pandas:
+
+    >>> matrix = counts.take_rows()
+    >>> matrix.format, matrix.shape == counts.shape
+    ('csr', True)
     """
     packages = list(packages)
     documents, groups, seen = [], [], set()
     for package in packages:
-        for document in _documents(package):
+        try:
+            root = _root(package)
+        except ImportError as error:
+            warnings.warn(f"{error}: left out.", UserWarning, stacklevel=2)
+            continue
+        for document in _documents(package, root):
             if len(document.words) >= min_words and document.words not in seen:
                 seen.add(document.words)
                 documents.append(document)
@@ -137,20 +159,16 @@ def _word_counts(documents: list[Document], min_count: int) -> tuple[list[str], 
 
 
 @functools.cache
-def _documents(package: str) -> tuple[Document, ...]:
+def _documents(package: str, root: Path) -> tuple[Document, ...]:
     """Documents of a package in the order of its files."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    root = _root(package)
-    if root is None:
-        warnings.warn(f"{package} is not installed: left out.", UserWarning, stacklevel=3)
-        return ()
     prefix = [] if package == "stdlib" else [package]
     top = sys.stdlib_module_names if package == "stdlib" else None
     documents = []
     with _quick_parsing():
         for path in _source_files(root, top):
-            parts = path.relative_to(root).with_suffix("").parts
+            parts = () if path == root else path.relative_to(root).with_suffix("").parts
             module = ".".join([*prefix, *parts]).removesuffix(".__init__")
             for name, text in _texts(path, module):
                 found = _WORD.findall(_MARKUP.sub(" ", text).lower())
@@ -159,12 +177,21 @@ def _documents(package: str) -> tuple[Document, ...]:
     return tuple(documents)
 
 
-def _root(package: str) -> Path | None:
+def _root(package: str) -> Path:
+    """Folder of a package, or file of a module that is no folder."""
     if package == "stdlib":
         return Path(sysconfig.get_paths()["stdlib"])
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # a submodule of what is not there, or no name at all
+        spec = None
+    if spec is None:
+        raise ModuleNotFoundError(f"{package} is not installed")
+    places = list(spec.submodule_search_locations or [spec.origin or "built-in"])
+    root = Path(places[0])
+    if not (root.is_dir() or root.suffix == ".py"):
+        raise ImportError(f"no source files of {package} were found")
+    return root
 
 
 @contextmanager
@@ -183,6 +210,9 @@ def _quick_parsing() -> Iterator[None]:
 
 def _source_files(folder: Path, top: frozenset[str] | None = None) -> Iterator[Path]:
     """Source files of a package in order; of the standard library public modules only."""
+    if folder.is_file():
+        yield folder
+        return
     for path in sorted(folder.iterdir()):
         if top is not None and (path.stem not in top or path.stem.startswith("_")):
             continue

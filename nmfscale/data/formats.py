@@ -68,6 +68,11 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
         return _open_docword, ()
     if name.endswith((".h5ad", ".h5", ".hdf5")):
         return _hdf5_opener(path)
+    if name.endswith(".nmf"):
+        raise ValueError(
+            f"{path} is no packed store: empty, cut off or of another kind. Write it again with "
+            "nmfscale store."
+        )
     raise ValueError(
         f"{path} has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, "
         "docword.*.txt.gz, .h5ad, .h5 or a 10x folder."

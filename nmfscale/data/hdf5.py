@@ -37,7 +37,7 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     try:
         return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
     except (OSError, RuntimeError, ValueError) as error:
-        if is_passing(error):
+        if is_passing(error) or isinstance(error, PermissionError):
             raise
         return None
 
@@ -131,7 +131,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except (OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno in TRANSIENT:
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, *TRANSIENT):
             raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
         if "filter" in str(error) or "plugin" in str(error):
             remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"

@@ -80,9 +80,17 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def width_in_inches(ax: Axes) -> float:
-    """Return how wide Axes are."""
-    return ax.get_window_extent().width / ax.figure.dpi
+def size_in_inches(ax: Axes) -> tuple[float, float]:
+    """Return how wide and how high Axes are."""
+    extent = ax.get_window_extent()
+    return extent.width / ax.figure.dpi, extent.height / ax.figure.dpi
+
+
+def legend_of_names(ax: Axes, handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+    """Add a legend with the names as they are: no "_" hides one, no "$" begins a formula."""
+    legend = ax.legend(handles, [""] * len(names), frameon=False, **options)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set(text=name, parse_math=False)
 
 
 def nonnegative_matrix(values: Any, name: str, axes: str) -> np.ndarray:

@@ -13,11 +13,14 @@ from .canvas import (
     names_of_topics,
     nonnegative_matrix,
     rows_to_one,
-    width_in_inches,
+    size_in_inches,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Panels in a row of a figure of our own.
+_ACROSS = 5
 
 
 def _leading_features(
@@ -49,9 +52,7 @@ def _leading_features(
 
 
 def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
-    """Return, for each topic and feature, the largest frequency in any other topic."""
-    if len(frequencies) == 1:
-        return np.zeros_like(frequencies)
+    """Return, for each of several topics and each feature, the largest frequency in any other."""
     first, second = -np.partition(-frequencies, 1, axis=0)[:2]
     holder = frequencies.argmax(axis=0) == np.arange(len(frequencies))[:, None]
     return np.where(holder, second, first)
@@ -149,35 +150,56 @@ def top_features_plot(
     n_topics = len(frequencies)
     titles = names_of_topics(topic_names, n_topics)
     fills = colors_of_topics(colors, n_topics)
-    elsewhere = _largest_elsewhere(frequencies)
+    elsewhere = _largest_elsewhere(frequencies) if n_topics > 1 else None
 
-    n_rows = -(-n_topics // (5 if ax is None else max(1, int(width_in_inches(ax) // 1.8))))
-    n_columns, height = -(-n_topics // n_rows), n_top + 2.2
-    ax = axes_or_new(ax, 2.4 * n_columns, 0.4 + 0.165 * n_rows * height)
+    n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))
+    n_columns, height = -(-n_topics // n_rows), _height(frequencies, n_top)
+    ax = axes_or_new(ax, *size_of_panels(frequencies, n_top))
     for topic, order in enumerate(leading):
         row, column = divmod(topic, n_columns)
         order = order[np.argsort(-frequencies[topic, order], kind="stable")]
-        panel = frequencies[topic, order], elsewhere[topic, order], [names[j] for j in order]
-        ax.text(column + 0.5, row * height - 0.95, titles[topic], va="center", weight="bold")
+        rivals = None if elsewhere is None else elsewhere[topic, order]
+        panel = frequencies[topic, order], rivals, [names[j] for j in order]
+        ax.text(
+            column + 0.5, row * height - 0.95, titles[topic],
+            va="center", weight="bold", parse_math=False,
+        )  # fmt: skip
         if len(order):
             _bars(ax, column + 0.5, row * height + np.arange(len(order)), *panel, fills[topic])
     ax.set(xlim=(0, n_columns), ylim=(n_rows * height - 1.5, -1.6), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("bar: share of the topic in %    mark: largest share in another topic", size=8)
+    caption = ["bar: share of the topic in %"]
+    if elsewhere is not None:
+        caption.append("mark: largest share in another topic")
+    # Side by side they are almost four inches long.
+    ax.set_xlabel(("    " if size_in_inches(ax)[0] > 3.5 else "\n").join(caption), size=8)
     return ax
+
+
+def size_of_panels(components: np.ndarray, n_top: int) -> tuple[float, float]:
+    """Return width and height in inches of a figure for the panels of these components."""
+    n_rows = -(-len(components) // _ACROSS)
+    n_columns = -(-len(components) // n_rows)
+    return 2.4 * n_columns, 0.4 + 0.165 * n_rows * _height(components, n_top)
+
+
+def _height(components: np.ndarray, n_top: int) -> float:
+    """Return the height of a panel in bars: those of the fullest, the title, and some space."""
+    return min(n_top, np.count_nonzero(components, axis=1).max()) + 2.2
 
 
 def _bars(
     ax: Axes, left: float, y: np.ndarray, shares: Any, rivals: Any, names: list[str], color: Any
 ) -> None:
     """Draw one panel: a third of a unit of bars, names to the left, percentages to the right."""
-    ends = 0.33 * np.maximum(shares, rivals) / max(shares.max(), rivals.max())
-    scale = ends / np.maximum(shares, rivals)
+    longest = shares if rivals is None else np.maximum(shares, rivals)
+    scale = 0.33 / longest.max()
     ax.barh(y, scale * shares, left=left, height=0.78, color=color)
-    for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
-        ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
-    for height, name, share, end in zip(y, names, shares, ends, strict=True):
+    if rivals is not None:
+        for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
+            ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
+    for height, name, share, end in zip(y, names, shares, scale * longest, strict=True):
         shown = name if len(name) <= 20 else name[:19] + "\N{HORIZONTAL ELLIPSIS}"
         percent = f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:#.2g}"
-        ax.text(left - 0.015, height, shown, ha="right", va="center", size=7.5)
+        ax.text(left - 0.015, height, shown, ha="right", va="center", size=7.5, parse_math=False)
         ax.text(left + end + 0.015, height, percent, va="center", size=6, color="0.3")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import axes_or_new, topic_colors
+from .canvas import axes_or_new, legend_of_names, topic_colors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,10 +105,11 @@ def progress_plot(
     ax = axes_or_new(ax, 6.0, 4.0)
     colors = topic_colors(len(fits))
     dashes, markers = ("-", "--", "-.", ":"), "osD^vP*X"
+    lines = []
     for turn, (name, height) in enumerate(heights.items()):
         # Zeros and unknown values have no place on a logarithmic scale.
         drawn = np.isfinite(height) & (height > 0)
-        ax.plot(
+        lines += ax.plot(
             places[name][drawn], height[drawn], label=name, color=colors[turn],
             linestyle=dashes[turn % len(dashes)], linewidth=1.6, marker=markers[turn % 8],
             markersize=4.5, markevery=max(1, int(drawn.sum()) // 12), clip_on=False,
@@ -123,5 +124,5 @@ def progress_plot(
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     if len(fits) > 1:
-        ax.legend(frameon=False)
+        legend_of_names(ax, lines, list(fits))
     return ax

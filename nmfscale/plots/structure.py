@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,19 @@ import numpy as np
 from .canvas import (
     axes_or_new,
     colors_of_topics,
+    legend_of_names,
     names_of_topics,
     nonnegative_matrix,
     rows_to_one,
-    width_in_inches,
+    size_in_inches,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# Width and height in inches of a figure of its own.
+SIZE = (9.0, 3.6)
+_NO_GROUP = "(no group)"
 
 
 def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
@@ -30,17 +36,33 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
         raise ValueError(
             f"groups must hold one label per sample, shape ({n_samples},); got {values.shape}."
         )
-    # None, NaN and NaT are the labels that are missing or differ from themselves.
-    missing = [value is None or bool(value != value) for value in values]
-    labels = np.where(missing, "(no group)", values.astype(str)).tolist()
+    missing = [_is_missing(value) for value in values]
+    labels = np.where(missing, _NO_GROUP, values.astype(str)).tolist()
     order: list[str] = []
     if hasattr(categorical, "categories"):
         order = [str(label) for label in categorical.categories]
     present = set(labels)
     order = [label for label in order if label in present]
-    order += sorted(present.difference(order), key=lambda label: (label == "(no group)", label))
+    order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None or, like NaN, NaT and pandas.NA, not known to equal itself."""
+    try:
+        return value is None or not value == value
+    except TypeError:  # of NA, which does not know
+        return True
+
+
+def _rank(label: str) -> tuple[bool, float, str]:
+    """Place of a label: numbers by their size, then text, then what has no group."""
+    try:
+        size = float(label)
+    except ValueError:
+        size = math.inf
+    return label == _NO_GROUP, size if math.isfinite(size) else math.inf, label
 
 
 def _thin_out(members: list[np.ndarray], max_samples: int, rng: Any) -> list[np.ndarray]:
@@ -102,9 +124,9 @@ def _label_groups(ax: Axes, labels: list[str], centres: list[float]) -> None:
     if labels == [""]:
         ax.set_xticks([])
         return
-    ax.set_xticks(centres, labels)
+    ax.set_xticks(centres, labels, parse_math=False)
     # About twelve letters of this size go into an inch.
-    places = 12 * width_in_inches(ax) / ax.get_xlim()[1] * np.array(centres)
+    places = 12 * size_in_inches(ax)[0] / ax.get_xlim()[1] * np.array(centres)
     lengths = np.array([len(label) for label in labels])
     if (np.diff(places) < (lengths[:-1] + lengths[1:]) / 2 + 1).any():
         for text in ax.get_xticklabels():
@@ -134,11 +156,13 @@ def structure_plot(
         Non-negative loadings.  Every row is divided by its sum; rows of zeros stay blank.
     groups : array-like of shape (n_samples,), default=None
         Label of each sample.  A pandas categorical keeps the order of its categories, other
-        labels are sorted.  Missing labels are gathered in "(no group)".  None draws one group.
+        labels are sorted, numbers by their size.  Missing labels are gathered in "(no group)".
+        None draws one group.
     max_samples : int, default=2000
         Above this number a random subset is drawn, by group size, of about this size.
     topic_names : sequence of str, default=None
-        Names for the legend; "topic 1", "topic 2", ... by default.
+        Names for the legend, which lists as many topics as fit; "topic 1", "topic 2", ... by
+        default.
     colors : sequence of colors, default=None
         One per topic; :func:`topic_colors` by default.
     gap : float, default=None
@@ -169,7 +193,6 @@ def structure_plot(
     ['old', 'young']
     """
     from matplotlib.collections import PolyCollection
-    from matplotlib.patches import Patch
     from sklearn.utils import check_random_state
 
     shares = nonnegative_matrix(proportions, "proportions", "samples x topics")
@@ -196,7 +219,7 @@ def structure_plot(
         centres.append(left + len(member) / 2)
         left += len(member) + gap
 
-    ax = axes_or_new(ax, 9.0, 3.6)
+    ax = axes_or_new(ax, *SIZE)
     # Tallest first, each over the one before: no background shows through between the bars.
     stack = [outline[topic] for topic in reversed(range(n_topics)) for outline in outlines]
     paint = [fills[topic] for topic in reversed(range(n_topics)) for _ in outlines]
@@ -206,17 +229,29 @@ def structure_plot(
     if n_drawn < n_samples:
         ax.set_xlabel(f"{n_drawn:,} of {n_samples:,} samples")
     elif labels == [""]:
-        ax.set_xlabel(f"{n_samples:,} samples")
+        ax.set_xlabel(f"{n_samples:,} sample{'s' * (n_samples > 1)}")
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
-    keys = [Patch(facecolor=fills[k], label=names[k]) for k in reversed(range(n_topics))]
-    _legend_outside(ax, handles=keys, ncols=1 + (n_topics - 1) // 12)
+    _legend_outside(ax, fills, names)
     return ax
 
 
-def _legend_outside(ax: Axes, **options: Any) -> None:
-    """Put the legend to the right of the Axes, where it hides nothing."""
-    ax.legend(
-        loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False,
-        handlelength=1.0, handleheight=1.0, labelspacing=0.35, fontsize=9, **options,
+def _legend_outside(ax: Axes, fills: list[Any], names: list[str]) -> None:
+    """Put the legend to the right of the Axes: the first topics, as many as fit."""
+    from matplotlib.patches import Patch
+
+    width, height = size_in_inches(ax)
+    # A line is about 0.18 inches high; a letter takes about 0.06, the rest of an entry 0.48.
+    n_lines = max(12, int(height / 0.18))
+    most = max(1, int(0.6 * width / (0.48 + 0.062 * max(map(len, names)))))
+    n_columns = min(most, -(-len(names) // 12))
+    entries = [(Patch(facecolor=fill), name) for fill, name in zip(fills, names, strict=True)]
+    if len(entries) > n_lines * n_columns:
+        del entries[n_lines * n_columns - 1 :]
+        left = len(names) - len(entries)
+        entries.append((Patch(visible=False), f"{left} more"))
+    handles, shown = zip(*reversed(entries), strict=True)
+    legend_of_names(
+        ax, handles, shown, loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=n_columns,
+        handlelength=1.0, handleheight=1.0, labelspacing=0.35, fontsize=9,
     )  # fmt: skip
