@@ -135,6 +135,7 @@ def test_results_are_always_finite(L, F):
         ([[1j]], [[1.0]], "L has type complex128"),
         ([["a"]], [[1.0]], "L has type <U1"),
         ([[1e300]], [[1e300]], r"up to 1e\+300.*overflow.*rescale"),
+        (np.float32([[1e20]]), np.float32([[1e20]]), "overflow float32; rescale"),
     ],
 )
 def test_bad_factors_are_named(L, F, message):

@@ -357,6 +357,19 @@ def test_held_factors_stay_as_they_are(what, solver, dtype):
     assert_usable(model, X)
 
 
+@pytest.mark.parametrize("solver", ["auto", "em", "scd"])
+@pytest.mark.parametrize("what", ["fixed_topics", "fixed_features"])
+def test_what_is_held_may_be_tiny(what, solver):
+    X, given_factors = make_counts(), start(make_counts())
+    given_factors["F"][[2, 5, 8], 0] = 3e-11, 0, 1e-300
+    mask = np.arange(40 if what == "fixed_features" else 3) % 3 != 1
+    model = fit(X, solver=solver, **{what: mask}, **given_factors)
+    F = model.components_.T
+    stays = np.broadcast_to(mask[:, None] if what == "fixed_features" else mask, F.shape)
+    assert_array_equal(F[stays], given_factors["F"][stays])
+    assert_usable(model, X)
+
+
 def test_everything_free_improves_around_what_is_held():
     X = make_counts()
     options = {"fixed_topics": [True, False, False], **start(X)}

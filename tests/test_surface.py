@@ -188,6 +188,12 @@ def test_docstring_matches_the_signature(thing):
         assert documented(docstring, "Returns"), "no Returns section"
 
 
+@pytest.mark.parametrize("thing", list(public_functions()))
+def test_what_is_public_has_an_example(thing):
+    if "." not in thing.__qualname__:  # of the methods, those of a class's own example may do
+        assert "\nExamples\n---" in inspect.getdoc(thing)
+
+
 @pytest.mark.parametrize("model", [nmfscale.PoissonNMF, nmfscale.TopicModel])
 def test_fitted_attributes_are_documented(model, tmp_path):
     fitted = model(2, max_iter=3, tol=0, random_state=0).fit(np.eye(6, dtype=int) + 1)

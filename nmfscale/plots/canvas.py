@@ -64,6 +64,13 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
     -------
     list of matplotlib.axes.Axes
         Save with ``axes[0].figure.savefig(path)``.
+
+    Examples
+    --------
+    >>> from nmfscale.plots import detached_axes
+    >>> ax = detached_axes(4.0, 3.0)[0]
+    >>> ax.figure.get_size_inches().tolist()
+    [4.0, 3.0]
     """
     from matplotlib.figure import Figure
 

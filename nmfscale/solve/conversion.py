@@ -85,10 +85,11 @@ def poisson_to_multinomial(L: ArrayLike, F: ArrayLike) -> TopicParameters:
         u = F.sum(axis=0, dtype=np.float64)
         weights = L * u
         s = weights.sum(axis=1)
-    if not np.isfinite(s).all():
+    largest = np.finfo(dtype).max
+    if not ((s <= largest).all() and (u <= largest).all()):
         raise ValueError(
             f"The products of L (up to {L.max():.3g}) and F (up to {F.max():.3g}) overflow "
-            "float64; rescale them first."
+            f"{dtype}; rescale them first."
         )
     return TopicParameters(
         _shares(weights, s[:, np.newaxis]).astype(dtype),

@@ -85,6 +85,8 @@ class Halves:
         self.n_components, self.dtype = F.shape[1], np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
         order = self.layout.column_order
+        holds = held.topics is not None or held.features is not None
+        self._given_F = F if holds else np.zeros((0, 0))
         self.F = factor_in_lanes(F, order, dtype, held=held.features, prior=held.prior_factors)
         self.sum_columns()
         self._kept: Array | None = None
@@ -341,9 +343,17 @@ class Halves:
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
-        """Set what is at the floor to zero."""
+        """Set what is at the floor to zero; what is held of F was raised to it, and is as given."""
         self.rows.restore_zeros()
         restore_zeros(self.F.values)
+        order, topics, features = self.F.order, self.held.topics, self.held.features
+        lanes = np.flatnonzero(order >= 0)
+        if topics is not None:
+            at = np.flatnonzero(topics)
+            self.F.values[np.ix_(lanes, at)] = self._given_F[order[lanes]][:, at]
+        if features is not None:
+            lanes = lanes[features[order[lanes]]]
+            self.F.values[lanes, : self.n_components] = self._given_F[order[lanes]]
         self.sum_columns()
 
     def rescale(self, L: Array, F: Array) -> None:
