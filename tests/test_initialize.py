@@ -183,7 +183,7 @@ def test_clusters_give_the_frequencies_of_fasttopics(reference_dir):
         topics.frequencies, 0.9 * theirs.frequencies + 0.1 * overall[:, np.newaxis], rtol=1e-8
     )
     np.testing.assert_allclose(
-        topics.proportions, 0.9 * theirs.proportions + 0.1 / 3, rtol=1e-6, atol=1e-12
+        topics.proportions, 0.9 * theirs.proportions + 0.1 / 3, rtol=1e-8, atol=1e-12
     )
     np.testing.assert_allclose(topics.size_factors, X.sum(axis=1), rtol=1e-8)
 

@@ -150,7 +150,7 @@ def test_a_callback_sees_every_record_and_may_stop():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what was asked for is no failure
         model = fit(
-            make_counts(), max_iter=9, callback=lambda row: seen.append(row) or len(seen) == 4
+            make_counts(), max_iter=50, callback=lambda row: seen.append(row) or len(seen) == 4
         )
     assert set(seen[0]) == set(FIELDS)
     assert model.n_iter_ < 10

@@ -238,8 +238,6 @@ def as_counts(
             sample_names=_frame_labels(getattr(X, "index", None)),
             feature_names=_frame_labels(X.columns),
         )
-    if hasattr(X, "to_memory"):  # part of an AnnData object that is in a file
-        X = X.to_memory()
     return checked_counts(X, integer=integer, whom=whom)
 
 
@@ -282,9 +280,10 @@ def checked_counts(
     notes: Sequence[str] = (),
 ) -> Counts:
     """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
-    rows = matrix
+    # part of an AnnData object that is in a file
+    rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
-        rows = compressed_rows(matrix, Place(whom, sample_names, feature_names))
+        rows = compressed_rows(rows, Place(whom, sample_names, feature_names))
     mind_fraction(rows.first_fraction, integer, whom)
     return Counts(
         rows.indptr,
@@ -322,7 +321,7 @@ def annotated_counts(
     if matrix is None:
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
     return checked_counts(
-        matrix.to_memory() if hasattr(matrix, "to_memory") else matrix,
+        matrix,
         integer=integer,
         whom=whom,
         sample_names=adata.obs_names,

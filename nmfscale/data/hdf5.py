@@ -37,14 +37,14 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     try:
         return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
     except (OSError, RuntimeError, ValueError) as error:
-        if is_passing(error) or isinstance(error, PermissionError):
+        if is_passing(error):
             raise
         return None
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error says nothing of the file: a writer holds it, or the disk stumbles."""
-    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, *TRANSIENT)
+    """Whether an error says nothing of the file: it is held, may not be read, or the disk fails."""
+    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES, *TRANSIENT)
 
 
 def _format_of(path: Path) -> str | None:
@@ -131,7 +131,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except (OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, *TRANSIENT):
+        if isinstance(error, OSError) and is_passing(error):
             raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
         if "filter" in str(error) or "plugin" in str(error):
             remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"

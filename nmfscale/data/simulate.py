@@ -187,7 +187,7 @@ def simulate_from_factors(
     ((2, 2), 1, True)
     """
     L, F = (
-        non_negative(factor, name, (None, None)).astype(np.float64)
+        non_negative(factor, name, (None, None)).astype(np.float64, copy=False)
         for name, factor in (("L", L), ("F", F))
     )
     if L.shape[1] != F.shape[1]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -13,7 +12,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_is_fitted,
+    validate_data,
+)
 
 from ..data.counts import as_counts
 from ..data.table import CountTable
@@ -29,7 +33,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with the factors ``components_`` held, and what follows of them.
 
     A model says with `_loadings_of` what it makes of the loadings of a Poisson NMF, and with
-    `_held` which factors those go with, and what they are multiplied by beside those of the fit.
+    `_held` which factors are held, and how many times as large that makes the loadings as those of
+    the fit, whose prior they have.
     """
 
     components_: Array
@@ -99,12 +104,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
         blocks = self._blocks(counts, sizes, gathered=target is None)
         if target is not None:
-            write_array(target, shape, dtype, (loadings for _, loadings in blocks))
+            write_array(target, shape, dtype, (of_block for _, of_block in blocks))
             return np.lib.format.open_memmap(target, mode="r")
-        out_of_blocks = np.empty(shape, dtype)
-        for rows, loadings in blocks:
-            out_of_blocks[rows] = loadings
-        return out_of_blocks
+        loadings = np.empty(shape, dtype)
+        for rows, of_block in blocks:
+            loadings[rows] = of_block
+        return loadings
 
     def _blocks(
         self, counts: CountTable, sizes: Array | None, *, gathered: bool
@@ -247,7 +252,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 del self.feature_names_in_
             if names is not None:
                 self.feature_names_in_ = np.asarray(names, dtype=object)
-        elif names is not None and hasattr(self, "feature_names_in_"):
+        elif names is None:
+            _check_feature_names(self, names, reset=False)  # warns if the model has names
+        elif hasattr(self, "feature_names_in_"):
             differ = np.flatnonzero(np.asarray(names, dtype=object) != self.feature_names_in_)
             if differ.size:
                 at = int(differ[0])
@@ -255,13 +262,6 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
                     "where the model was fitted: bring the features into the order of the fit."
                 )
-        elif hasattr(self, "feature_names_in_"):
-            warnings.warn(
-                f"X does not have valid feature names, but {type(self).__name__} was fitted with "
-                "feature names",
-                UserWarning,
-                stacklevel=4,
-            )
 
     def _projection(self, counts: CountTable, sizes: Array | None, *, gathered: bool) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""

@@ -202,24 +202,23 @@ def _describe(
     counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
-    digest = hashlib.sha256(repr(counts.shape).encode())
-    for name in ("row_nnz", "column_nnz", "row_totals", "column_totals"):
-        digest.update(np.ascontiguousarray(getattr(counts, name)).data)
-    known = hashlib.sha256()
-    for name in held.__dataclass_fields__:
-        value = getattr(held, name)
-        known.update(name.encode())
-        for array in value if isinstance(value, tuple) else (value,):
-            known.update(b"" if array is None else np.ascontiguousarray(array).data)
-    begun = hashlib.sha256()
-    for given in start:  # labels may be objects, whose memory says nothing
-        array = np.asarray("" if given is None else given)
-        array = array.astype(str) if array.dtype == object else array
-        begun.update(repr((array.dtype.str, array.shape)).encode())
-        begun.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    totals = (counts.row_nnz, counts.column_nnz, counts.row_totals, counts.column_totals)
+    of_held = [getattr(held, name) for name in held.__dataclass_fields__]
+    parts = [part for each in of_held for part in (each if isinstance(each, tuple) else (each,))]
     # AVX2 and AVX-512 give the same bits
     level = "baseline" if kernels.level() == "baseline" else "avx2 or avx512"
     return {
-        "counts": digest.hexdigest(), "held": known.hexdigest(), "start": begun.hexdigest(),
+        "counts": _digest(counts.shape, *totals), "held": _digest(*parts), "start": _digest(*start),
         "n_components": n_components, "dtype": str(np.dtype(dtype)), "instruction set": level,
     }  # fmt: skip
+
+
+def _digest(*values: Any) -> str:
+    """Tell arrays, numbers and text, or None, from others."""
+    digest = hashlib.sha256()
+    for value in values:
+        array = np.asarray("" if value is None else value)
+        array = array.astype(str) if array.dtype == object else array  # whose memory says nothing
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

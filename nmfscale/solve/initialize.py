@@ -155,14 +155,19 @@ def check_factors(
     array([[1.],
            [2.]])
     """
-    checked = []
-    for name, given, axis, length in zip(
-        "LF", (L, F), ("n_samples", "n_features"), counts.shape, strict=True
-    ):
-        how: Any = {"most": LARGEST, "axes": f"({axis}, n_components)"}
-        shape = length, n_components
-        checked.append(None if given is None else non_negative(given, name, shape, **how))
-    return checked[0], checked[1]
+    n_samples, n_features = counts.shape
+    return (
+        _checked_factor(L, "L", "n_samples", (n_samples, n_components)),
+        _checked_factor(F, "F", "n_features", (n_features, n_components)),
+    )
+
+
+def _checked_factor(
+    values: ArrayLike | None, name: str, axis: str, shape: tuple[int, int]
+) -> Array | None:
+    if values is None:
+        return None
+    return non_negative(values, name, shape, most=LARGEST, axes=f"({axis}, n_components)")
 
 
 def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> Array:

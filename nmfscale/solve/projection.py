@@ -46,8 +46,7 @@ class Projector:
     ):  # fmt: skip
         self.n_steps, self._n_threads = n_steps, n_threads
         self._tol = max(tol, 50 * float(np.finfo(design.dtype).eps))
-        alive = (total > 0).astype(design.dtype)
-        self._dead = total[:n_components] == 0
+        self._dead = total == 0  # components without factors, and what fills up a row
         self._problem = kernels.RowProblem(
             design,
             total.astype(design.dtype),
@@ -57,7 +56,7 @@ class Projector:
             newton_steps=1,
             qp_sweeps=50,
             qp_tolerance=1e-12,
-            moves=alive if self._dead.any() else None,
+            moves=(~self._dead).astype(design.dtype) if self._dead[:n_components].any() else None,
         )
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
@@ -78,7 +77,7 @@ class Projector:
             values[moving] = after[moving]
         values[values <= MINVAL] = 0
         values[scale == 0] = 0
-        values[:, : len(self._dead)][:, self._dead] = 0
+        values[:, self._dead] = 0
 
 
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:

@@ -346,14 +346,12 @@ class Halves:
         """Set what is at the floor to zero; what is held of F was raised to it, and is as given."""
         self.rows.restore_zeros()
         restore_zeros(self.F.values)
-        order, topics, features = self.F.order, self.held.topics, self.held.features
-        lanes = np.flatnonzero(order >= 0)
-        if topics is not None:
-            at = np.flatnonzero(topics)
-            self.F.values[np.ix_(lanes, at)] = self._given_F[order[lanes]][:, at]
-        if features is not None:
-            lanes = lanes[features[order[lanes]]]
-            self.F.values[lanes, : self.n_components] = self._given_F[order[lanes]]
+        order, held = self.F.order, self.F.held
+        if self.held.topics is not None:
+            lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.held.topics)
+            self.F.values[np.ix_(lanes, topics)] = self._given_F[np.ix_(order[lanes], topics)]
+        if held is not None:
+            self.F.values[held, : self.n_components] = self._given_F[order[held]]
         self.sum_columns()
 
     def rescale(self, L: Array, F: Array) -> None:
