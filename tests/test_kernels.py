@@ -561,6 +561,25 @@ def test_correlations(level, K, every, dtype):
     assert_allclose(out, expected, rtol=LOOSE[dtype])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_some_slices_are_visited(level, dtype):
+    p = Problem(5, dtype, n=70)
+    whole, some = (aligned(np.full_like(p.start, 7)) for _ in range(2))
+    options = {"n_threads": 2, "kkt_start": np.full(len(whole), -1.0)}
+    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
+    options["kkt_start"][:] = -1
+    chosen = np.array([3, 0])
+    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options)
+    left = np.setdiff1d(np.arange(p.n_slices), chosen)
+    of_slices = [x.reshape(p.n_slices, -1) for x in (some, whole, options["kkt_start"])]
+    assert_array_equal(of_slices[0][chosen], of_slices[1][chosen])
+    assert np.all(of_slices[0][left] == 7) and np.all(of_slices[2][left] == -1)
+    assert np.all(of_slices[2][chosen] >= 0)
+    for wrong in ([p.n_slices], [0, -1]):
+        with pytest.raises(ValueError, match=f"slices are among 0 to {p.n_slices - 1}"):
+            kernels.visit(p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1)
+
+
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
     kept = p.room_for_kept()[:1]

@@ -1,6 +1,7 @@
 """Estimators: the habits of scikit-learn, and what transform, score and the files promise."""
 
 import pickle
+import warnings
 
 import numpy as np
 import oracle
@@ -9,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -17,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nmfscale
 from nmfscale import PoissonNMF, TopicModel
+from nmfscale.data.counts import Counts
 from nmfscale.solve.fit import SOLVERS
 
 MODELS = [PoissonNMF, TopicModel]
@@ -236,6 +238,49 @@ def test_fit_transform_is_transform(model, solver):
     loadings = one.fit_transform(X)
     assert_array_equal(loadings, one.transform(X))
     assert_allclose(loadings, one.loadings_, atol=2e-2 * one.loadings_.max())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fit_transform_checks_and_arranges_once(model, monkeypatch):
+    arranged = []
+    arrange = Counts.layout
+
+    def layout(counts, n_threads=1):
+        arranged.append(counts)
+        return arrange(counts, n_threads)
+
+    monkeypatch.setattr(Counts, "layout", layout)
+    half = X + 0.5
+    frame = pd.DataFrame(half, index=[f"s{i}" for i in range(len(X))]).add_prefix("g")
+    one = model(3, random_state=0, n_threads=1).set_output(transform="pandas")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = one.fit_transform(frame)
+    assert [w.category for w in caught] == [UserWarning]
+    assert len(set(map(id, arranged))) == 1
+    assert list(found.index) == list(frame.index)
+    assert list(one.feature_names_in_) == list(frame.columns)
+    with pytest.raises(TypeError, match="row_weight"):
+        one.fit_transform(frame, row_weight=1)
+
+
+@pytest.mark.parametrize("how", ["fit", "pipeline", "set_output", "search"])
+def test_warnings_name_the_line_that_asked(how):
+    half = X + 0.5
+    one = PoissonNMF(2, random_state=0, max_iter=1, n_threads=1)
+    if how == "pipeline":
+        one = make_pipeline(one)
+    elif how == "set_output":
+        one.set_output(transform="pandas")
+    elif how == "search":
+        one = GridSearchCV(one, {"n_components": [2]}, cv=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one.fit(half)
+        if how != "search":
+            one.transform(half)
+    assert {w.category for w in caught} == {UserWarning, ConvergenceWarning}
+    assert {w.filename for w in caught} == {__file__}
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from .caller import warn_caller
 from .counts import Counts, checked_counts
 
 PACKAGES = ("stdlib", "numpy", "scipy", "dask", "sklearn")
@@ -115,7 +116,7 @@ def docstrings(
         try:
             root = _root(package)
         except ImportError as error:
-            warnings.warn(f"{error}: left out.", UserWarning, stacklevel=2)
+            warn_caller(f"{error}: left out.")
             continue
         for document in _documents(package, root):
             if len(document.words) >= min_words and document.words not in seen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from . import placing
+from .caller import warn_caller
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
 from .table import CountTable, RowRange, labels_of, totals_of_rows
@@ -372,8 +372,6 @@ def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None
     message = f"{whom} holds counts that are not whole numbers: {first_fraction}. "
     if integer == "require":
         raise ValueError(f"{message}Pass the raw counts (for AnnData: perhaps in a layer or raw).")
-    warnings.warn(
-        f"{message}They are fitted as they are; pass integer='allow' to say that you mean it.",
-        UserWarning,
-        stacklevel=4,
+    warn_caller(
+        f"{message}They are fitted as they are; pass integer='allow' to say that you mean it."
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import statistics
 import time
-import warnings
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from concurrent.futures import CancelledError
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from .caller import warn_caller
 from .jobs import (
     Answer,
     BlockFailedError,
@@ -257,7 +257,7 @@ class Round:
                 self.submit(number)
                 return
         elif isinstance(error, UnfitWorkerError) and worker:
-            warnings.warn(f"worker {worker} is left out: {error}", stacklevel=2)
+            warn_caller(f"worker {worker} is left out: {error}")
             self.crew.unfit.add(worker)
             self.crew.wait_for_workers()
             self.submit(number, avoid=worker)

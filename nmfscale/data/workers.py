@@ -9,13 +9,13 @@ import secrets
 import sys
 import threading
 import time
-import warnings
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from typing import Any
 
+from .caller import warn_caller
 from .jobs import (
     Answer,
     ClusterError,
@@ -190,9 +190,7 @@ class Crew:
                     f"no worker for {self.patience.workers:g} s. {self.remedy}".strip()
                 )
             if not told:
-                warnings.warn(
-                    f"no workers: waiting up to {self.patience.workers:g} s for one", stacklevel=2
-                )
+                warn_caller(f"no workers: waiting up to {self.patience.workers:g} s for one")
                 told = True
             time.sleep(min(0.5, self.patience.workers / 4))
         if told:  # a worker that dies while its nanny still starts it does not come back

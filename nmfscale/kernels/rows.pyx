@@ -5,8 +5,10 @@ slice is the unit of work: it writes its own rows and its own partial sums, so n
 the schedule or the number of threads.
 """
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
+
+import numpy as np
 
 from .levels cimport descend_bytes, visit_bytes
 from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
@@ -42,15 +44,20 @@ def check_design(SlicedCounts counts, RowProblem problem):
 
 
 def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
-          Ahead ahead=None, **rows):
+          Ahead ahead=None, const int64_t[::1] slices=None, **rows):
     """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
 
-    With `ahead` the rows go on to there at once, and `end` is None.
+    With `ahead` the rows go on to there at once, and `end` is None; with `slices` only the rows of
+    these are visited, and nothing is written for the others.
     """
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     check_ahead(ahead, problem, counts.n_slices * LANES, end)
+    if slices is None:
+        slices = np.arange(counts.n_slices)
+    elif len(slices) and not 0 <= np.min(slices) <= np.max(slices) < counts.n_slices:
+        raise ValueError(f"not all of slices are among 0 to {counts.n_slices - 1}")
     move(problem.kernels.visit, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), ahead, n_threads)
+         RowArrays(problem, counts.n_slices, start, end, **rows), ahead, slices, n_threads)
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
@@ -59,18 +66,19 @@ def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_thread
         problem.c.n_components, counts.longest(), problem.dtype.itemsize
     )
     move(problem.kernels.descend, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), None, n_threads)
+         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         np.arange(counts.n_slices), n_threads)
 
 
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,
-              RowArrays rows, Ahead ahead, int n_threads) except -1:
-    """Run a kernel that moves rows on every slice."""
+              RowArrays rows, Ahead ahead, const int64_t[::1] slices, int n_threads) except -1:
+    """Run a kernel that moves rows on some slices."""
     check_design(counts, problem)
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
-    cdef Py_ssize_t s
-    for s in prange(counts.n_slices, nogil=True, schedule="dynamic", chunksize=2,
+    cdef Py_ssize_t i
+    for i in prange(slices.shape[0], nogil=True, schedule="dynamic", chunksize=2,
                     num_threads=n_threads):
-        move_slice(kernel, counts, problem, rows, ahead, s, size,
+        move_slice(kernel, counts, problem, rows, ahead, slices[i], size,
                    piece(memory, size + rows.row_bytes, threadid()))
     free(memory)
     return 0

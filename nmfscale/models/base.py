@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from dataclasses import replace
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
+from ..data.caller import warn_caller
 from ..data.table import CountTable
 from ..solve.checkpoint import Checkpoint, checkpoints_for
 from ..solve.factor import MINVAL, Held
@@ -187,35 +188,12 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
         array([2., 0., 1., 0.])
         """
-        self._check_parameters()
-        before = self.__dict__.copy()
-        try:
-            given, client = client, client_of_fit(client, self.solver)
-            counts = self._counts(X, reset=True, in_memory=client is None)
-            if given is None and not counts.from_file:
-                client = None
-            dtype = self._dtype(counts)
-            L, F = check_factors(L, F, counts, self.n_components)
-            sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
-            held = what_is_held(
-                counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
-                row_weights=row_weights, topics=fixed_topics, features=fixed_features,
-                samples=fixed_samples, prior_factors=self.prior_factors,
-                prior_loadings=self.prior_loadings,
-            )  # fmt: skip
-            if sizes is not None and L is not None:
-                L = L * sizes[:, None].astype(dtype)
-            how = {"every": checkpoint_every, "resume": resume}
-            best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
-            if sizes is not None:
-                best = replace(best, L=best.L / sizes[:, None].astype(dtype))
-            self._keep(best, sizes)
-        except BaseException:
-            # neither half fitted nor with names that are not those of the factors
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-        self._warn_unless_converged(best)
+        self._fit(
+            X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
+            fixed_topics=fixed_topics, fixed_features=fixed_features,
+            fixed_samples=fixed_samples, checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every, resume=resume, client=client,
+        )  # fmt: skip
         return self
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:
@@ -237,8 +215,10 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             with, which agree to the tolerance of the fit where the loadings of a sample are unique
             and were not held.
         """
-        sizes = fit_params.get("size_factors")
-        return self.fit(X, y, **fit_params).transform(X, size_factors=sizes)
+        given = signature(self.fit).bind(X, y, **fit_params)
+        given.apply_defaults()
+        counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
+        return self._loadings(counts, given.kwargs["size_factors"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
@@ -278,6 +258,43 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
+
+    def _fit(
+        self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
+        fixed_features: Any, fixed_samples: Any, checkpoint: Any, checkpoint_every: float,
+        resume: bool, client: Any,
+    ) -> CountTable:  # fmt: skip
+        """Do as `fit` says, and return the counts."""
+        self._check_parameters()
+        before = self.__dict__.copy()
+        try:
+            given, client = client, client_of_fit(client, self.solver)
+            counts = self._counts(X, reset=True, in_memory=client is None)
+            if given is None and not counts.from_file:
+                client = None
+            dtype = self._dtype(counts)
+            L, F = check_factors(L, F, counts, self.n_components)
+            sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+            held = what_is_held(
+                counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
+                row_weights=row_weights, topics=fixed_topics, features=fixed_features,
+                samples=fixed_samples, prior_factors=self.prior_factors,
+                prior_loadings=self.prior_loadings,
+            )  # fmt: skip
+            if sizes is not None and L is not None:
+                L = L * sizes[:, None].astype(dtype)
+            how = {"every": checkpoint_every, "resume": resume}
+            best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
+            if sizes is not None:
+                best = replace(best, L=best.L / sizes[:, None].astype(dtype))
+            self._keep(best, sizes)
+        except BaseException:
+            # neither half fitted nor with names that are not those of the factors
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        self._warn_unless_converged(best)
+        return counts
 
     def _keep(self, result: FitResult, sizes: Array | None) -> None:
         raise NotImplementedError
@@ -382,11 +399,10 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         if result.interrupted:
             what, remedy = "was interrupted", "Start"
         last = result.history[-1]
-        warnings.warn(
+        warn_caller(
             f"{type(self).__name__} {what} after {len(result.history)} iterations: "
             "the relative KKT residual is "
             f"{max(last['kkt_loadings'], last['kkt_factors']):.2e}, tol={self.tol:g}. "
             f"{remedy} from the factors of this fit.",
             ConvergenceWarning,
-            stacklevel=3,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -99,7 +100,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        counts = self._counts(X, reset=False)
+        return self._loadings(self._counts(X, reset=False), size_factors, target)
+
+    def _loadings(
+        self, counts: CountTable, size_factors: ArrayLike | None, target: Path | None = None
+    ) -> Array:
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
         blocks = self._blocks(counts, sizes, gathered=target is None)

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import time
-import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
+from ..data.caller import warn_caller
 from ..data.hdf5 import read_file
 from ..data.sound_hdf5 import put, put_json, sound, sound_json
 from ..data.table import CountTable
@@ -107,7 +107,7 @@ class Checkpoint:
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
                 raise
-            warnings.warn(f"no checkpoint could be written to {target}: {error}", stacklevel=2)
+            warn_caller(f"no checkpoint could be written to {target}: {error}")
             return
         self.saved, self._failures, self._saved_at = iteration, 0, time.monotonic()
         for old in self._files()[:-_KEPT]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
+from ..data.caller import warn_caller
 from ..data.structure import non_negative
 from ..data.table import CountTable
 from .conversion import rescale
@@ -211,10 +211,8 @@ def _start(
             return None, topic_score(counts, n_components, rng)
         except NoSimplexError as reason:
             if init == "topic-score":
-                warnings.warn(
-                    f"Topic-SCORE found no {n_components} topics: {reason}. Starting at random.",
-                    UserWarning,
-                    stacklevel=3,
+                warn_caller(
+                    f"Topic-SCORE found no {n_components} topics: {reason}. Starting at random."
                 )
     return _random(counts, n_components, rng)
 

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from .. import kernels
 from ..data.table import CountTable
 from ..data.whole_file import whole_file
-from .factor import MINVAL, aligned_copy, lane_order
+from .factor import LANES, MINVAL, aligned_copy, lane_order
 from .local_rows import per_lane
 from .visits import sliced_counts
 
@@ -67,13 +67,14 @@ class Projector:
         # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
         moving, kkt = scale > 0, np.zeros(len(values))
         for _ in range(self.n_steps):
+            slices = np.flatnonzero(moving.reshape(-1, LANES).any(axis=1))
+            if not slices.size:
+                break
             kernels.visit(
                 sliced, self._problem, values, after,
-                kkt_start=kkt, n_threads=self._n_threads, **prior,
+                slices=slices, kkt_start=kkt, n_threads=self._n_threads, **prior,
             )  # fmt: skip
             moving &= kkt > self._tol * scale
-            if not moving.any():
-                break
             values[moving] = after[moving]
         values[values <= MINVAL] = 0
         values[scale == 0] = 0

@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ import numpy as np
 
 from .. import kernels
 from ..data.block_file import mark_of
+from ..data.caller import warn_caller
 from ..data.jobs import NoWorkersError, Patience, UnfitWorkerError
 from ..data.layout import cut_blocks
 from ..data.packing import pack
@@ -281,7 +281,7 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     if not sights:
         raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
     for reason in reasons:
-        warnings.warn(reason, stacklevel=4)
+        warn_caller(reason)
     return sights
 
 
