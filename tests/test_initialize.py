@@ -9,13 +9,13 @@ import pytest
 import scipy.sparse as sp
 from scipy.linalg import block_diag
 from scipy.optimize import linear_sum_assignment
+from threadpoolctl import threadpool_limits
 
 from nmfscale.data.counts import as_counts
 from nmfscale.solve import topic_score
 from nmfscale.solve.conversion import poisson_to_multinomial
 from nmfscale.solve.factor import MINVAL
 from nmfscale.solve.initialize import check_factors, initialize
-from nmfscale.solve.threads import limit_blas
 from nmfscale.solve.topic_score import NoSimplexError, hunt_vertices, mixture_weights
 from nmfscale.solve.updates import Halves
 
@@ -79,9 +79,9 @@ def test_starts_are_positive_and_balanced(init, dtype):
 @pytest.mark.parametrize("init", STARTS)
 def test_same_seed_same_start_for_any_number_of_threads(init):
     X = _counts(n_samples=300, n_features=200, n_components=4)
-    with limit_blas(2):
+    with threadpool_limits(2):
         first = _start(X, 4, init)
-    with limit_blas(1):
+    with threadpool_limits(1):
         second = _start(X, 4, init)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from nmfscale import kernels
 from nmfscale.solve import threads
-from nmfscale.solve.threads import available_processors, limit_blas, resolve_threads
+from nmfscale.solve.threads import available_processors, resolve_threads, single_blas_thread
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_numbers_count_as_in_scikit_learn(monkeypatch, asked, expected):
     assert resolve_threads(asked) == expected
 
 
-@pytest.mark.parametrize("asked", [0, True, False, 2.0, "2", np.nan])
+@pytest.mark.parametrize("asked", [0, True, False, 2.0, "2", np.nan, 4097, 10**12])
 def test_other_values_are_refused_by_name(asked):
     with pytest.raises(ValueError, match=f"n_threads is {asked!r}"):
         resolve_threads(asked)
@@ -109,12 +109,52 @@ def test_quota_is_rounded_up_to_whole_processors(monkeypatch, quota, expected):
     assert available_processors() == expected
 
 
-def test_blas_is_limited_inside_and_restored():
+def test_blas_has_one_thread_until_the_last_one_leaves():
     np.ones((2, 2)) @ np.ones((2, 2))
-    before = [library["num_threads"] for library in threadpool_info()]
-    with limit_blas(1):
-        assert {library["num_threads"] for library in threadpool_info()} == {1}
-    assert [library["num_threads"] for library in threadpool_info()] == before
+    numbers = lambda: [library["num_threads"] for library in threadpool_info()]  # noqa: E731
+    with threadpool_limits(2):
+        before = numbers()
+        assert 2 in before
+        fits = [single_blas_thread(), single_blas_thread()]
+        for fit in fits:
+            fit.__enter__()
+            assert set(numbers()) == {1}
+        fits[0].__exit__(None, None, None)
+        assert set(numbers()) == {1}
+        fits[1].__exit__(None, None, None)
+        assert numbers() == before
+
+
+FORKED = """
+import multiprocessing, sys, threading, numpy as np
+from nmfscale import TopicModel
+from nmfscale.solve.threads import resolve_threads
+X = np.random.default_rng(0).poisson(1.0, (300, 200))
+
+def fit(n_threads):
+    model = TopicModel(4, random_state=0, max_iter=20, tol=0, n_threads=n_threads).fit(X)
+    return resolve_threads(n_threads), model.components_.tobytes()
+
+context = multiprocessing.get_context("fork")
+if sys.argv[1] == "before":
+    with context.Pool(1) as pool:
+        assert pool.map(fit, [3])[0][0] == 3
+expected = fit(3)
+assert expected[0] == 3
+others = threading.Thread(target=fit, args=(2,))
+others.start()
+with context.Pool(2) as pool:
+    found = pool.map(fit, [3, None])
+others.join()
+assert found == [(1, expected[1])] * 2, found
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_forked_process_fits_alone(when):
+    words = [sys.executable, "-P", "-W", "ignore", "-c", FORKED, when]
+    subprocess.run(words, check=True, timeout=60)
 
 
 @pytest.mark.skipif(

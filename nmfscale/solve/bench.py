@@ -25,7 +25,7 @@ from ..data.whole_file import package_version
 from .factor import Array, Factor, aligned_copy
 from .local_rows import restore_zeros
 from .points import Ahead, Changed, Group, Move, Point, Ref, counts_name, file_name
-from .threads import limit_blas
+from .threads import single_blas_thread
 from .visits import Arrival, RowReport, Rows, go_on
 
 # Seconds without the folder of a fit before it counts as ended.
@@ -295,5 +295,5 @@ class Bench:
 def bench_of(setting: Setting, group: Group, given: Mapping[str, Any]) -> Iterator[Bench]:
     """Compute as all workers of a fit do, on a group of its blocks."""
     setting.take()
-    with limit_blas(1):
+    with single_blas_thread():
         yield Bench(setting, group, given)

@@ -16,7 +16,7 @@ from .factor import Held
 from .joint import fit_joint
 from .monitor import Monitor
 from .site import Site
-from .threads import limit_blas
+from .threads import single_blas_thread
 from .updates import Halves
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ def fit_factors(
     method "auto" only.
     """
     held = held or Held()
-    with limit_blas(1), monitor:
+    with single_blas_thread(), monitor:
         if solver == "auto":
             begin = first_type(dtype, F.shape[1], held, monitor.max_iter)
             if site is None:

@@ -14,7 +14,7 @@ from ..data.structure import non_negative
 from ..data.table import CountTable
 from .conversion import rescale
 from .factor import MINVAL
-from .threads import limit_blas
+from .threads import single_blas_thread
 from .topic_score import NoSimplexError, singular_vectors, topic_score
 
 Array = NDArray[Any]
@@ -103,7 +103,7 @@ def initialize(
         known = ", ".join(map(repr, STARTS))
         raise ValueError(f"init={init!r} is not one of {known} or an array of cluster labels.")
     # One thread, so that sums are made in one order and the start is the same for any number.
-    with limit_blas(1):
+    with single_blas_thread():
         L, F = _start(counts, n_components, init, rng)
     if L is None:
         F = _floored(F, dtype)

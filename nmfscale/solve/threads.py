@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -14,6 +15,8 @@ from pathlib import Path
 from threadpoolctl import ThreadpoolController
 
 _VARIABLE = "NMFSCALE_NUM_THREADS"
+# Nobody has so many processors, and OpenMP dies where the system has no room for its threads.
+MOST_THREADS = 4096
 
 
 def resolve_threads(n_threads: int | None = None) -> int:
@@ -29,7 +32,9 @@ def resolve_threads(n_threads: int | None = None) -> int:
         A positive number is taken as it is, even beyond the number of processors. ``-1`` means
         all processors, ``-2`` all but one, and so on, never less than one. None means the
         environment variable ``NMFSCALE_NUM_THREADS``, which is read by the same rules, or
-        :func:`available_processors` if it is unset or empty.
+        :func:`available_processors` if it is unset or empty. A process that was forked from one
+        that has used several threads uses one: the threads of OpenMP do not come along, and it
+        would wait for them forever.
 
     Returns
     -------
@@ -39,7 +44,7 @@ def resolve_threads(n_threads: int | None = None) -> int:
     Raises
     ------
     ValueError
-        If ``n_threads``, or the environment variable, is 0 or no integer.
+        If ``n_threads``, or the environment variable, is 0, no integer or above 4,096.
 
     Examples
     --------
@@ -54,14 +59,15 @@ def resolve_threads(n_threads: int | None = None) -> int:
     if given is None:
         text = os.environ.get(_VARIABLE, "").strip()
         if not text:
-            return available_processors()
+            return _team.of(available_processors())
         name, given = f"The environment variable {_VARIABLE}", _integer_or_text(text)
-    if isinstance(given, bool) or not isinstance(given, Integral) or given == 0:
+    number = int(given) if isinstance(given, Integral) else 0
+    if isinstance(given, bool) or not number or number > MOST_THREADS:
         raise ValueError(
-            f"{name} is {given!r}; pass a positive number of threads, or -1 for all processors."
+            f"{name} is {given!r}; pass a positive number of threads, at most {MOST_THREADS:,}, "
+            "or -1 for all processors."
         )
-    number = int(given)
-    return number if number > 0 else max(1, available_processors() + 1 + number)
+    return _team.of(number if number > 0 else max(1, available_processors() + 1 + number))
 
 
 def available_processors() -> int:
@@ -81,11 +87,47 @@ def available_processors() -> int:
     return max(1, math.ceil(min(count, _group_quota())))
 
 
+class _Team:
+    """What this process knows of threads: ours, lost in a fork, and the fits that hold others'."""
+
+    def __init__(self, used: bool = False) -> None:
+        self.lost, self.used = used, used
+        self.lock, self.n_inside, self.limit = threading.Lock(), 0, None
+
+    def of(self, n_threads: int) -> int:
+        if self.lost:
+            return 1
+        self.used = self.used or n_threads > 1
+        return n_threads
+
+
+_team = _Team()
+
+
+def _begin_child() -> None:
+    global _team
+    _team = _Team(_team.used)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
+
+
 @contextmanager
-def limit_blas(n_threads: int) -> Iterator[None]:
-    """Hold the threads of BLAS, and of other libraries' OpenMP loops, to `n_threads` inside."""
-    with _libraries(len(sys.modules)).limit(limits=n_threads):
+def single_blas_thread() -> Iterator[None]:
+    """Hold BLAS, and other libraries' OpenMP loops, to one thread, until the last one leaves."""
+    team = _team
+    with team.lock:
+        if not team.n_inside:
+            team.limit = _libraries(len(sys.modules)).limit(limits=1)
+        team.n_inside += 1
+    try:
         yield
+    finally:
+        with team.lock:
+            team.n_inside -= 1
+            if not team.n_inside:
+                team.limit.restore_original_limits()
 
 
 @lru_cache(maxsize=1)
