@@ -150,6 +150,10 @@ class Layout:
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
         """Return the values of the counts and how often each occurs; None unless most are small."""
+        return self._values
+
+    @cached_property
+    def _values(self) -> tuple[Array, NDArray[np.int64]] | None:
         found = ValueCounts(self)
         for _, rows in self.visit("rows") if found.possible else ():
             found.add(rows)

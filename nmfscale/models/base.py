@@ -281,12 +281,15 @@ class CountFactorization(RowsTransformer, BaseEstimator):
                 samples=fixed_samples, prior_factors=self.prior_factors,
                 prior_loadings=self.prior_loadings,
             )  # fmt: skip
+            start = L
             if sizes is not None and L is not None:
-                L = L * sizes[:, None].astype(dtype)
+                start = L * sizes[:, None].astype(dtype)
             how = {"every": checkpoint_every, "resume": resume}
-            best = self._fit_at_site(client, counts, L, F, dtype, held, checkpoint, how)
+            best = self._fit_at_site(client, counts, start, F, dtype, held, checkpoint, how)
             if sizes is not None:
                 best = replace(best, L=best.L / sizes[:, None].astype(dtype))
+            if held.samples is not None:  # to the bit: neither rounded nor raised to the floor
+                best.L[held.samples] = L[held.samples]
             self._keep(best, sizes)
         except BaseException:
             # neither half fitted nor with names that are not those of the factors

@@ -58,7 +58,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Return the loadings of samples, old or new, with the factors held.
 
         Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
-        not depend on the other samples.
+        not depend on the other samples, but for rounding where some have counts above 65,535.
 
         Parameters
         ----------

@@ -75,10 +75,10 @@ n_threads, memory_limit, random_state, verbose, callback
         self.loglik_ = float(result.history["loglik_multinomial"][-1])
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
-        return poisson_to_multinomial(L, self.components_.T).proportions
+        # a topic without factors has equal frequencies, but no share in any sample
+        return poisson_to_multinomial(L * (self.scales_ > 0), self.components_.T).proportions
 
     def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
-        # a topic without factors has equal frequencies, but no share in any sample
         alive = self.scales_ > 0
         if alive.all():
             return self.components_.T, self.scales_

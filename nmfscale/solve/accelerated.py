@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..data.table import CountTable
 from .checkpoint import Checkpoint
 from .factor import Array, Held, Report, aligned_copy
 from .monitor import Monitor
-from .objective import Objective
+from .objective import Objective, beyond_float32
 from .updates import SHARED, Halves
 from .visits import Momentum
 
@@ -75,16 +76,16 @@ class _Path:
 
     Of L that is the plain point before, which changes places with the next one. Of F it is only how
     far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit converges,
-    so that its few digits are enough for momentum. The best point seen is held in `rough_type`.
+    so that its few digits are enough for momentum. The best point seen stays in the type in which
+    the fit begins.
     """
 
     def __init__(self, halves: Halves, momentum: bool):
         self.before, self.next = halves.L.room(), halves.L.room()
         self.lag = np.zeros(halves.F.values.shape, np.uint16)
-        rough = rough_type(halves.dtype, halves.n_components, halves.held)
         self.best = {
-            "L": halves.rows.cast(halves.L.values, rough),
-            "F": aligned_copy(halves.F.values, rough),
+            "L": halves.rows.cast(halves.L.values),
+            "F": aligned_copy(halves.F.values),
         }
         self.improved = False
         self.logliks: list[float] = []
@@ -217,20 +218,19 @@ class _Path:
         self.next = halves.L.room()
 
 
-def rough_type(dtype: Any, n_components: int, held: Held) -> Any:
-    """Type of points that a fit passes on its way: float32 where nothing is lost by it.
+def first_type(
+    dtype: Any, counts: CountTable, n_components: int, held: Held, max_iter: int, n_threads: int
+) -> Any:
+    """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
 
     It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
     """
     given = (held.topics, held.features, held.samples)
-    if n_components == 1 or any(mask is not None for mask in given):
+    if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in given):
+        return dtype
+    if np.dtype(dtype) == np.float32 or beyond_float32(counts, n_threads):
         return dtype
     return np.float32
-
-
-def first_type(dtype: Any, n_components: int, held: Held, max_iter: int) -> Any:
-    """Type in which a fit begins: `dtype` if it ends soon."""
-    return dtype if max_iter <= 4 else rough_type(dtype, n_components, held)
 
 
 def fit_accelerated(
@@ -280,10 +280,11 @@ def fit_accelerated(
         soon_over = iteration >= monitor.max_iter - 3
         if halves.dtype != exact_type and (path.settled or soon_over):
             path.turn_into(halves, exact_type)
+    known = path.logliks[-1]
     del path  # its arrays are not needed for the rest
     if halves.dtype != exact_type:
         halves.turn_into(exact_type)
-    record_end(halves, objective, monitor, pending)
+    record_end(halves, objective, monitor, pending, known)
 
 
 def _begin(
@@ -316,13 +317,19 @@ def _save(
 
 
 def record_end(
-    halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float]
+    halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float], known: float
 ) -> None:
-    """Restore exact zeros and complete the last record at the point that is handed back."""
+    """Restore exact zeros and complete the last record at the point that is handed back.
+
+    `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at the
+    floor may be all that explains a count, or what a prior keeps from zero: there it stays.
+    """
     halves.restore_zeros()
-    report = halves.move_rows("visit", halves.L.room(), em_steps=1, report=SEEN)
+    report, state = _seen(halves, objective)
+    if state["loglik"] < known - FELL * abs(known):
+        halves.lift_zeros()
+        report, state = _seen(halves, objective)
     kkt_factors = halves.move_columns(halves.F.room(), em_steps=1).kkt
-    state = objective.at(halves, report)
     converged, interrupted = monitor.converged, monitor.interrupted
     kkt = {
         "kkt_loadings": report.kkt / objective.scale_L,
@@ -330,3 +337,8 @@ def record_end(
     }
     monitor.record(**pending | state | kkt)
     monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
+
+
+def _seen(halves: Halves, objective: Objective) -> tuple[Report, dict[str, float]]:
+    report = halves.move_rows("visit", halves.L.room(), em_steps=1, report=SEEN)
+    return report, objective.at(halves, report)

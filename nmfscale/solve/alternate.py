@@ -81,11 +81,13 @@ class Alternating:
             "newton_steps": inner if method.steps is None else method.steps,
             "guarded": method.guarded,
         }
-        self.best = self._scaled(Pair(halves.L.values, halves.F.values))
+        self.best = Pair(halves.L.values, halves.F.values)
+        self._rescale(self.best)
         for factor in self.best:
             np.maximum(factor, MINVAL, out=factor, where=factor > 0)
         if extrapolate:
             self.plain, self.ahead = self.best.copy(), self.best.copy()
+        self.scale = np.ones(halves.n_components)  # what brought the floor of best.L to where it is
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self.state = self._state_at(self.best)
@@ -94,8 +96,8 @@ class Alternating:
 
     def plain_step(self) -> None:
         """Both half-steps from the best point, no extrapolation."""
-        moved, self.state = self._step(self.best, self.best, 0.0)
-        self.best = self._scaled(moved)
+        self.best, self.state = self._step(self.best, self.best, 0.0)
+        self.scale = np.ones_like(self.scale) * self._rescale(self.best)
         if self.extrapolating:
             self.plain.take(*self.best)
             self.ahead.take(*self.best)
@@ -106,7 +108,7 @@ class Alternating:
         moved, state = self._step(self.ahead, self.plain, self.beta)
         if state["loglik"] > self.state["loglik"]:
             self.best.take(self.ahead.L, moved.F)
-            self.state = state
+            self.state, self.scale = state, np.ones_like(self.scale)
         self.accepted = state["loglik"] > self.last_loglik
         if not self.accepted:
             self.ahead.take(*self.plain)
@@ -119,8 +121,19 @@ class Alternating:
             self.beta_accepted = self.beta
             self.beta_max = min(BETA_MAX, INCREASE_MAX * self.beta_max)
         self.last_loglik = state["loglik"]
-        for pair in (self.best, self.plain, self.ahead):
-            self._scaled(pair)
+        self.scale = self.scale * self._rescale(self.best)
+        for pair in (self.plain, self.ahead):
+            self._rescale(pair)
+
+    def end(self, converged: bool) -> Pair:
+        """Return the best pair; of a fit that has converged what scaling moved is at the floor."""
+        if not converged:
+            return self.best
+        K = len(self.scale)
+        for factor, scale in ((self.best.L, self.scale), (self.best.F, 1 / self.scale)):
+            columns = factor[:, :K]
+            columns[columns <= 2 * MINVAL * scale] = MINVAL  # extrapolation may have doubled it
+        return self.best
 
     def _step(self, start: Pair, plain: Pair, beta: float) -> tuple[Pair, dict[str, float]]:
         """Move L from `start`, extrapolate it away from `plain`, then move F.
@@ -157,10 +170,8 @@ class Alternating:
         )
         return self.objective.at(self.halves, report)
 
-    def _scaled(self, pair: Pair) -> Pair:
-        if self.rescaling:
-            self.halves.rescale(*pair)
-        return pair
+    def _rescale(self, pair: Pair) -> Any:
+        return self.halves.rescale(*pair) if self.rescaling else 1.0
 
 
 def fit_alternating(
@@ -186,7 +197,7 @@ def fit_alternating(
         if monitor.finished:
             monitor.forget_last()
             break
-    halves.replace(*loop.best)
-    objective, seen = loop.objective, loop.seen
+    halves.replace(*loop.end(monitor.converged))
+    objective, seen, known = loop.objective, loop.seen, loop.state["loglik"]
     del loop  # its other pairs are not needed for the rest
-    record_end(halves, objective, monitor, seen)
+    record_end(halves, objective, monitor, seen, known)

@@ -196,18 +196,16 @@ class Bench:
         if isinstance(point, Ahead):
             return self.arrive(point)[0]
         if isinstance(point, Changed):
-            return [self._changed(values, point) for values in self.point(point.point)]
+            dtype = np.dtype(point.dtype)
+            values = [aligned_copy(each, dtype) for each in self.point(point.point)]
+            for rows in self.rows(values) if point.zeros else ():
+                restore_zeros(rows.factor)
+            return values
         if point.saved is not None:
             found = self.arrays(point.saved)
             return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
         assert point.made is not None
         return self.move(point.made).values
-
-    def _changed(self, values: Array, change: Changed) -> Array:
-        out = aligned_copy(values, np.dtype(change.dtype))
-        if change.zeros:
-            restore_zeros(out)
-        return out
 
     def arrive(self, point: Ahead) -> tuple[list[Array], list[Arrival]]:
         """Return the loadings of a point ahead, and what is to be said of every block."""

@@ -315,7 +315,12 @@ class RemoteRows:
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""
+        self._floored = self.factor.values
         self.factor.values = self.cast(self.factor.values, zeros=True)
+
+    def lift_zeros(self) -> None:
+        """Undo that."""
+        self.factor.values = self._floored
 
     def array(self, values: RemotePoint) -> Array:
         """Return a point as one array in lane order."""

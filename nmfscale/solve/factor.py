@@ -16,6 +16,9 @@ from ..data.slicer import LANES
 
 Array = NDArray[Any]
 MINVAL = 1e-10
+# An expected count or size below this counts as this, so that its logarithm is finite; the kernels'
+# MU_MIN.
+LEAST = 1e-30
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
 _PIECE = 1 << 9
 
@@ -131,6 +134,12 @@ class Report:
     kkt: float = math.nan
     change: float = 0.0
     zeros: float = 0.0
+
+
+def at_floor(values: Array) -> Array:
+    """Say which parameters are at the floor: zeros of the fit."""
+    # the floor as float32 has it is a little above, and float32 may have carried the fit
+    return values <= MINVAL * (1 + 1e-6)
 
 
 def aligned_copy(values: Array, dtype: Any = None, folder: str | None = None) -> Array:

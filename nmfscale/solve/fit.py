@@ -64,7 +64,7 @@ def fit_factors(
     held = held or Held()
     with single_blas_thread(), monitor:
         if solver == "auto":
-            begin = first_type(dtype, F.shape[1], held, monitor.max_iter)
+            begin = first_type(dtype, counts, F.shape[1], held, monitor.max_iter, n_threads)
             if site is None:
                 halves = Halves(counts, L, F, begin, n_threads, held, folder)
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .accelerated import record_end
-from .factor import aligned_copy
+from .factor import MINVAL, aligned_copy, at_floor
 from .monitor import Monitor
 from .objective import Objective
 from .updates import Halves
@@ -40,7 +40,9 @@ def fit_joint(halves: Halves, monitor: Monitor) -> None:
                 break
         columns = halves.move_columns(F, em_steps=1)
         halves.extrapolate("F", F, halves.F.values, Momentum(), columns)
+        floored = at_floor(F[:, :K])
         F[:, :K] /= halves.total_F[:K].astype(halves.dtype)
+        F[:, :K][floored] = MINVAL
         halves.extrapolate("L", L, halves.L.values, Momentum(), rows)
         halves.F.values[:] = F
         halves.total_F = halves.F.column_sums()
@@ -52,4 +54,4 @@ def fit_joint(halves: Halves, monitor: Monitor) -> None:
             "zeros_factors": columns.zeros,
         }
     np.maximum(halves.F.values, 0, out=halves.F.values)
-    record_end(halves, objective, monitor, pending)
+    record_end(halves, objective, monitor, pending, state["loglik"])

@@ -11,6 +11,7 @@ from scipy.special import gammaln, xlogy
 from ..data.counts import as_counts
 from ..data.structure import non_negative
 from ..data.table import CountTable
+from .factor import LEAST
 from .projection import log_mu_rows
 from .threads import resolve_threads
 
@@ -87,7 +88,7 @@ def loglik_multinomial(
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
-    sizes = np.maximum(L @ F.sum(axis=0), 1e-30)
+    sizes = np.maximum(L @ F.sum(axis=0), LEAST)
     totals = counts.row_totals
     return (
         log_mu
@@ -166,7 +167,7 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     toward_F = np.zeros_like(F)
     for first, indptr, columns, data in counts.chunks():
         rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
-        ratio = data / np.maximum((L[rows] * F[columns]).sum(axis=1), 1e-30)
+        ratio = data / np.maximum((L[rows] * F[columns]).sum(axis=1), LEAST)
         np.subtract.at(of_L, rows, L[rows] * F[columns] * ratio[:, None])
         np.add.at(toward_F, columns, L[rows] * ratio[:, None])
     return of_L, F * (L.sum(axis=0) - toward_F)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import kernels
 from ..data.slicer import Slices
 from ..data.table import CountTable
-from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, lane_order
+from .factor import MINVAL, Array, Factor, Held, Report, aligned_copy, at_floor, lane_order
 from .visits import Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, go_on
 
 
@@ -38,10 +38,18 @@ def per_lane(per_row: Array, order: Array) -> Array:
     return out
 
 
-def restore_zeros(values: Array) -> None:
-    """Parameters at the floor are zeros of the fit."""
-    # the floor as float32 has it is a little above, and float32 may have carried the fit
-    values[values <= MINVAL * (1 + 1e-6)] = 0
+def restore_zeros(factor: Factor) -> None:
+    """Parameters at the floor are zeros of the fit, unless a prior keeps them from zero."""
+    zeros = at_floor(factor.values)
+    if factor.pseudo is not None:
+        zeros &= factor.pseudo <= 0
+    factor.values[zeros] = 0
+
+
+def lift_zeros(factor: Factor) -> None:
+    """Undo that."""
+    rows = factor.values[: factor.n_rows, : factor.n_components]
+    np.maximum(rows, MINVAL, out=rows)
 
 
 class LocalRows:
@@ -159,7 +167,11 @@ class LocalRows:
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""
-        restore_zeros(self.factor.values)
+        restore_zeros(self.factor)
+
+    def lift_zeros(self) -> None:
+        """Undo that."""
+        lift_zeros(self.factor)
 
     def state(self) -> dict[str, Array]:
         """Arrays from which `restore` makes the same rows."""

@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
+from ..data.table import CountTable
 from .factor import Report, in_order
 from .updates import Halves
 
 Array = NDArray[Any]
+# Rounding of float32 is then as large as what three late iterations gain: see `FLOAT_UNTIL`.
+_MOST_NOISE = 2.0
 
 
 class Objective:
@@ -44,6 +47,26 @@ class Objective:
             "deviance": 2 * (loss + self._x_log_x - self._total),
             "bytes_read": rows.bytes_read,
         }
+
+
+def beyond_float32(counts: CountTable, n_threads: int) -> bool:
+    """Whether float32 cannot tell points near an optimum apart by their log-likelihood.
+
+    Its rounding errors add up like the root of sum (x log x)^2; the log-likelihood is about that of
+    the saturated model, of which little is left where counts are large.
+    """
+    found = counts.layout(n_threads).count_values()
+    if found is not None:
+        values, times = (array.astype(np.float64) for array in found)
+        squares, saturated = times @ xlogy(values, values) ** 2, times @ _saturated(values)
+    else:
+        squares = counts.row_sums(lambda x: xlogy(x, x) ** 2).sum()
+        saturated = counts.row_sums(_saturated).sum()
+    return bool(np.sqrt(squares) > _MOST_NOISE * saturated)
+
+
+def _saturated(x: Array) -> Array:
+    return gammaln(x + 1) + x - xlogy(x, x)
 
 
 def _constants(halves: Halves) -> tuple[float, float]:

@@ -12,15 +12,16 @@ from numpy.typing import DTypeLike, NDArray
 from .. import kernels
 from ..data.table import CountTable
 from ..data.whole_file import whole_file
-from .factor import LANES, MINVAL, aligned_copy, lane_order
+from .factor import LANES, LEAST, MINVAL, aligned_copy, lane_order
 from .local_rows import per_lane
 from .visits import sliced_counts
 
 Array = NDArray[Any]
 _ROUNDS = 500
 TOL = 1e-8
-# An expected count or size below this counts as this, so that its logarithm is finite.
-_LEAST = 1e-30
+# A row rests where its residual is small and no EM step would raise a loading by more than this
+# share: residuals are products with the loadings, and say nothing of one that is next to zero.
+_LIFTS = 1e-3
 
 
 class Projector:
@@ -47,16 +48,13 @@ class Projector:
         self.n_steps, self._n_threads = n_steps, n_threads
         self._tol = max(tol, 50 * float(np.finfo(design.dtype).eps))
         self._dead = total == 0  # components without factors, and what fills up a row
-        self._problem = kernels.RowProblem(
-            design,
-            total.astype(design.dtype),
-            n_components,
-            floor=MINVAL,
-            em_steps=1,
-            newton_steps=1,
-            qp_sweeps=50,
-            qp_tolerance=1e-12,
-            moves=(~self._dead).astype(design.dtype) if self._dead[:n_components].any() else None,
+        options: dict[str, Any] = {"floor": MINVAL, "em_steps": 1}
+        if self._dead[:n_components].any():
+            options["moves"] = (~self._dead).astype(design.dtype)
+        held = design, total.astype(design.dtype), n_components
+        self._em = kernels.RowProblem(*held, **options)
+        self._newton = kernels.RowProblem(
+            *held, newton_steps=1, qp_sweeps=50, qp_tolerance=1e-12, **options
         )
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
@@ -66,19 +64,36 @@ class Projector:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
         # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
         moving, kkt = scale > 0, np.zeros(len(values))
+        unproven, lifted = moving, np.zeros(len(values), bool)
         for _ in range(self.n_steps):
-            slices = np.flatnonzero(moving.reshape(-1, LANES).any(axis=1))
-            if not slices.size:
-                break
-            kernels.visit(
-                sliced, self._problem, values, after,
-                slices=slices, kkt_start=kkt, n_threads=self._n_threads, **prior,
-            )  # fmt: skip
-            moving &= kkt > self._tol * scale
+            if not moving.any():
+                self._visit(self._em, sliced, values, after, unproven, prior)
+                lifted = unproven & (after > (1 + _LIFTS) * values).any(axis=1)
+                moving = unproven = lifted
+                if not moving.any():
+                    break
+            self._visit(self._newton, sliced, values, after, moving, prior, kkt_start=kkt)
+            moving = moving & (lifted | (kkt > self._tol * scale))
+            lifted = np.zeros(len(values), bool)
             values[moving] = after[moving]
         values[values <= MINVAL] = 0
         values[scale == 0] = 0
         values[:, self._dead] = 0
+        if prior:
+            pseudo, rate = (prior[name][:, self._dead] for name in ("pseudo", "rate"))
+            best = np.zeros_like(pseudo)
+            np.divide(pseudo, rate, out=best, where=(pseudo > 0) & (rate > 0))
+            values[:, self._dead] = best
+
+    def _visit(
+        self, problem: Any, sliced: Any, values: Array, after: Array, rows: Array,
+        prior: dict[str, Array], **report: Array,
+    ) -> None:  # fmt: skip
+        slices = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
+        kernels.visit(
+            sliced, problem, values, after, slices=slices, n_threads=self._n_threads,
+            **prior, **report,
+        )  # fmt: skip
 
 
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
@@ -142,7 +157,7 @@ class Projection:
             L = self._loadings(block, sliced).astype(np.float64, copy=False)
             rows = slice(block.start, block.stop)
             # summed row by row: the rounding of a product of matrices depends on their size
-            sizes = np.maximum((L * u).sum(axis=1), _LEAST)
+            sizes = np.maximum((L * u).sum(axis=1), LEAST)
             out[rows] = log_mu.of(block, sliced, L)
             out[rows] -= self._counts.row_totals[rows] * np.log(sizes)
         return out

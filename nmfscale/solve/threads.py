@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -92,7 +93,8 @@ class _Team:
 
     def __init__(self, used: bool = False) -> None:
         self.lost, self.used = used, used
-        self.lock, self.n_inside, self.limit = threading.Lock(), 0, None
+        self.lock, self.n_inside = threading.Lock(), 0
+        self.limit: Any = None
 
     def of(self, n_threads: int) -> int:
         if self.lost:

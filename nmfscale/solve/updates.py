@@ -15,7 +15,7 @@ import numpy as np
 from .. import kernels
 from ..data.table import CountTable
 from .factor import LANES, MINVAL, Array, Factor, Held, Report, in_order
-from .local_rows import LocalRows, factor_in_lanes, restore_zeros
+from .local_rows import LocalRows, factor_in_lanes, lift_zeros, restore_zeros
 from .visits import (
     Arrival,
     ColumnVisit,
@@ -269,6 +269,16 @@ class Halves:
             **seen, **self.F.prior(),
         )  # fmt: skip
         self._hold(out)
+        held = self.F.held
+        if held is not None and "loglik_end" in seen:
+            # seen where these would have gone
+            again = np.zeros(len(out))
+            kernels.visit(
+                self._whole, self.problem(self.L.values, self.total_L), out, None,
+                slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)), loglik_end=again,
+                n_threads=self.n_threads,
+            )  # fmt: skip
+            seen["loglik_end"][held] = again[held]
         found = Report()
         for name, values in seen.items():
             if name.startswith("loglik"):  # lanes without a row have no counts and add nothing
@@ -343,9 +353,19 @@ class Halves:
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
-        """Set what is at the floor to zero; what is held of F was raised to it, and is as given."""
+        """Set what is at the floor to zero."""
         self.rows.restore_zeros()
-        restore_zeros(self.F.values)
+        restore_zeros(self.F)
+        self._end()
+
+    def lift_zeros(self) -> None:
+        """Undo that."""
+        self.rows.lift_zeros()
+        lift_zeros(self.F)
+        self._end()
+
+    def _end(self) -> None:
+        """Give back what is held of F, which was raised to the floor."""
         order, held = self.F.order, self.F.held
         if self.held.topics is not None:
             lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.held.topics)
@@ -354,14 +374,18 @@ class Halves:
             self.F.values[held, : self.n_components] = self._given_F[order[held]]
         self.sum_columns()
 
-    def rescale(self, L: Array, F: Array) -> None:
-        """Scale columns in place so that their means agree (weights aside); the product stays."""
+    def rescale(self, L: Array, F: Array) -> Array:
+        """Scale columns in place so that their means agree (weights aside); the product stays.
+
+        Returns what those of L were multiplied by.
+        """
         n, m, K = self.L.n_rows, self.F.n_rows, self.n_components
         sums_L = Factor(self.L.order, n, K, L).column_sums()[:K] / n
         sums_F = Factor(self.F.order, m, K, F).column_sums()[:K] / m
         ratio = np.sqrt(sums_F / sums_L)
         L[:, :K] *= ratio.astype(self.dtype)
         F[:, :K] /= ratio.astype(self.dtype)
+        return ratio
 
     def turn_into(self, dtype: Any) -> None:
         """Go on in another type."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import kernels
 from ..data.slicer import Slices
-from .factor import LANES, MINVAL, Array, Factor, Report, in_order, over_slices
+from .factor import LANES, LEAST, MINVAL, Array, Factor, Report, in_order, over_slices
 
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
 FAN_IN = 4
@@ -62,7 +62,7 @@ class Rows:
         L = self.factor.values  # zero beyond K, as total_F is
         # not a product of matrices: threads of a BLAS stay busy for a while after one
         sizes = np.einsum("ik,k->i", L, total_F.astype(L.dtype)).astype(np.float64)
-        np.log(np.maximum(sizes, 1e-300, out=sizes), out=sizes)
+        np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
         return self.weighted(np.multiply(self.totals, sizes, out=sizes))
 
     def weighted(self, values: Array) -> float:
