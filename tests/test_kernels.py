@@ -910,6 +910,12 @@ def test_arrays_of_a_wrong_kind_are_refused():
         )
 
 
+def test_a_factor_beyond_the_kernels_places_is_refused():
+    design = np.broadcast_to(np.zeros((1, 4)), (1 << 29, 4))
+    with pytest.raises(ValueError, match="factor of 536,870,912 rows and 3 components"):
+        kernels.RowProblem(design, np.zeros(4), 3)
+
+
 def test_slices_and_sums_of_a_wrong_shape_are_refused():
     p = Problem(5, np.float64)
     with pytest.raises(ValueError, match="not a type of the slices"):

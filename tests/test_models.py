@@ -20,6 +20,7 @@ import nmfscale
 from nmfscale import PoissonNMF, TopicModel
 from nmfscale.data.counts import Counts
 from nmfscale.solve.fit import SOLVERS
+from nmfscale.solve.memory import MemoryLimitError
 
 MODELS = [PoissonNMF, TopicModel]
 
@@ -262,6 +263,41 @@ def test_fit_transform_checks_and_arranges_once(model, monkeypatch):
     assert list(one.feature_names_in_) == list(frame.columns)
     with pytest.raises(TypeError, match="row_weight"):
         one.fit_transform(frame, row_weight=1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "message"),
+    [
+        ({"n_components": True}, {}, "n_components is True; a number"),
+        ({"max_iter": True}, {}, "max_iter is True; a number"),
+        ({"n_threads": 10**5}, {}, "n_threads is 100000; .*at most 4,096"),
+        ({}, {"row_weights": ["a"] * 40}, r"row_weights is \['a', .* numbers are needed"),
+        ({}, {"row_weights": np.full(40, 1j)}, "row_weights is .*complex128"),
+        ({}, {"size_factors": sp.csr_array(np.ones((40, 1)))}, "size_factors is .*csr_array"),
+        ({"prior_factors": ["a", "b", "c"]}, {}, "prior_factors: alpha is .* numbers are needed"),
+        ({"prior_loadings": [[1.0, 2], [1.0]]}, {}, "prior_loadings: alpha is .* numbers are"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(parameters, given, message):
+    with pytest.raises(ValueError, match=message):
+        PoissonNMF(**{"n_components": 3} | parameters).fit(X, **given)
+
+
+@pytest.mark.parametrize("n_components", [10**6, 10**9])
+def test_more_components_than_fit_into_memory_are_refused(n_components):
+    with pytest.raises(MemoryLimitError, match="fit fewer components"):
+        PoissonNMF(n_components).fit(X)
+
+
+@pytest.mark.parametrize("solver", ["scd", "auto"])
+def test_the_limit_knows_what_coordinate_descent_gathers(solver):
+    ones, limit = np.ones((200_000, 3), np.uint8), "600MB"
+    model = PoissonNMF(3, solver=solver, n_threads=64, memory_limit=limit, max_iter=1, tol=0)
+    if solver == "auto":
+        model.fit(ones)
+        return
+    with pytest.raises(MemoryLimitError):  # 64 times 200,000 rows of 5 numbers for each of 16 lanes
+        model.fit(ones)
 
 
 @pytest.mark.parametrize("how", ["fit", "pipeline", "set_output", "search"])

@@ -474,6 +474,7 @@ def test_sizes_that_are_none(size):
 def test_plans_step_down_as_memory_gets_scarce(store):
     counts = StoredCounts(store)
     least = plan_fit(counts, 3, np.float64, 1 << 40)
+    assert plan_fit(counts, 3, np.float64, 1 << 40, scratch=1000).peak >= least.peak + 1000
     assert least.keep and least.folder is None
     seen = []
     for limit in range(least.peak, least.peak - 60_000, -500):

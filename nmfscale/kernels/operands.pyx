@@ -107,6 +107,11 @@ cdef class RowProblem:
         )
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
         shape = (design.shape[0], self.c.stride)
+        if design.shape[0] * self.c.stride >= 1 << 31:    # places are 32-bit numbers
+            raise ValueError(
+                f"a factor of {design.shape[0]:,} rows and {n_components:,} components has more "
+                "numbers than 2**31: fit fewer components, or fewer features or samples at a time"
+            )
         self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
         self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
     """Return one number for each sample in float64, or None."""
     if values is None:
         return None
-    vector = np.asarray(values, dtype=np.float64)
+    vector = _numbers(values, name)
     if vector.shape != (size,):
         raise ValueError(
             f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
@@ -31,6 +32,20 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
     if not vector.any():
         raise ValueError(f"{name}: all are 0; at least one sample must count.")
     return vector
+
+
+def _numbers(values: Any, name: str) -> Array:
+    """Return real numbers in float64."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{array.dtype} values")
+    except ValueError as error:  # also where rows are of unlike length
+        raise ValueError(
+            f"{name} is {reprlib.repr(values)} ({type(values).__name__}): numbers are needed, in a "
+            f"list or a NumPy array ({error})."
+        ) from None
+    return array.astype(np.float64)
 
 
 def checked_mask(values: Any, size: int, name: str) -> Array | None:
@@ -58,10 +73,10 @@ def gamma_prior(
         raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
     alpha, rate = given if isinstance(given, tuple) else (given, None)
     if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
-        rate = np.where(np.asarray(alpha) == 1, 0.0, 1.0)
+        rate = np.where(_numbers(alpha, f"{name}: alpha") == 1, 0.0, 1.0)
     arrays = []
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
-        array = np.asarray(value, dtype=np.float64)
+        array = _numbers(value, f"{name}: {what}")
         if not np.isfinite(array).all() or (array < least).any():
             raise ValueError(
                 f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."

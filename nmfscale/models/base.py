@@ -22,7 +22,7 @@ from ..solve.checkpoint import Checkpoint, checkpoints_for
 from ..solve.factor import MINVAL, Held
 from ..solve.fit import SOLVERS, FitResult, fit_factors
 from ..solve.initialize import STARTS, check_factors, initialize
-from ..solve.memory import plan_fit
+from ..solve.memory import descent_bytes, plan_fit
 from ..solve.monitor import Monitor
 from ..solve.projection import project_rows
 from ..solve.site import Site, client_of_fit, site_of_fit
@@ -308,6 +308,10 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             self.get_params(deep=False),
             caller_name=type(self).__name__,
         )
+        # which Python, and so scikit-learn, take for numbers
+        for name in ("n_components", "max_iter", "tol", "n_init", "inner_iter", "memory_limit"):
+            if isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)}; a number is needed.")
 
     def _dtype(self, counts: CountTable) -> np.dtype[Any]:
         if self.dtype is None:
@@ -319,15 +323,17 @@ class CountFactorization(RowsTransformer, BaseEstimator):
 
     def _plan(self, counts: CountTable, dtype: Any, site: Site | None) -> str | None:
         """Decide what stays in memory, and where loadings are kept if they do not."""
-        if self.memory_limit is None and not counts.from_file:
-            return None
-        counts.layout(resolve_threads(self.n_threads))  # the first to ask decides on the threads
+        n_threads = resolve_threads(self.n_threads)
+        if counts.from_file:
+            counts.layout(n_threads)  # the first to ask decides on the threads
+        scratch = descent_bytes(counts, self.n_components, dtype, self.solver, n_threads)
         plan = plan_fit(
-            counts, self.n_components, dtype, self.memory_limit, elsewhere=site is not None
-        )
+            counts, self.n_components, dtype, self.memory_limit, elsewhere=site is not None,
+            scratch=scratch,
+        )  # fmt: skip
         if counts.from_file and plan.keep:
             counts.layout().keep()
-        if self.verbose:
+        if self.verbose and (self.memory_limit is not None or counts.from_file):
             print(plan, file=sys.stderr)
         return plan.folder
 

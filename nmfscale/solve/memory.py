@@ -13,11 +13,14 @@ from ..data.layout import SLICE_BYTES, cut_blocks
 from ..data.sizes import parse_bytes, readable
 from ..data.table import CountTable
 from .accelerated import SHARED_FROM
+from .alternate import METHODS
 from .factor import LANES
 from .visits import FAN_IN
 
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
+# Of correlations that rows share: of both factors, and what they are found by.
+_COPIES_SHARED = 6
 # Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
 _START_BYTES = 4_000_000 * 8 * 3
 # Imports that are made late, threads, and what an allocator does not give back.
@@ -57,7 +60,7 @@ class Plan(NamedTuple):
 
 def plan_fit(
     counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None,
-    *, elsewhere: bool = False,
+    *, elsewhere: bool = False, scratch: int = 0,
 ) -> Plan:  # fmt: skip
     """Decide what stays in memory; refuse a fit for which even the least is too much.
 
@@ -73,6 +76,8 @@ def plan_fit(
         Bytes that the process may hold; by default what the machine has free and it holds now.
     elsewhere : bool, default=False
         Whether other processes read the counts.
+    scratch : int, default=0
+        Bytes that the threads need besides: see :func:`descent_bytes`.
 
     Returns
     -------
@@ -87,7 +92,7 @@ def plan_fit(
     held, limit = _held_and_limit(memory_limit)
     layout = counts.layout() if counts.from_file else None
     rest, loadings = _factor_bytes(counts, n_components, np.dtype(dtype).itemsize)
-    rest += held + _BESIDES
+    rest += held + _BESIDES + scratch
     if elsewhere:
         return _first_that_fits([Plan(rest + loadings, False, None)], limit)
     if layout is None:
@@ -103,6 +108,16 @@ def plan_fit(
         ],
         limit,
     )
+
+
+def descent_bytes(
+    counts: CountTable, n_components: int, dtype: Any, solver: str, n_threads: int
+) -> int:
+    """Return the bytes in which threads gather the factors of a whole row: coordinate descent's."""
+    if solver not in METHODS or METHODS[solver].kernel != "descend":
+        return 0
+    longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
+    return n_threads * longest * (n_components + 2) * LANES * np.dtype(dtype).itemsize
 
 
 def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
@@ -189,4 +204,5 @@ def _factor_bytes(counts: CountTable, n_components: int, itemsize: int) -> tuple
     statistics = kernels.statistics_size(n_components, kind) * 8 * n_sums
     factors = lanes * (_COPIES_F * stride * itemsize + statistics)
     start = min(counts.nnz * 24, _START_BYTES)
-    return factors + start + n * _PER_ROW * 8, n * stride * itemsize * _COPIES_L
+    shared = 0 if n_components < SHARED_FROM else _COPIES_SHARED * n_components**2 * 8
+    return factors + start + shared + n * _PER_ROW * 8, n * stride * itemsize * _COPIES_L
