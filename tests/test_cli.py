@@ -547,6 +547,40 @@ class TestDemo:
         assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit counts.npz -k 2 -o counts.npz",
+        "fit counts.npz -k 2 -o link.npz",
+        "fit counts.npz -k 2 --feature-names names.txt -o names.txt",
+        "fit tenx -k 2 -o tenx/matrix.mtx",
+        "store counts.npz counts.npz",
+        "store counts.npz names.txt --feature-names names.txt",
+        "transform model.npz counts.npz -o counts.npz",
+        "transform model.npz counts.npz -o model.npz",
+        "transform model.npz counts.npz --feature-names names.tsv -o names.tsv",
+        "plot model.png -o model.png",
+        "plot model.npz -o groups.svg --groups groups.svg",
+    ],
+)
+def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, more):
+    for name in ("names.txt", "names.tsv", "groups.svg"):
+        (tmp_path / name).write_text("".join(f"{i}\n" for i in range(60 - 20 * (name[0] == "n"))))
+    for name in ("model.npz", "model.png"):
+        (tmp_path / name).write_bytes((folder / "model.h5").read_bytes())
+    (tmp_path / "counts.npz").write_bytes((folder / "counts.npz").read_bytes())
+    (tmp_path / "link.npz").symlink_to("counts.npz")
+    (tmp_path / "tenx").mkdir()
+    (tmp_path / "tenx" / "matrix.mtx").write_text(
+        "%%MatrixMarket matrix coordinate integer general\n3 3 3\n1 1 4\n2 2 1\n3 3 2\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    assert "would replace the input" in failure(capsys, *words.split(), *more)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -54,7 +54,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
-    target = output(arguments.output, arguments.force)
+    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     with fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
@@ -84,7 +84,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
-    target = output(arguments.output, arguments.force)
+    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     from ..data.packing import write_store
     from ..data.sizes import readable
     from ..solve.threads import resolve_threads
@@ -97,6 +97,10 @@ def store(arguments: argparse.Namespace) -> int:
     say(f"packed          {stored.shape[0]:,} x {stored.shape[1]:,}, {stored.nnz:,} nonzero counts")
     say(f"store           {target}: {readable(size)}, {size / max(stored.nnz, 1):.2f} bytes each")
     return 0
+
+
+def _inputs(arguments: argparse.Namespace) -> list[str | None]:
+    return [arguments.input, arguments.feature_names]
 
 
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
@@ -120,7 +124,8 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
-    target = output(arguments.output, arguments.force, (".npy", *TABLES))
+    given = [arguments.model, *_inputs(arguments)]
+    target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
     from ..models.file import load_model
 
@@ -203,7 +208,8 @@ def _describe_model(path: str) -> None:
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draw models."""
-    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"))
+    given = [*arguments.models, arguments.groups]
+    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
     if len(arguments.models) > 1 and arguments.kind != "progress":
         raise ValueError(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}.")
     from ..models.file import load_model

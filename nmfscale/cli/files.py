@@ -150,11 +150,16 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
 
 
-def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
-    """Check, before any work, that a file can be written to this path."""
+def output(
+    path: str | Path, force: bool, suffixes: Sequence[str] = (), inputs: Sequence[str | None] = ()
+) -> Path:
+    """Check, before any work, that a file can be written to this path and none of `inputs` is."""
     if not str(path):
         raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
+    for given in inputs:
+        if given is not None and _is_part(target, Path(given)):
+            raise ValueError(f"{path} would replace the input {given}; choose another name.")
     if suffixes and not target.name.lower().endswith(tuple(suffixes)):
         raise ValueError(f"{path} must end with one of {', '.join(suffixes)}.")
     if target.is_dir():
@@ -168,3 +173,11 @@ def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
     return target
+
+
+def _is_part(target: Path, given: Path) -> bool:
+    """Tell whether a path leads to a given file, or to one of the tables in a 10x folder."""
+    tables = ("matrix.", "barcodes.", "features.", "genes.")
+    if given.is_dir() and target.name.startswith(tables):
+        given /= target.name
+    return target.exists() and given.exists() and target.samefile(given)
