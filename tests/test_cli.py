@@ -4,6 +4,7 @@ import gzip
 import importlib.metadata
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from count_files import write_h5ad, write_tenx
 
 import nmfscale
 from nmfscale.cli import commands, main
+from nmfscale.cli.arguments import SOLVERS, STARTS
+from nmfscale.cli.messages import in_shell_words
+from nmfscale.solve import fit, initialize
 
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
@@ -61,6 +65,16 @@ def failure(capsys, *words):
     assert out == ""
     assert err.startswith("nmfscale: error: ")
     assert err.count("\n") == 1
+    return err
+
+
+def misuse(capsys, *words):
+    """Return what a command used in a wrong way writes."""
+    with pytest.raises(SystemExit) as caught:
+        run(*words)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
     return err
 
 
@@ -139,10 +153,7 @@ class TestFit:
         assert "to write is empty" in failure(capsys, "fit", counts, "-k", 2, "-o", "")
         new = tmp_path / "new.h5"
         assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
-        assert "'novel'" in failure(
-            capsys, "fit", counts, "-k", 2, "-o", new, "--quiet", "--solver", "novel"
-        )
-        assert "--genome" not in failure(
+        assert "--genome hg19 does not apply" in failure(
             capsys, "fit", counts, "-k", 2, "-o", new, "--genome", "hg19"
         )
         assert os.listdir(tmp_path) == ["model.h5"]
@@ -278,7 +289,7 @@ class TestTransform:
             assert f"60 x 3, {tmp_path / name}" in capsys.readouterr().out
             np.testing.assert_array_equal(np.load(tmp_path / name), expected)
         err = failure(capsys, *words, tmp_path / "c.npy", "--memory-limit", "1MB")
-        assert "the loadings need" in err and "raise memory_limit" in err
+        assert "the loadings need" in err and "raise --memory-limit" in err
         assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "limited.h5"]
 
     def test_samples_without_names_are_numbered(self, folder, tmp_path):
@@ -421,10 +432,7 @@ class TestInfo:
 
     @pytest.mark.parametrize("words", [["info"], ["info", "--build", "counts.npz"]])
     def test_one_of_both(self, words, capsys):
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        assert caught.value.code == 2
-        assert "give either INPUT or --build" in capsys.readouterr().err
+        assert "give either INPUT or --build" in misuse(capsys, *words)
 
     def test_foreign_and_damaged_files(self, folder, tmp_path, capsys):
         assert "readme.txt" in failure(capsys, "info", tmp_path / "readme.txt")
@@ -592,17 +600,59 @@ def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, mor
         ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
         ["fit", "counts.npz", "-k", "3", "--checkpoint-every", "-1"],
         ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
+        ["fit", "counts.npz", "-k", "3", "--tol", "inf"],
+        ["fit", "counts.npz", "-k", "3", "--threads", "100000"],
+        ["fit", "counts.npz", "-k", "3", "--seed", "99999999999"],
         ["transform", "model.h5", "counts.npz"],
+        ["transform", "model.h5", "counts.npz", "-o", "out.npy", "--memory-limit", "foo"],
+        ["store", "counts.npz", "counts.nmf", "--memory-limit", "0"],
+        ["cluster", "--memory-limit", "foo"],
         ["plot", "-o", "plot.png"],
     ],
 )
 def test_wrong_usage(words, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(words)
-    assert caught.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "usage: nmfscale" in err
+    assert "usage: nmfscale" in misuse(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--solver", "foo"], r"--solver: invalid choice: 'foo' \(choose from .*joint-em"),
+        (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
+        (["--resume"], "--resume goes with --checkpoint DIR"),
+        (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
+        (["--solver", "em", "--checkpoint", "state"], "--checkpoint goes with --solver auto"),
+        (["--solver", "em", "--workers", "2"], "--workers goes with --solver auto, not em"),
+    ],
+)
+def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, capsys):
+    # there is no such file: nothing was read
+    assert re.search(complaint, misuse(capsys, "fit", "counts.npz", "-k", 3, *words))
+
+
+def test_choices_of_the_shell_are_those_of_the_fit(capsys):
+    assert set(SOLVERS) == set(fit.SOLVERS)
+    assert set(STARTS) == set(initialize.STARTS)
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    described = capsys.readouterr().out
+    assert all(",".join(choices) in described for choices in (SOLVERS, STARTS))
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("layer='a b' and raw=True exclude", "--layer 'a b' and --raw exclude"),
+        ("choose genome= from a, b.", "choose --genome from a, b."),
+        ("tol=0.001. Increase max_iter, or", "--tol 0.001. Increase --max-iter, or"),
+        ("raise memory_limit, or dtype='float32'", "raise --memory-limit, or --dtype float32"),
+        ("raw=True does not apply to a.npz; choices: layer, groups.",
+         "--raw does not apply to a.npz; options: --layer."),
+        ("init=random.h5, a/tol=0.5, max_iter.txt", "init=random.h5, a/tol=0.5, max_iter.txt"),
+    ],
+)  # fmt: skip
+def test_messages_in_the_words_of_the_shell(python, shell):
+    assert in_shell_words(python) == shell
 
 
 @pytest.mark.parametrize("command", ["", "demo", "fit", "transform", "info", "plot", "cluster"])

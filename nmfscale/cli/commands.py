@@ -19,7 +19,7 @@ from .files import (
     stream_input,
     write_table,
 )  # fmt: skip
-from .messages import log, say
+from .messages import in_shell_words, log, say
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -54,11 +54,12 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
+    _check_together(arguments)
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     with fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
-            log(f"{arguments.input}\n{counts.report()}")
+            log(f"{arguments.input}\n{in_shell_words(counts.report())}")
         given = ("checkpoint", "checkpoint_every", "resume")
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
@@ -66,6 +67,15 @@ def fit(arguments: argparse.Namespace) -> int:
         code = _fit_and_save(_model(arguments), counts, target, **how)
     say(f"model           {arguments.output}")
     return code
+
+
+def _check_together(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go with each other."""
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+    for option in ("checkpoint", "scheduler", "workers"):
+        if getattr(arguments, option) is not None and arguments.solver != "auto":
+            arguments.usage(f"--{option} goes with --solver auto, not {arguments.solver}")
 
 
 def _model(arguments: argparse.Namespace) -> Any:
@@ -162,7 +172,7 @@ def info(arguments: argparse.Namespace) -> int:
     counts = read_input(arguments)
     if isinstance(counts, StoredCounts):
         counts.verify()
-    say(counts.report())
+    say(in_shell_words(counts.report()))
     if isinstance(counts, StoredCounts):
         say(f"packed from         {counts.source.get('path', 'an object in memory')}")
         say(f"blocks              {len(counts.layout().blocks)}, all checksums agree")
