@@ -87,6 +87,7 @@ class TestFit:
         expected = nmfscale.TopicModel(3, random_state=1, max_iter=60).fit(simulated())
         np.testing.assert_array_equal(model.components_, expected.components_)
         np.testing.assert_array_equal(model.loadings_, expected.loadings_)
+        assert model.verbose == expected.verbose
         assert f"{expected.loglik_:,.2f}" in out
         assert str(target) in out
         assert "60 x 40" in err

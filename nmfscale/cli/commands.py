@@ -116,7 +116,7 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    model.save(target)
+    model.set_params(verbose=0).save(target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
         log(f"interrupted: {target} holds the best model so far")
