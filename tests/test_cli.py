@@ -302,8 +302,8 @@ class TestTransform:
         words = [folder / "named.h5", folder / "counts.npz", "-o", tmp_path / "out.npz"]
         assert run("transform", *words) == 0
         err = capsys.readouterr().err
-        assert err.startswith("nmfscale: warning: ")
-        assert err.endswith("counts.npz does not name its features: taken in the model's order\n")
+        assert err.startswith("nmfscale: warning: INPUT does not have valid feature names")
+        assert err.count("\n") == 1
 
     def test_refusals(self, folder, tmp_path, capsys):
         out = tmp_path / "out.npz"
@@ -311,10 +311,10 @@ class TestTransform:
         assert "must end with one of .npy, .npz, .csv" in failure(
             capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
         )
-        assert "narrow.npz has 30 features, " in failure(
+        assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
             capsys, "transform", named, folder / "narrow.npz", "-o", out
         )
-        assert "feature 0 of" in failure(
+        assert "feature 0 is named 'gene 39', but 'gene 0' where the model was fitted" in failure(
             capsys, "transform", named, folder / "renamed.h5ad", "-o", out
         )
         assert "is not an HDF5 file" in failure(capsys, "transform", counts, counts, "-o", out)

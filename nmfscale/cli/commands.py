@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from ..data.whole_file import whole_file
 from .cluster import fit_client
 from .files import (
     TABLES,
-    check_features,
     output,
     read_groups,
     read_input,
@@ -143,11 +141,7 @@ def transform(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     counts = read_input(arguments)
-    check_features(model, counts, arguments)
-    with warnings.catch_warnings():
-        # The names have just been compared, or were found missing.
-        warnings.filterwarnings("ignore", "X does not have valid feature names")
-        loadings = model.transform(counts, out=target if as_it_goes else None)
+    loadings = model.transform(counts, out=target if as_it_goes else None)
     if not as_it_goes:
         with whole_file(target) as part:
             write_table(part, loadings, counts.sample_names)

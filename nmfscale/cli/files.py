@@ -88,27 +88,6 @@ def _text(path: str) -> str:
         ) from error
 
 
-def check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> None:
-    """Refuse counts whose columns are not those of the model."""
-    if counts.shape[1] != model.n_features_in_:
-        raise ValueError(
-            f"{arguments.input} has {counts.shape[1]:,} features, {arguments.model} was fitted "
-            f"to {model.n_features_in_:,}: give the same features in the same order."
-        )
-    known, found = getattr(model, "feature_names_in_", None), counts.feature_names
-    if known is None:
-        return
-    if found is None:
-        log(f"warning: {arguments.input} does not name its features: taken in the model's order")
-        return
-    for place, (ours, theirs) in enumerate(zip(known, found, strict=True)):
-        if str(ours) != str(theirs):
-            raise ValueError(
-                f"feature {place} of {arguments.input} is {str(theirs)!r}, of {arguments.model} "
-                f"{str(ours)!r}: give the same features in the same order."
-            )
-
-
 def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str]:
     """Read one label per line, in the order of the samples, or names and labels."""
     delimiter = "," if path.lower().endswith(".csv") else "\t"
