@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import h5py
@@ -19,6 +20,7 @@ from count_files import write_h5ad, write_tenx
 import nmfscale
 from nmfscale.cli import commands, main
 from nmfscale.cli.arguments import SOLVERS, STARTS
+from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.solve import fit, initialize
 
@@ -480,9 +482,36 @@ class TestPlot:
         assert "type" in drawn and "cell" not in drawn
 
     @pytest.mark.parametrize(
+        ("name", "lines"),
+        [
+            ("labels.txt", ["a"] * 20 + [""] * 20 + ['"b'] * 10 + ['"c"'] * 10),
+            ("labels.txt", ["a"] * 20 + ['"b'] * 10 + ['"c"'] * 10 + [""] * 20),
+            ("labels.txt", ["a"] * 20 + [""] * 20 + ['"b'] * 10 + ["c"] * 10 + ["", "", ""]),
+            ("labels.csv", ["a"] * 20 + [""] * 20 + ['"""b"'] * 10 + ["c"] * 10 + [""]),
+            ("labels.tsv", [f"cell {i}\t{'' if i < 20 else 'a'}" for i in range(60)] + ["", ""]),
+        ],
+    )
+    def test_missing_labels_blank_lines_and_quotation_marks(self, folder, tmp_path, name, lines):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        labels = read_groups(str(tmp_path / name), 60, [f"cell {i}" for i in range(60)])
+        expected = (
+            {"a": 40, None: 20} if name[-3:] == "tsv" else {"a": 20, None: 20, '"b': 10, "c": 10}
+        )
+        assert Counter(labels) == expected
+        words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups", tmp_path / name]
+        assert self.plot(*words) == 0
+        assert "(no group)" in (tmp_path / "plot.svg").read_text()
+
+    @pytest.mark.parametrize(
         ("text", "model", "complaint"),
         [
-            ("a\nb\n", "named.h5", "has 2 labels for 60 samples"),
+            ("a\nb\n\n", "named.h5", "has 3 labels for 60 samples."),
+            (
+                "type\n" + "a\n" * 60,
+                "named.h5",
+                "60 samples: its first line, 'type', looks like a h",
+            ),
+            ('cell 0\t"a\ncell 1\ta\n', "named.h5", "groups.tsv, line 2: unexpected end of data; "),
             ("cell 0\ta\n", "named.h5", "no label for 59 samples such as 'cell 1'"),
             ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
             ("a\tb\tc\n", "named.h5", "must hold a label, or a sample name and a label"),
@@ -496,6 +525,11 @@ class TestPlot:
         words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
         assert complaint in failure(capsys, *words)
 
+    @pytest.mark.parametrize("kind", ["top", "progress"])
+    def test_groups_are_of_one_kind(self, capsys, kind):
+        words = ["plot", "model.h5", "-o", "plot.png", "--kind", kind, "--groups", "f"]
+        assert f"--groups goes with --kind structure, not {kind}" in misuse(capsys, *words)
+
     def test_several_models(self, folder, tmp_path, capsys):
         both = [folder / "named.h5", folder / "model.h5"]
         target = tmp_path / "plot.svg"
@@ -503,7 +537,7 @@ class TestPlot:
         assert "iteration" in target.read_text()
         capsys.readouterr()
         new = tmp_path / "new.png"
-        assert "draws one model; got 2" in failure(capsys, "plot", *both, "-o", new)
+        assert "draws one model; got 2" in misuse(capsys, "plot", *both, "-o", new)
         same = [both[0], both[0], "--kind", "progress"]
         assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
         assert "must end with one of .png" in failure(

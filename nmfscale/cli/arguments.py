@@ -201,6 +201,7 @@ def _add_plot(subparsers: Any) -> None:
     command.add_argument(
         "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
     )
+    command.set_defaults(usage=command.error)
     _add_last_options(command)
 
 

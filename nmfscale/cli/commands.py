@@ -212,10 +212,12 @@ def _describe_model(path: str) -> None:
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draw models."""
+    if len(arguments.models) > 1 and arguments.kind != "progress":
+        arguments.usage(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}")
+    if arguments.groups is not None and arguments.kind != "structure":
+        arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     given = [*arguments.models, arguments.groups]
     target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
-    if len(arguments.models) > 1 and arguments.kind != "progress":
-        raise ValueError(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}.")
     from ..models.file import load_model
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}
