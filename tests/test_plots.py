@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -10,6 +11,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
+from nmfscale import TopicModel  # noqa: E402
 from nmfscale.plots import (  # noqa: E402
     detached_axes,
     progress_plot,
@@ -64,6 +66,15 @@ def test_every_plot_takes_and_returns_axes(plot, where):
     assert isinstance(ax, Axes)
     assert given is None or ax is given
     ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("plot", [structure_plot, progress_plot, top_features_plot])
+@pytest.mark.parametrize("ax", [detached_axes(4, 3)[0].figure, np.array(detached_axes(4, 3, 2))])
+def test_what_is_no_axes(plot, ax):
+    with pytest.raises(
+        ValueError, match="'ax' parameter of .*_plot must be an instance of .*Axes'"
+    ):
+        plot(history_of([-2, -1]) if plot is progress_plot else shares_of(4, 9), ax=ax)
 
 
 def test_detached_axes_stay_away_from_pyplot():
@@ -148,6 +159,21 @@ class TestStructurePlot:
         long = structure_plot(shares, np.repeat([c * 40 for c in "abcd"], 10))
         assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
 
+    @pytest.mark.parametrize("last", ["b", "d"])
+    def test_samples_of_pandas_in_another_order(self, last):
+        pandas = pytest.importorskip("pandas")
+        shares = pandas.DataFrame(shares_of(3, 2), index=["a", "b", "c"])
+        groups = pandas.Series(["x", "y", "z"], index=["a", "c", last])
+        match = (
+            r"row 1 of groups is sample 'c', of proportions 'b'.*groups.loc\[proportions.index\]"
+        )
+        with pytest.raises(ValueError, match=match):
+            structure_plot(shares, groups)
+        for given in (groups.to_numpy(), groups.reset_index(drop=True), list(groups)):
+            structure_plot(shares, given)
+        structure_plot(shares.to_numpy(), groups)
+        structure_plot(shares, groups.set_axis(shares.index))
+
     def test_subset_is_drawn_by_group_and_is_stable(self):
         shares, groups = shares_of(5000, 4), np.repeat([0, 1, 2], [4490, 500, 10])
         first = structure_plot(shares, groups, max_samples=300, gap=0)
@@ -214,8 +240,29 @@ class TestStructurePlot:
             ({"groups": ["a"]}, r"one label per sample, shape \(4,\); got \(1,\)"),
             ({"topic_names": ["a"]}, "topic_names has 1 entries for 2 topics"),
             ({"colors": ["red"]}, "colors has 1 entries for 2 topics"),
-            ({"max_samples": 0}, "max_samples must be at least 1; got 0"),
-            ({"gap": -1}, "gap must not be negative; got -1"),
+            ({"topic_names": "ab"}, "'topic_names' parameter .* must be an array-like"),
+            ({"groups": "abcd"}, "'groups' parameter .* must be an array-like"),
+            *[
+                ({"max_samples": value}, rf"'max_samples' .* an int in .*1, inf.* Got {value!r} i")
+                for value in (0, None, "a", 100.0)
+            ],
+            *[
+                ({"gap": value}, rf"'gap' parameter .* a float in .*0.* Got {value!r} i")
+                for value in (-1, "a", np.inf, np.nan)
+            ],
+            ({"random_state": "a"}, "'random_state' parameter of structure_plot must be"),
+            (
+                {"proportions": TopicModel(2)},
+                "dense matrix .* got TopicModel: give the loadings_ of",
+            ),
+            (
+                {"proportions": "model.h5"},
+                "dense matrix .* got str: give the loadings_ of a fitted",
+            ),
+            (
+                {"proportions": sp.csr_array(np.eye(4))},
+                r"dense matrix .*_array: call its toarray\(\)",
+            ),
         ],
     )
     def test_refusals(self, arguments, complaint):
@@ -265,8 +312,8 @@ class TestProgressPlot:
     @pytest.mark.parametrize(
         ("histories", "options", "error", "complaint"),
         [
-            (history_of([-1]), {"y": "loss"}, ValueError, "y must be one of .*'kkt'.*got 'loss'"),
-            (history_of([-1]), {"x": "time"}, ValueError, "x must be one of .*got 'time'"),
+            (history_of([-1]), {"y": "loss"}, ValueError, "'y' .* among .*'kkt'.*Got 'loss'"),
+            (history_of([-1]), {"x": "time"}, ValueError, "'x' .* among .*Got 'time'"),
             ({}, {}, ValueError, "histories is empty"),
             ({"a": history_of([])}, {}, ValueError, "'a' has no record"),
             ({"a": [-3, -2]}, {}, TypeError, "'a' must be a structured array.*list"),
@@ -314,7 +361,17 @@ class TestTopFeatures:
             ({"components": [1.0]}, "components must be a non-empty matrix"),
             ({"components": [[1, np.inf]]}, "row 0, column 1 holds inf"),
             ({"feature_names": ["a"]}, "feature_names has 1 entries for 3 features"),
-            ({"n_top": 0}, "n_top must be at least 1; got 0"),
+            (
+                {"components": sp.csr_array(np.eye(3))},
+                r"dense matrix .*_array: call its toarray\(\)",
+            ),
+            ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: give the components_"),
+            ({"feature_names": "abc"}, "'feature_names' parameter .* must be an array-like"),
+            ({"distinctive": "yes"}, "'distinctive' parameter .* must be an instance of 'bool'"),
+            *[
+                ({"n_top": value}, rf"'n_top' .* an int in .*1, inf.* Got {value!r} i")
+                for value in (0, "a", 1.5, None)
+            ],
         ],
     )
     def test_refusals(self, function, arguments, complaint):

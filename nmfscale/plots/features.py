@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.validation import _get_feature_names
 
 from .canvas import (
     axes_or_new,
+    check_arguments,
     colors_of_topics,
     names_of_topics,
     nonnegative_matrix,
@@ -27,10 +29,13 @@ def _leading_features(
     components: Any, feature_names: Any, n_top: int, distinctive: bool
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
     """Return frequencies, names, and the numbers of each topic's leading features, best first."""
-    if n_top < 1:
-        raise ValueError(f"n_top must be at least 1; got {n_top}.")
-    frequencies = rows_to_one(nonnegative_matrix(components, "components", "topics x features"))
+    matrix = nonnegative_matrix(
+        components, "components", "topics x features", "the components_ of a fitted model"
+    )
+    frequencies = rows_to_one(matrix)
     n_topics, n_features = frequencies.shape
+    if feature_names is None:
+        feature_names = _get_feature_names(components)
     if feature_names is None:
         names = [f"feature {feature}" for feature in range(n_features)]
     elif len(feature_names) == n_features:
@@ -72,7 +77,8 @@ def top_features(
     components : array-like of shape (n_topics, n_features)
         Non-negative; every row is divided by its sum.
     feature_names : array-like of str, default=None
-        Names of the features; "feature 0", "feature 1", ... by default.
+        Names of the features; by default those of the columns of a DataFrame, or "feature 0",
+        "feature 1", ...
     n_top : int, default=10
         How many to name for each topic.
     distinctive : bool, default=True
@@ -89,7 +95,7 @@ def top_features(
     ------
     ValueError
         If the components are not a finite non-negative matrix, the names do not match them, or
-        `n_top` is below 1.
+        another argument is of the wrong kind.
 
     Examples
     --------
@@ -100,6 +106,9 @@ def top_features(
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, distinctive=False)
     [['the', 'gene'], ['the', 'word']]
     """
+    check_arguments(
+        "top_features", feature_names=feature_names, n_top=n_top, distinctive=distinctive
+    )
     _, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     return [[names[feature] for feature in order] for order in leading]
 
@@ -146,6 +155,10 @@ def top_features_plot(
     >>> from nmfscale.plots import top_features_plot
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
+    check_arguments(
+        "top_features_plot", feature_names=feature_names, n_top=n_top, distinctive=distinctive,
+        topic_names=topic_names, colors=colors, ax=ax,
+    )  # fmt: skip
     frequencies, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     n_topics = len(frequencies)
     titles = names_of_topics(topic_names, n_topics)

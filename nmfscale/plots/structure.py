@@ -10,6 +10,7 @@ import numpy as np
 
 from .canvas import (
     axes_or_new,
+    check_arguments,
     colors_of_topics,
     legend_of_names,
     names_of_topics,
@@ -46,6 +47,21 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
     order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
+
+
+def _check_same_order(proportions: Any, groups: Any) -> None:
+    """Refuse pandas objects whose rows are named, and not alike."""
+    indexes = [table.index for table in (proportions, groups) if hasattr(table, "iloc")]
+    named = [index for index in indexes if type(index).__name__ != "RangeIndex"]
+    if len(named) < 2 or len(named[0]) != len(named[1]) or named[0].equals(named[1]):
+        return
+    ours, theirs = (np.asarray(index, dtype=object) for index in named)
+    row = int((ours != theirs).argmax())
+    raise ValueError(
+        f"row {row} of groups is sample {theirs[row]!r}, of proportions {ours[row]!r}, by their "
+        "indexes: give groups.loc[proportions.index], or groups.to_numpy() to pair them as they "
+        "stand."
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -180,8 +196,9 @@ def structure_plot(
     Raises
     ------
     ValueError
-        If the proportions are not a finite non-negative matrix, or if another argument does not
-        fit their shape.
+        If the proportions are not a finite non-negative matrix, if another argument is of the
+        wrong kind or does not fit their shape, or if `proportions` and `groups` are of pandas and
+        name their samples differently.
 
     Examples
     --------
@@ -195,14 +212,17 @@ def structure_plot(
     from matplotlib.collections import PolyCollection
     from sklearn.utils import check_random_state
 
-    shares = nonnegative_matrix(proportions, "proportions", "samples x topics")
+    check_arguments(
+        "structure_plot", groups=groups, max_samples=max_samples, topic_names=topic_names,
+        colors=colors, gap=gap, random_state=random_state, ax=ax,
+    )  # fmt: skip
+    _check_same_order(proportions, groups)
+    shares = nonnegative_matrix(
+        proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
+    )
     n_samples, n_topics = shares.shape
     names = names_of_topics(topic_names, n_topics)
     fills = colors_of_topics(colors, n_topics)
-    if max_samples < 1:
-        raise ValueError(f"max_samples must be at least 1; got {max_samples}.")
-    if gap is not None and gap < 0:
-        raise ValueError(f"gap must not be negative; got {gap}.")
     shares = rows_to_one(shares)
 
     labels, number = _grouping(groups, n_samples)
