@@ -1,5 +1,7 @@
 """Plots: what is drawn, and which arguments are refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -159,6 +161,31 @@ class TestStructurePlot:
         long = structure_plot(shares, np.repeat([c * 40 for c in "abcd"], 10))
         assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
 
+    @pytest.mark.parametrize("n_groups", [3, 12, 40, 100])
+    @pytest.mark.parametrize("label", ["{}", "a cell type, number {}"])
+    def test_many_groups(self, n_groups, label):
+        groups = [label.format(place % n_groups) for place in range(300)]
+        ax = structure_plot(shares_of(300, 6), groups)
+        assert 300 < ax.get_xlim()[1] <= 375
+        ax.figure.draw_without_rendering()
+        texts = ax.get_xticklabels()
+        extents = sorted((text.get_window_extent() for text in texts), key=lambda box: box.x0)
+        if texts[0].get_rotation() != 40:
+            assert all(one.x1 <= other.x0 for one, other in pairwise(extents))
+        assert min(box.y0 for box in extents) >= 0
+        assert ax.get_window_extent().height > 0.5 * ax.figure.bbox.height
+        if n_groups == 100:
+            assert 40 <= len(texts) < 100
+            assert ax.get_xlabel() == f"{len(texts)} of 100 groups are named"
+        else:
+            assert len(texts) == n_groups and ax.get_xlabel() == ""
+
+    def test_large_groups_are_named_first(self):
+        sizes = np.where(np.arange(200) % 10 == 5, 20, 1)
+        ax = structure_plot(shares_of(sizes.sum(), 3), np.repeat(np.arange(200), sizes))
+        named = {int(text.get_text()) for text in ax.get_xticklabels()}
+        assert set(range(5, 200, 10)) < named and len(named) < 100
+
     @pytest.mark.parametrize("last", ["b", "d"])
     def test_samples_of_pandas_in_another_order(self, last):
         pandas = pytest.importorskip("pandas")
@@ -209,14 +236,23 @@ class TestStructurePlot:
     @pytest.mark.parametrize("detached", [False, True])
     def test_legend_lists_as_many_topics_as_fit(self, detached):
         given = detached_axes(9, 3.6)[0] if detached else None
-        ax = structure_plot(shares_of(30, 100), ax=given)
+        ax = structure_plot(shares_of(30, 150), ax=given)
         ax.figure.draw_without_rendering()
         more, *named = [text.get_text() for text in ax.get_legend().get_texts()]
         assert named == [f"topic {k}" for k in range(len(named), 0, -1)]
-        assert len(named) > 40 and more == f"{100 - len(named)} more"
+        assert len(named) > 40 and more == f"{150 - len(named)} more"
         extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
         assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
         assert ax.get_window_extent().width > 0.4 * figure.width
+
+    @pytest.mark.parametrize("name", ["topic {}", "a rather long name of a topic, its number {}"])
+    def test_legend_of_many_topics_is_small(self, name):
+        ax = structure_plot(shares_of(30, 40), topic_names=[name.format(k) for k in range(40)])
+        ax.figure.draw_without_rendering()
+        extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
+        assert len(ax.get_legend().get_texts()) == 40
+        assert extent.width < (0.2 if name == "topic {}" else 0.5) * figure.width
+        assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
 
     def test_one_sample(self):
         assert structure_plot([[1, 2]]).get_xlabel() == "1 sample"
@@ -389,6 +425,35 @@ class TestTopFeatures:
         titles = [text.get_text() for text in ax.texts if text.get_text().startswith("topic ")]
         assert titles == [f"topic {k + 1}" for k in range(n_topics)]
         assert all(len(text.get_text()) <= 20 for text in ax.texts)
+
+    def test_names_with_a_common_start_stay_apart(self):
+        names = [f"a rather long feature name {j}" for j in range(12)]
+        texts = [text.get_text() for text in top_features_plot(np.ones((1, 12)), names).texts]
+        shown = {text for text in texts if text.startswith("a rather")}
+        assert len(shown) == 10
+        assert all(len(text) <= 18 and text[-1].isdigit() for text in shown)
+
+    @pytest.mark.parametrize("n_topics", [2, 7])
+    @pytest.mark.parametrize("name", ["NK {}", "NAIVE CD4 T CELLS OF THE KIND {}"])
+    def test_titles_do_not_overlap(self, n_topics, name):
+        titles = [name.format(k) for k in range(n_topics)]
+        ax = top_features_plot(shares_of(n_topics, 12), topic_names=titles)
+        ax.figure.draw_without_rendering()
+        drawn = [text for text in ax.texts if text.get_weight() == "bold"]
+        assert len({text.get_text() for text in drawn}) == n_topics
+        extents = [text.get_window_extent() for text in drawn]
+        assert all(one.x1 < two.x0 for one, two in pairwise(extents) if one.y0 == two.y0)
+        assert extents[0].x0 >= 0 and max(box.x1 for box in extents) <= ax.figure.bbox.x1
+
+    def test_names_of_columns(self):
+        pandas = pytest.importorskip("pandas")
+        table = pandas.DataFrame(self.components, columns=self.names)
+        assert top_features(table) == top_features(self.components, self.names)
+        assert top_features(table, list("abcde")) == top_features(self.components, list("abcde"))
+        unnamed = pandas.DataFrame(self.components)
+        assert top_features(unnamed) == top_features(self.components)
+        drawn = {text.get_text() for text in top_features_plot(table).texts}
+        assert set(self.names) <= drawn
 
     @pytest.mark.parametrize(("n_topics", "width"), [(1, 2.4), (2, 4.8), (2, 2.6), (6, 7.2)])
     def test_caption_stays_in_the_figure(self, n_topics, width):

@@ -154,6 +154,14 @@ def rows_to_one(matrix: np.ndarray) -> np.ndarray:
     return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
 
 
+def shortened(name: str, most: int) -> str:
+    """Cut a long name in the middle: its ends tell it from others."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
+
+
 def names_of_topics(names: Sequence[str] | None, n_topics: int) -> list[str]:
     """Return the names given, one for each topic, or "topic 1", "topic 2", ..."""
     if names is None:

@@ -15,6 +15,7 @@ from .canvas import (
     names_of_topics,
     nonnegative_matrix,
     rows_to_one,
+    shortened,
     size_in_inches,
 )
 
@@ -168,13 +169,16 @@ def top_features_plot(
     n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))
     n_columns, height = -(-n_topics // n_rows), _height(frequencies, n_top)
     ax = axes_or_new(ax, *size_of_panels(frequencies, n_top))
+    # About eleven bold letters go into an inch: long titles have the whole panel.
+    most = max(5, int(11 * size_in_inches(ax)[0] / n_columns))
+    indent = 0.5 if 2 * max(map(len, titles)) <= most else 0.03
     for topic, order in enumerate(leading):
         row, column = divmod(topic, n_columns)
         order = order[np.argsort(-frequencies[topic, order], kind="stable")]
         rivals = None if elsewhere is None else elsewhere[topic, order]
         panel = frequencies[topic, order], rivals, [names[j] for j in order]
         ax.text(
-            column + 0.5, row * height - 0.95, titles[topic],
+            column + indent, row * height - 0.95, shortened(titles[topic], most),
             va="center", weight="bold", parse_math=False,
         )  # fmt: skip
         if len(order):
@@ -212,7 +216,9 @@ def _bars(
         for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
             ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
     for height, name, share, end in zip(y, names, shares, scale * longest, strict=True):
-        shown = name if len(name) <= 20 else name[:19] + "\N{HORIZONTAL ELLIPSIS}"
         percent = f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:#.2g}"
-        ax.text(left - 0.015, height, shown, ha="right", va="center", size=7.5, parse_math=False)
+        ax.text(
+            left - 0.015, height, shortened(name, 18),
+            ha="right", va="center", size=7.5, parse_math=False,
+        )  # fmt: skip
         ax.text(left + end + 0.015, height, percent, va="center", size=6, color="0.3")
