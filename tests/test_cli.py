@@ -4,9 +4,11 @@ import gzip
 import importlib.metadata
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import h5py
@@ -17,6 +19,10 @@ from count_files import write_h5ad, write_tenx
 
 import nmfscale
 from nmfscale.cli import commands, main
+from nmfscale.cli.arguments import SOLVERS, STARTS
+from nmfscale.cli.files import read_groups
+from nmfscale.cli.messages import in_shell_words
+from nmfscale.solve import fit, initialize
 
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
@@ -64,6 +70,16 @@ def failure(capsys, *words):
     return err
 
 
+def misuse(capsys, *words):
+    """Return what a command used in a wrong way writes."""
+    with pytest.raises(SystemExit) as caught:
+        run(*words)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
 class TestFit:
     def test_same_model_as_in_python(self, folder, tmp_path, capsys):
         target = tmp_path / "model.h5"
@@ -73,6 +89,7 @@ class TestFit:
         expected = nmfscale.TopicModel(3, random_state=1, max_iter=60).fit(simulated())
         np.testing.assert_array_equal(model.components_, expected.components_)
         np.testing.assert_array_equal(model.loadings_, expected.loadings_)
+        assert model.verbose == expected.verbose
         assert f"{expected.loglik_:,.2f}" in out
         assert str(target) in out
         assert "60 x 40" in err
@@ -139,10 +156,7 @@ class TestFit:
         assert "to write is empty" in failure(capsys, "fit", counts, "-k", 2, "-o", "")
         new = tmp_path / "new.h5"
         assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
-        assert "'novel'" in failure(
-            capsys, "fit", counts, "-k", 2, "-o", new, "--quiet", "--solver", "novel"
-        )
-        assert "--genome" not in failure(
+        assert "--genome hg19 does not apply" in failure(
             capsys, "fit", counts, "-k", 2, "-o", new, "--genome", "hg19"
         )
         assert os.listdir(tmp_path) == ["model.h5"]
@@ -278,7 +292,7 @@ class TestTransform:
             assert f"60 x 3, {tmp_path / name}" in capsys.readouterr().out
             np.testing.assert_array_equal(np.load(tmp_path / name), expected)
         err = failure(capsys, *words, tmp_path / "c.npy", "--memory-limit", "1MB")
-        assert "the loadings need" in err and "raise memory_limit" in err
+        assert "the loadings need" in err and "raise --memory-limit" in err
         assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "limited.h5"]
 
     def test_samples_without_names_are_numbered(self, folder, tmp_path):
@@ -290,8 +304,8 @@ class TestTransform:
         words = [folder / "named.h5", folder / "counts.npz", "-o", tmp_path / "out.npz"]
         assert run("transform", *words) == 0
         err = capsys.readouterr().err
-        assert err.startswith("nmfscale: warning: ")
-        assert err.endswith("counts.npz does not name its features: taken in the model's order\n")
+        assert err.startswith("nmfscale: warning: INPUT does not have valid feature names")
+        assert err.count("\n") == 1
 
     def test_refusals(self, folder, tmp_path, capsys):
         out = tmp_path / "out.npz"
@@ -299,10 +313,10 @@ class TestTransform:
         assert "must end with one of .npy, .npz, .csv" in failure(
             capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
         )
-        assert "narrow.npz has 30 features, " in failure(
+        assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
             capsys, "transform", named, folder / "narrow.npz", "-o", out
         )
-        assert "feature 0 of" in failure(
+        assert "feature 0 is named 'gene 39', but 'gene 0' where the model was fitted" in failure(
             capsys, "transform", named, folder / "renamed.h5ad", "-o", out
         )
         assert "is not an HDF5 file" in failure(capsys, "transform", counts, counts, "-o", out)
@@ -421,10 +435,7 @@ class TestInfo:
 
     @pytest.mark.parametrize("words", [["info"], ["info", "--build", "counts.npz"]])
     def test_one_of_both(self, words, capsys):
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        assert caught.value.code == 2
-        assert "give either INPUT or --build" in capsys.readouterr().err
+        assert "give either INPUT or --build" in misuse(capsys, *words)
 
     def test_foreign_and_damaged_files(self, folder, tmp_path, capsys):
         assert "readme.txt" in failure(capsys, "info", tmp_path / "readme.txt")
@@ -471,9 +482,36 @@ class TestPlot:
         assert "type" in drawn and "cell" not in drawn
 
     @pytest.mark.parametrize(
+        ("name", "lines"),
+        [
+            ("labels.txt", ["a"] * 20 + [""] * 20 + ['"b'] * 10 + ['"c"'] * 10),
+            ("labels.txt", ["a"] * 20 + ['"b'] * 10 + ['"c"'] * 10 + [""] * 20),
+            ("labels.txt", ["a"] * 20 + [""] * 20 + ['"b'] * 10 + ["c"] * 10 + ["", "", ""]),
+            ("labels.csv", ["a"] * 20 + [""] * 20 + ['"""b"'] * 10 + ["c"] * 10 + [""]),
+            ("labels.tsv", [f"cell {i}\t{'' if i < 20 else 'a'}" for i in range(60)] + ["", ""]),
+        ],
+    )
+    def test_missing_labels_blank_lines_and_quotation_marks(self, folder, tmp_path, name, lines):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        labels = read_groups(str(tmp_path / name), 60, [f"cell {i}" for i in range(60)])
+        expected = (
+            {"a": 40, None: 20} if name[-3:] == "tsv" else {"a": 20, None: 20, '"b': 10, "c": 10}
+        )
+        assert Counter(labels) == expected
+        words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups", tmp_path / name]
+        assert self.plot(*words) == 0
+        assert "(no group)" in (tmp_path / "plot.svg").read_text()
+
+    @pytest.mark.parametrize(
         ("text", "model", "complaint"),
         [
-            ("a\nb\n", "named.h5", "has 2 labels for 60 samples"),
+            ("a\nb\n\n", "named.h5", "has 3 labels for 60 samples."),
+            (
+                "type\n" + "a\n" * 60,
+                "named.h5",
+                "60 samples: its first line, 'type', looks like a h",
+            ),
+            ('cell 0\t"a\ncell 1\ta\n', "named.h5", "groups.tsv, line 2: unexpected end of data; "),
             ("cell 0\ta\n", "named.h5", "no label for 59 samples such as 'cell 1'"),
             ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
             ("a\tb\tc\n", "named.h5", "must hold a label, or a sample name and a label"),
@@ -487,6 +525,11 @@ class TestPlot:
         words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
         assert complaint in failure(capsys, *words)
 
+    @pytest.mark.parametrize("kind", ["top", "progress"])
+    def test_groups_are_of_one_kind(self, capsys, kind):
+        words = ["plot", "model.h5", "-o", "plot.png", "--kind", kind, "--groups", "f"]
+        assert f"--groups goes with --kind structure, not {kind}" in misuse(capsys, *words)
+
     def test_several_models(self, folder, tmp_path, capsys):
         both = [folder / "named.h5", folder / "model.h5"]
         target = tmp_path / "plot.svg"
@@ -494,7 +537,7 @@ class TestPlot:
         assert "iteration" in target.read_text()
         capsys.readouterr()
         new = tmp_path / "new.png"
-        assert "draws one model; got 2" in failure(capsys, "plot", *both, "-o", new)
+        assert "draws one model; got 2" in misuse(capsys, "plot", *both, "-o", new)
         same = [both[0], both[0], "--kind", "progress"]
         assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
         assert "must end with one of .png" in failure(
@@ -547,6 +590,40 @@ class TestDemo:
         assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit counts.npz -k 2 -o counts.npz",
+        "fit counts.npz -k 2 -o link.npz",
+        "fit counts.npz -k 2 --feature-names names.txt -o names.txt",
+        "fit tenx -k 2 -o tenx/matrix.mtx",
+        "store counts.npz counts.npz",
+        "store counts.npz names.txt --feature-names names.txt",
+        "transform model.npz counts.npz -o counts.npz",
+        "transform model.npz counts.npz -o model.npz",
+        "transform model.npz counts.npz --feature-names names.tsv -o names.tsv",
+        "plot model.png -o model.png",
+        "plot model.npz -o groups.svg --groups groups.svg",
+    ],
+)
+def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, more):
+    for name in ("names.txt", "names.tsv", "groups.svg"):
+        (tmp_path / name).write_text("".join(f"{i}\n" for i in range(60 - 20 * (name[0] == "n"))))
+    for name in ("model.npz", "model.png"):
+        (tmp_path / name).write_bytes((folder / "model.h5").read_bytes())
+    (tmp_path / "counts.npz").write_bytes((folder / "counts.npz").read_bytes())
+    (tmp_path / "link.npz").symlink_to("counts.npz")
+    (tmp_path / "tenx").mkdir()
+    (tmp_path / "tenx" / "matrix.mtx").write_text(
+        "%%MatrixMarket matrix coordinate integer general\n3 3 3\n1 1 4\n2 2 1\n3 3 2\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    assert "would replace the input" in failure(capsys, *words.split(), *more)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -558,17 +635,59 @@ class TestDemo:
         ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
         ["fit", "counts.npz", "-k", "3", "--checkpoint-every", "-1"],
         ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
+        ["fit", "counts.npz", "-k", "3", "--tol", "inf"],
+        ["fit", "counts.npz", "-k", "3", "--threads", "100000"],
+        ["fit", "counts.npz", "-k", "3", "--seed", "99999999999"],
         ["transform", "model.h5", "counts.npz"],
+        ["transform", "model.h5", "counts.npz", "-o", "out.npy", "--memory-limit", "foo"],
+        ["store", "counts.npz", "counts.nmf", "--memory-limit", "0"],
+        ["cluster", "--memory-limit", "foo"],
         ["plot", "-o", "plot.png"],
     ],
 )
 def test_wrong_usage(words, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(words)
-    assert caught.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "usage: nmfscale" in err
+    assert "usage: nmfscale" in misuse(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--solver", "foo"], r"--solver: invalid choice: 'foo' \(choose from .*joint-em"),
+        (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
+        (["--resume"], "--resume goes with --checkpoint DIR"),
+        (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
+        (["--solver", "em", "--checkpoint", "state"], "--checkpoint goes with --solver auto"),
+        (["--solver", "em", "--workers", "2"], "--workers goes with --solver auto, not em"),
+    ],
+)
+def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, capsys):
+    # there is no such file: nothing was read
+    assert re.search(complaint, misuse(capsys, "fit", "counts.npz", "-k", 3, *words))
+
+
+def test_choices_of_the_shell_are_those_of_the_fit(capsys):
+    assert set(SOLVERS) == set(fit.SOLVERS)
+    assert set(STARTS) == set(initialize.STARTS)
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    described = capsys.readouterr().out
+    assert all(",".join(choices) in described for choices in (SOLVERS, STARTS))
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("layer='a b' and raw=True exclude", "--layer 'a b' and --raw exclude"),
+        ("choose genome= from a, b.", "choose --genome from a, b."),
+        ("tol=0.001. Increase max_iter, or", "--tol 0.001. Increase --max-iter, or"),
+        ("raise memory_limit, or dtype='float32'", "raise --memory-limit, or --dtype float32"),
+        ("raw=True does not apply to a.npz; choices: layer, groups.",
+         "--raw does not apply to a.npz; options: --layer."),
+        ("init=random.h5, a/tol=0.5, max_iter.txt", "init=random.h5, a/tol=0.5, max_iter.txt"),
+    ],
+)  # fmt: skip
+def test_messages_in_the_words_of_the_shell(python, shell):
+    assert in_shell_words(python) == shell
 
 
 @pytest.mark.parametrize("command", ["", "demo", "fit", "transform", "info", "plot", "cluster"])
@@ -626,6 +745,23 @@ def test_as_a_program(folder, tmp_path):
     failed = program("info", "absent.npz")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "nmfscale: error: No such file or folder: absent.npz\n"
+
+
+@pytest.mark.parametrize("module", ["arguments", "commands"])
+def test_interrupt_while_it_starts(module):
+    check = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, *_):\n"
+        f"        if name == 'nmfscale.cli.{module}':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        "from nmfscale.cli import main\n"
+        "sys.exit(main(['--help']))\n"
+    )
+    command = [sys.executable, "-P", "-c", check]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "nmfscale: interrupted\n")
 
 
 def test_help_imports_nothing_heavy():

@@ -1,7 +1,10 @@
 """Plots: what is drawn, and which arguments are refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -10,6 +13,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
+from nmfscale import TopicModel  # noqa: E402
 from nmfscale.plots import (  # noqa: E402
     detached_axes,
     progress_plot,
@@ -64,6 +68,15 @@ def test_every_plot_takes_and_returns_axes(plot, where):
     assert isinstance(ax, Axes)
     assert given is None or ax is given
     ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("plot", [structure_plot, progress_plot, top_features_plot])
+@pytest.mark.parametrize("ax", [detached_axes(4, 3)[0].figure, np.array(detached_axes(4, 3, 2))])
+def test_what_is_no_axes(plot, ax):
+    with pytest.raises(
+        ValueError, match="'ax' parameter of .*_plot must be an instance of .*Axes'"
+    ):
+        plot(history_of([-2, -1]) if plot is progress_plot else shares_of(4, 9), ax=ax)
 
 
 def test_detached_axes_stay_away_from_pyplot():
@@ -148,6 +161,46 @@ class TestStructurePlot:
         long = structure_plot(shares, np.repeat([c * 40 for c in "abcd"], 10))
         assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
 
+    @pytest.mark.parametrize("n_groups", [3, 12, 40, 100])
+    @pytest.mark.parametrize("label", ["{}", "a cell type, number {}"])
+    def test_many_groups(self, n_groups, label):
+        groups = [label.format(place % n_groups) for place in range(300)]
+        ax = structure_plot(shares_of(300, 6), groups)
+        assert 300 < ax.get_xlim()[1] <= 375
+        ax.figure.draw_without_rendering()
+        texts = ax.get_xticklabels()
+        extents = sorted((text.get_window_extent() for text in texts), key=lambda box: box.x0)
+        if texts[0].get_rotation() != 40:
+            assert all(one.x1 <= other.x0 for one, other in pairwise(extents))
+        assert min(box.y0 for box in extents) >= 0
+        assert ax.get_window_extent().height > 0.5 * ax.figure.bbox.height
+        if n_groups == 100:
+            assert 40 <= len(texts) < 100
+            assert ax.get_xlabel() == f"{len(texts)} of 100 groups are named"
+        else:
+            assert len(texts) == n_groups and ax.get_xlabel() == ""
+
+    def test_large_groups_are_named_first(self):
+        sizes = np.where(np.arange(200) % 10 == 5, 20, 1)
+        ax = structure_plot(shares_of(sizes.sum(), 3), np.repeat(np.arange(200), sizes))
+        named = {int(text.get_text()) for text in ax.get_xticklabels()}
+        assert set(range(5, 200, 10)) < named and len(named) < 100
+
+    @pytest.mark.parametrize("last", ["b", "d"])
+    def test_samples_of_pandas_in_another_order(self, last):
+        pandas = pytest.importorskip("pandas")
+        shares = pandas.DataFrame(shares_of(3, 2), index=["a", "b", "c"])
+        groups = pandas.Series(["x", "y", "z"], index=["a", "c", last])
+        match = (
+            r"row 1 of groups is sample 'c', of proportions 'b'.*groups.loc\[proportions.index\]"
+        )
+        with pytest.raises(ValueError, match=match):
+            structure_plot(shares, groups)
+        for given in (groups.to_numpy(), groups.reset_index(drop=True), list(groups)):
+            structure_plot(shares, given)
+        structure_plot(shares.to_numpy(), groups)
+        structure_plot(shares, groups.set_axis(shares.index))
+
     def test_subset_is_drawn_by_group_and_is_stable(self):
         shares, groups = shares_of(5000, 4), np.repeat([0, 1, 2], [4490, 500, 10])
         first = structure_plot(shares, groups, max_samples=300, gap=0)
@@ -183,14 +236,23 @@ class TestStructurePlot:
     @pytest.mark.parametrize("detached", [False, True])
     def test_legend_lists_as_many_topics_as_fit(self, detached):
         given = detached_axes(9, 3.6)[0] if detached else None
-        ax = structure_plot(shares_of(30, 100), ax=given)
+        ax = structure_plot(shares_of(30, 150), ax=given)
         ax.figure.draw_without_rendering()
         more, *named = [text.get_text() for text in ax.get_legend().get_texts()]
         assert named == [f"topic {k}" for k in range(len(named), 0, -1)]
-        assert len(named) > 40 and more == f"{100 - len(named)} more"
+        assert len(named) > 40 and more == f"{150 - len(named)} more"
         extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
         assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
         assert ax.get_window_extent().width > 0.4 * figure.width
+
+    @pytest.mark.parametrize("name", ["topic {}", "a rather long name of a topic, its number {}"])
+    def test_legend_of_many_topics_is_small(self, name):
+        ax = structure_plot(shares_of(30, 40), topic_names=[name.format(k) for k in range(40)])
+        ax.figure.draw_without_rendering()
+        extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
+        assert len(ax.get_legend().get_texts()) == 40
+        assert extent.width < (0.2 if name == "topic {}" else 0.5) * figure.width
+        assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
 
     def test_one_sample(self):
         assert structure_plot([[1, 2]]).get_xlabel() == "1 sample"
@@ -214,8 +276,29 @@ class TestStructurePlot:
             ({"groups": ["a"]}, r"one label per sample, shape \(4,\); got \(1,\)"),
             ({"topic_names": ["a"]}, "topic_names has 1 entries for 2 topics"),
             ({"colors": ["red"]}, "colors has 1 entries for 2 topics"),
-            ({"max_samples": 0}, "max_samples must be at least 1; got 0"),
-            ({"gap": -1}, "gap must not be negative; got -1"),
+            ({"topic_names": "ab"}, "'topic_names' parameter .* must be an array-like"),
+            ({"groups": "abcd"}, "'groups' parameter .* must be an array-like"),
+            *[
+                ({"max_samples": value}, rf"'max_samples' .* an int in .*1, inf.* Got {value!r} i")
+                for value in (0, None, "a", 100.0)
+            ],
+            *[
+                ({"gap": value}, rf"'gap' parameter .* a float in .*0.* Got {value!r} i")
+                for value in (-1, "a", np.inf, np.nan)
+            ],
+            ({"random_state": "a"}, "'random_state' parameter of structure_plot must be"),
+            (
+                {"proportions": TopicModel(2)},
+                "dense matrix .* got TopicModel: give the loadings_ of",
+            ),
+            (
+                {"proportions": "model.h5"},
+                "dense matrix .* got str: give the loadings_ of a fitted",
+            ),
+            (
+                {"proportions": sp.csr_array(np.eye(4))},
+                r"dense matrix .*_array: call its toarray\(\)",
+            ),
         ],
     )
     def test_refusals(self, arguments, complaint):
@@ -265,8 +348,8 @@ class TestProgressPlot:
     @pytest.mark.parametrize(
         ("histories", "options", "error", "complaint"),
         [
-            (history_of([-1]), {"y": "loss"}, ValueError, "y must be one of .*'kkt'.*got 'loss'"),
-            (history_of([-1]), {"x": "time"}, ValueError, "x must be one of .*got 'time'"),
+            (history_of([-1]), {"y": "loss"}, ValueError, "'y' .* among .*'kkt'.*Got 'loss'"),
+            (history_of([-1]), {"x": "time"}, ValueError, "'x' .* among .*Got 'time'"),
             ({}, {}, ValueError, "histories is empty"),
             ({"a": history_of([])}, {}, ValueError, "'a' has no record"),
             ({"a": [-3, -2]}, {}, TypeError, "'a' must be a structured array.*list"),
@@ -314,7 +397,17 @@ class TestTopFeatures:
             ({"components": [1.0]}, "components must be a non-empty matrix"),
             ({"components": [[1, np.inf]]}, "row 0, column 1 holds inf"),
             ({"feature_names": ["a"]}, "feature_names has 1 entries for 3 features"),
-            ({"n_top": 0}, "n_top must be at least 1; got 0"),
+            (
+                {"components": sp.csr_array(np.eye(3))},
+                r"dense matrix .*_array: call its toarray\(\)",
+            ),
+            ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: give the components_"),
+            ({"feature_names": "abc"}, "'feature_names' parameter .* must be an array-like"),
+            ({"distinctive": "yes"}, "'distinctive' parameter .* must be an instance of 'bool'"),
+            *[
+                ({"n_top": value}, rf"'n_top' .* an int in .*1, inf.* Got {value!r} i")
+                for value in (0, "a", 1.5, None)
+            ],
         ],
     )
     def test_refusals(self, function, arguments, complaint):
@@ -332,6 +425,35 @@ class TestTopFeatures:
         titles = [text.get_text() for text in ax.texts if text.get_text().startswith("topic ")]
         assert titles == [f"topic {k + 1}" for k in range(n_topics)]
         assert all(len(text.get_text()) <= 20 for text in ax.texts)
+
+    def test_names_with_a_common_start_stay_apart(self):
+        names = [f"a rather long feature name {j}" for j in range(12)]
+        texts = [text.get_text() for text in top_features_plot(np.ones((1, 12)), names).texts]
+        shown = {text for text in texts if text.startswith("a rather")}
+        assert len(shown) == 10
+        assert all(len(text) <= 18 and text[-1].isdigit() for text in shown)
+
+    @pytest.mark.parametrize("n_topics", [2, 7])
+    @pytest.mark.parametrize("name", ["NK {}", "NAIVE CD4 T CELLS OF THE KIND {}"])
+    def test_titles_do_not_overlap(self, n_topics, name):
+        titles = [name.format(k) for k in range(n_topics)]
+        ax = top_features_plot(shares_of(n_topics, 12), topic_names=titles)
+        ax.figure.draw_without_rendering()
+        drawn = [text for text in ax.texts if text.get_weight() == "bold"]
+        assert len({text.get_text() for text in drawn}) == n_topics
+        extents = [text.get_window_extent() for text in drawn]
+        assert all(one.x1 < two.x0 for one, two in pairwise(extents) if one.y0 == two.y0)
+        assert extents[0].x0 >= 0 and max(box.x1 for box in extents) <= ax.figure.bbox.x1
+
+    def test_names_of_columns(self):
+        pandas = pytest.importorskip("pandas")
+        table = pandas.DataFrame(self.components, columns=self.names)
+        assert top_features(table) == top_features(self.components, self.names)
+        assert top_features(table, list("abcde")) == top_features(self.components, list("abcde"))
+        unnamed = pandas.DataFrame(self.components)
+        assert top_features(unnamed) == top_features(self.components)
+        drawn = {text.get_text() for text in top_features_plot(table).texts}
+        assert set(self.names) <= drawn
 
     @pytest.mark.parametrize(("n_topics", "width"), [(1, 2.4), (2, 4.8), (2, 2.6), (6, 7.2)])
     def test_caption_stays_in_the_figure(self, n_topics, width):

@@ -10,7 +10,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from .arguments import make_parser
 from .messages import log, one_line, show_warning, unread_messages_dropped
 
 
@@ -28,6 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         Exit code.  Wrong usage raises ``SystemExit(2)``, as argparse does.
     """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        log("interrupted")
+        return 130
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    from .arguments import make_parser  # Ctrl-C may come while it is imported
+
     arguments = make_parser().parse_args(argv)
     try:
         with warnings.catch_warnings():
@@ -36,9 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 warnings.simplefilter("default", category)
             warnings.showwarning = show_warning
             return arguments.run(arguments)
-    except KeyboardInterrupt:
-        log("interrupted")
-        return 130
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()

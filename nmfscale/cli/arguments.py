@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import __version__
+from ..data.sizes import parse_bytes
 from . import commands
 from .cluster import cluster
 
@@ -50,6 +51,12 @@ _EXAMPLES = {
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
 }
 
+# Written again: their own places take numpy, and --help is quick.
+SOLVERS = ("auto", "joint-em", "em", "ccd", "scd", "sn", "newton")
+STARTS = ("auto", "topic-score", "random", "nndsvd")
+# Tens of thousands of threads end the process, without a word.
+_MOST_THREADS = 4096
+
 
 def _at_least(
     kind: Callable[[str], Any], least: float, most: float = math.inf
@@ -64,6 +71,17 @@ def _at_least(
 
     number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
     return number
+
+
+def _size(text: str) -> str:
+    """Check a number of bytes; a model keeps it as it was written."""
+    try:
+        parse_bytes(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; give bytes or a text such as 2GB or 500MB"
+        ) from None
+    return text
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -112,11 +130,11 @@ def _add_fit(subparsers: Any) -> None:
     add("-k", type=_at_least(int, 1), required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
     add("--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s")
-    add("--solver", help="default: auto")
-    add("--init", help="default: auto")
-    add("--seed", type=_at_least(int, 0), metavar="N", help="makes the fit repeatable")
+    add("--solver", choices=SOLVERS, default="auto", help="default: %(default)s")
+    add("--init", choices=STARTS, default="auto", help="default: %(default)s")
+    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="makes the fit repeatable")
     add("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
-    add("--tol", type=_at_least(float, 0), metavar="T", help="0 runs all iterations")
+    add("--tol", type=_at_least(float, 0, 1e300), metavar="T", help="0 runs all iterations")
     add("--dtype", choices=("float32", "float64"), help="of the factors")
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
@@ -183,6 +201,7 @@ def _add_plot(subparsers: Any) -> None:
     command.add_argument(
         "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
     )
+    command.set_defaults(usage=command.error)
     _add_last_options(command)
 
 
@@ -228,6 +247,7 @@ def _add_cluster(subparsers: Any) -> None:
     )
     command.add_argument(
         "--memory-limit",
+        type=_size,
         metavar="SIZE",
         help="of each worker, such as 8GB (default: an equal share of the machine's)",
     )
@@ -278,7 +298,10 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
 
 def _add_memory_limit(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--memory-limit", metavar="SIZE", help="such as 2GB: read from the file what does not fit"
+        "--memory-limit",
+        type=_size,
+        metavar="SIZE",
+        help="such as 2GB: read from the file what does not fit",
     )
 
 
@@ -300,7 +323,12 @@ def _add_client_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", type=_at_least(int, 1), metavar="N", help="default: all CPUs")
+    command.add_argument(
+        "--threads",
+        type=_at_least(int, 1, _MOST_THREADS),
+        metavar="N",
+        help="default: all CPUs",
+    )
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     _add_last_options(command)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ from ..data.whole_file import whole_file
 from .cluster import fit_client
 from .files import (
     TABLES,
-    check_features,
     output,
     read_groups,
     read_input,
     stream_input,
     write_table,
 )  # fmt: skip
-from .messages import log, say
+from .messages import in_shell_words, log, say
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -54,11 +52,12 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
-    target = output(arguments.output, arguments.force)
+    _check_together(arguments)
+    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     with fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
-            log(f"{arguments.input}\n{counts.report()}")
+            log(f"{arguments.input}\n{in_shell_words(counts.report())}")
         given = ("checkpoint", "checkpoint_every", "resume")
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
@@ -66,6 +65,15 @@ def fit(arguments: argparse.Namespace) -> int:
         code = _fit_and_save(_model(arguments), counts, target, **how)
     say(f"model           {arguments.output}")
     return code
+
+
+def _check_together(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go with each other."""
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+    for option in ("checkpoint", "scheduler", "workers"):
+        if getattr(arguments, option) is not None and arguments.solver != "auto":
+            arguments.usage(f"--{option} goes with --solver auto, not {arguments.solver}")
 
 
 def _model(arguments: argparse.Namespace) -> Any:
@@ -84,7 +92,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
-    target = output(arguments.output, arguments.force)
+    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     from ..data.packing import write_store
     from ..data.sizes import readable
     from ..solve.threads import resolve_threads
@@ -99,10 +107,14 @@ def store(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _inputs(arguments: argparse.Namespace) -> list[str | None]:
+    return [arguments.input, arguments.feature_names]
+
+
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    model.save(target)
+    model.set_params(verbose=0).save(target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
         log(f"interrupted: {target} holds the best model so far")
@@ -120,7 +132,8 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
-    target = output(arguments.output, arguments.force, (".npy", *TABLES))
+    given = [arguments.model, *_inputs(arguments)]
+    target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
     from ..models.file import load_model
 
@@ -128,11 +141,7 @@ def transform(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     counts = read_input(arguments)
-    check_features(model, counts, arguments)
-    with warnings.catch_warnings():
-        # The names have just been compared, or were found missing.
-        warnings.filterwarnings("ignore", "X does not have valid feature names")
-        loadings = model.transform(counts, out=target if as_it_goes else None)
+    loadings = model.transform(counts, out=target if as_it_goes else None)
     if not as_it_goes:
         with whole_file(target) as part:
             write_table(part, loadings, counts.sample_names)
@@ -157,7 +166,7 @@ def info(arguments: argparse.Namespace) -> int:
     counts = read_input(arguments)
     if isinstance(counts, StoredCounts):
         counts.verify()
-    say(counts.report())
+    say(in_shell_words(counts.report()))
     if isinstance(counts, StoredCounts):
         say(f"packed from         {counts.source.get('path', 'an object in memory')}")
         say(f"blocks              {len(counts.layout().blocks)}, all checksums agree")
@@ -203,9 +212,12 @@ def _describe_model(path: str) -> None:
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draw models."""
-    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"))
     if len(arguments.models) > 1 and arguments.kind != "progress":
-        raise ValueError(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}.")
+        arguments.usage(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}")
+    if arguments.groups is not None and arguments.kind != "structure":
+        arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
+    given = [*arguments.models, arguments.groups]
+    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
     from ..models.file import load_model
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}

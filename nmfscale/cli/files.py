@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,21 @@ def _read_names(path: str, n_features: int) -> Any:
     """Read one name per line, in the order of the features."""
     import numpy as np
 
-    names = np.array(_text(path).splitlines(), dtype=object)
-    if len(names) != n_features:
-        raise ValueError(f"{path} has {len(names):,} names for {n_features:,} features.")
-    return names
+    return np.array(
+        _as_many(path, _text(path).splitlines(), n_features, "names", "features"), object
+    )
+
+
+def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> list[str]:
+    """Return as many lines as wanted; there may be blank ones below them."""
+    while len(lines) > wanted and not lines[-1]:
+        lines.pop()
+    if len(lines) == wanted:
+        return lines
+    complaint = f"{path} has {len(lines):,} {what} for {wanted:,} {of}"
+    if len(lines) == wanted + 1:
+        complaint += f": its first line, {lines[0]!r}, looks like a header; remove it if it is one"
+    raise ValueError(f"{complaint}.")
 
 
 def _text(path: str) -> str:
@@ -88,46 +100,42 @@ def _text(path: str) -> str:
         ) from error
 
 
-def check_features(model: Any, counts: Any, arguments: argparse.Namespace) -> None:
-    """Refuse counts whose columns are not those of the model."""
-    if counts.shape[1] != model.n_features_in_:
-        raise ValueError(
-            f"{arguments.input} has {counts.shape[1]:,} features, {arguments.model} was fitted "
-            f"to {model.n_features_in_:,}: give the same features in the same order."
-        )
-    known, found = getattr(model, "feature_names_in_", None), counts.feature_names
-    if known is None:
-        return
-    if found is None:
-        log(f"warning: {arguments.input} does not name its features: taken in the model's order")
-        return
-    for place, (ours, theirs) in enumerate(zip(known, found, strict=True)):
-        if str(ours) != str(theirs):
-            raise ValueError(
-                f"feature {place} of {arguments.input} is {str(theirs)!r}, of {arguments.model} "
-                f"{str(ours)!r}: give the same features in the same order."
-            )
-
-
-def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str]:
+def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str | None]:
     """Read one label per line, in the order of the samples, or names and labels."""
-    delimiter = "," if path.lower().endswith(".csv") else "\t"
-    rows = list(csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter))
-    if {len(row) for row in rows} == {1}:
-        if len(rows) != n_samples:
-            raise ValueError(f"{path} has {len(rows):,} labels for {n_samples:,} samples.")
-        return [row[0] for row in rows]
-    if {len(row) for row in rows} != {2}:
+    rows = _table(path)
+    widths = {len(row) for row in rows if row != [""]}
+    if widths == {1}:
+        labels = _as_many(path, [row[0] for row in rows], n_samples, "labels", "samples")
+        return [label or None for label in labels]
+    if widths != {2}:
         raise ValueError(f"{path} must hold a label, or a sample name and a label, on each line.")
     if sample_names is None:
         raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
-    label_of = {name: label for name, label in rows}
+    label_of = dict(row for row in rows if row != [""])
     missing = [str(name) for name in sample_names if str(name) not in label_of]
     if missing:
         raise ValueError(
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
-    return [label_of[str(name)] for name in sample_names]
+    return [label_of[str(name)] or None for name in sample_names]
+
+
+def _table(path: str) -> list[list[str]]:
+    """Read the cells of each line; a line that is blank has an empty one."""
+    text, is_csv = _text(path), path.lower().endswith(".csv")
+    if not is_csv and "\t" not in text:
+        # R puts quotation marks around each label; a single one is part of it.
+        return [[re.sub(r'^"([^"]*)"$', r"\1", line)] for line in text.splitlines()]
+    lines = csv.reader(
+        io.StringIO(text, newline=""), delimiter="," if is_csv else "\t", strict=True
+    )
+    try:
+        return [row or [""] for row in lines]
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {lines.line_num}: {error}; write a quotation mark in a cell twice, and "
+            "one before and after the cell."
+        ) from error
 
 
 def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
@@ -150,11 +158,16 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
 
 
-def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
-    """Check, before any work, that a file can be written to this path."""
+def output(
+    path: str | Path, force: bool, suffixes: Sequence[str] = (), inputs: Sequence[str | None] = ()
+) -> Path:
+    """Check, before any work, that a file can be written to this path and none of `inputs` is."""
     if not str(path):
         raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
+    for given in inputs:
+        if given is not None and _is_part(target, Path(given)):
+            raise ValueError(f"{path} would replace the input {given}; choose another name.")
     if suffixes and not target.name.lower().endswith(tuple(suffixes)):
         raise ValueError(f"{path} must end with one of {', '.join(suffixes)}.")
     if target.is_dir():
@@ -168,3 +181,11 @@ def output(path: str | Path, force: bool, suffixes: Sequence[str] = ()) -> Path:
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
     return target
+
+
+def _is_part(target: Path, given: Path) -> bool:
+    """Tell whether a path leads to a given file, or to one of the tables in a 10x folder."""
+    tables = ("matrix.", "barcodes.", "features.", "genes.")
+    if given.is_dir() and target.name.startswith(tables):
+        given /= target.name
+    return target.exists() and given.exists() and target.samefile(given)

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
+
+# What the library's messages name, and what the shell calls it.
+_OPTIONS = {
+    "n_components": "-k", "n_threads": "--threads", "random_state": "--seed", "out": "-o",
+    "scratch": "TMPDIR", "memory_limit": "--memory-limit", "max_iter": "--max-iter",
+    "feature_type": "--feature-type", "layer": "--layer", "raw": "--raw", "genome": "--genome",
+    "transpose": "--transpose", "solver": "--solver", "init": "--init", "tol": "--tol",
+    "dtype": "--dtype", "checkpoint": "--checkpoint", "resume": "--resume",
+}  # fmt: skip
+# As written in Python, so that paths such as init=random.h5 stay as they are.
+_GIVEN = re.compile(
+    rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
+)
+_NAMED = re.compile(r"(?<![\w./'-])(memory_limit|max_iter|n_components)(?![\w'/-]|\.\w)")
 
 
 def say(text: str) -> None:
@@ -57,11 +73,27 @@ def log(text: str) -> None:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning on one line, without the place in the source."""
-    log(f"warning: {' '.join(str(message).split())}")
+    log(f"warning: {' '.join(in_shell_words(str(message)).split())}")
 
 
 def one_line(error: Exception) -> str:
     """Say what went wrong on one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(in_shell_words(str(error)).split()) or type(error).__name__
+
+
+def in_shell_words(text: str) -> str:
+    """Name options where a message of the library names arguments of Python."""
+
+    def given(found: re.Match[str]) -> str:
+        value = found[2] or found[3] or ""
+        return f"{_OPTIONS[found[1]]} {shlex.quote(value) if value else ''}".rstrip()
+
+    def fitting(found: re.Match[str]) -> str:
+        options = [_OPTIONS[name] for name in found[1].split(", ") if name in _OPTIONS]
+        return f"; options: {', '.join(options) or 'none'}."
+
+    text = re.sub(r"^X(?= has | does )", "INPUT", text)
+    text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
+    return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +19,30 @@ PALETTE = (
     "#4B2D4B", "#A5D278", "#691E00", "#D2B4D2", "#2D2D78", "#69783C", "#F0B4A5",
     "#A5F0D2", "#874B78", "#A5964B", "#0F5A2D", "#963C5A", "#999999",
 )  # fmt: skip
+
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "groups": ["array-like", None],
+    "feature_names": ["array-like", None],
+    "topic_names": ["array-like", None],
+    "colors": ["array-like", None],
+    "max_samples": [Interval(Integral, 1, None, closed="left")],
+    "n_top": [Interval(Integral, 1, None, closed="left")],
+    "gap": [Interval(Real, 0, None, closed="left"), None],
+    "distinctive": ["boolean"],
+    "random_state": ["random_state"],
+    "x": [StrOptions({"seconds", "iteration"})],
+    "y": [StrOptions({"loglik", "kkt"})],
+}
+
+
+def check_arguments(function: str, **given: Any) -> None:
+    """Refuse arguments of the wrong kind before any work."""
+    constraints = dict(_CONSTRAINTS)
+    if given.get("ax") is not None:
+        from matplotlib.axes import Axes
+
+        constraints["ax"] = [Axes, None]
+    validate_parameter_constraints(constraints, given, function)
 
 
 def topic_colors(n_topics: int) -> list[str]:
@@ -100,9 +126,16 @@ def legend_of_names(ax: Axes, handles: Sequence[Any], names: Sequence[str], **op
         text.set(text=name, parse_math=False)
 
 
-def nonnegative_matrix(values: Any, name: str, axes: str) -> np.ndarray:
+def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.ndarray:
     """Return `values` as a non-empty, finite, non-negative float64 matrix."""
-    matrix = np.asarray(values, dtype=np.float64)
+    try:
+        matrix = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        remedy = "call its toarray()" if hasattr(values, "toarray") else f"give {example}"
+        raise ValueError(
+            f"{name} must be a dense matrix of numbers ({axes}); got {type(values).__name__}: "
+            f"{remedy}."
+        ) from error
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"{name} must be a non-empty matrix ({axes}); got shape {matrix.shape}.")
     bad = ~(np.isfinite(matrix) & (matrix >= 0))
@@ -119,6 +152,14 @@ def rows_to_one(matrix: np.ndarray) -> np.ndarray:
     """Divide each row by its sum; rows of zeros stay."""
     sums = matrix.sum(axis=1, keepdims=True)
     return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
+
+
+def shortened(name: str, most: int) -> str:
+    """Cut a long name in the middle: its ends tell it from others."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
 
 
 def names_of_topics(names: Sequence[str] | None, n_topics: int) -> list[str]:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.validation import _get_feature_names
 
 from .canvas import (
     axes_or_new,
+    check_arguments,
     colors_of_topics,
     names_of_topics,
     nonnegative_matrix,
     rows_to_one,
+    shortened,
     size_in_inches,
 )
 
@@ -27,10 +30,13 @@ def _leading_features(
     components: Any, feature_names: Any, n_top: int, distinctive: bool
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
     """Return frequencies, names, and the numbers of each topic's leading features, best first."""
-    if n_top < 1:
-        raise ValueError(f"n_top must be at least 1; got {n_top}.")
-    frequencies = rows_to_one(nonnegative_matrix(components, "components", "topics x features"))
+    matrix = nonnegative_matrix(
+        components, "components", "topics x features", "the components_ of a fitted model"
+    )
+    frequencies = rows_to_one(matrix)
     n_topics, n_features = frequencies.shape
+    if feature_names is None:
+        feature_names = _get_feature_names(components)
     if feature_names is None:
         names = [f"feature {feature}" for feature in range(n_features)]
     elif len(feature_names) == n_features:
@@ -72,7 +78,8 @@ def top_features(
     components : array-like of shape (n_topics, n_features)
         Non-negative; every row is divided by its sum.
     feature_names : array-like of str, default=None
-        Names of the features; "feature 0", "feature 1", ... by default.
+        Names of the features; by default those of the columns of a DataFrame, or "feature 0",
+        "feature 1", ...
     n_top : int, default=10
         How many to name for each topic.
     distinctive : bool, default=True
@@ -89,7 +96,7 @@ def top_features(
     ------
     ValueError
         If the components are not a finite non-negative matrix, the names do not match them, or
-        `n_top` is below 1.
+        another argument is of the wrong kind.
 
     Examples
     --------
@@ -100,6 +107,9 @@ def top_features(
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, distinctive=False)
     [['the', 'gene'], ['the', 'word']]
     """
+    check_arguments(
+        "top_features", feature_names=feature_names, n_top=n_top, distinctive=distinctive
+    )
     _, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     return [[names[feature] for feature in order] for order in leading]
 
@@ -146,6 +156,10 @@ def top_features_plot(
     >>> from nmfscale.plots import top_features_plot
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
+    check_arguments(
+        "top_features_plot", feature_names=feature_names, n_top=n_top, distinctive=distinctive,
+        topic_names=topic_names, colors=colors, ax=ax,
+    )  # fmt: skip
     frequencies, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     n_topics = len(frequencies)
     titles = names_of_topics(topic_names, n_topics)
@@ -155,13 +169,16 @@ def top_features_plot(
     n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))
     n_columns, height = -(-n_topics // n_rows), _height(frequencies, n_top)
     ax = axes_or_new(ax, *size_of_panels(frequencies, n_top))
+    # About eleven bold letters go into an inch: long titles have the whole panel.
+    most = max(5, int(11 * size_in_inches(ax)[0] / n_columns))
+    indent = 0.5 if 2 * max(map(len, titles)) <= most else 0.03
     for topic, order in enumerate(leading):
         row, column = divmod(topic, n_columns)
         order = order[np.argsort(-frequencies[topic, order], kind="stable")]
         rivals = None if elsewhere is None else elsewhere[topic, order]
         panel = frequencies[topic, order], rivals, [names[j] for j in order]
         ax.text(
-            column + 0.5, row * height - 0.95, titles[topic],
+            column + indent, row * height - 0.95, shortened(titles[topic], most),
             va="center", weight="bold", parse_math=False,
         )  # fmt: skip
         if len(order):
@@ -199,7 +216,9 @@ def _bars(
         for shade, width in (("white", 3.0), ("0.2", 1.4)):  # readable on dark bars too
             ax.vlines(left + scale * rivals, y - 0.39, y + 0.39, color=shade, linewidth=width)
     for height, name, share, end in zip(y, names, shares, scale * longest, strict=True):
-        shown = name if len(name) <= 20 else name[:19] + "\N{HORIZONTAL ELLIPSIS}"
         percent = f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:#.2g}"
-        ax.text(left - 0.015, height, shown, ha="right", va="center", size=7.5, parse_math=False)
+        ax.text(
+            left - 0.015, height, shortened(name, 18),
+            ha="right", va="center", size=7.5, parse_math=False,
+        )  # fmt: skip
         ax.text(left + end + 0.015, height, percent, va="center", size=6, color="0.3")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import axes_or_new, legend_of_names, topic_colors
+from .canvas import axes_or_new, check_arguments, legend_of_names, topic_colors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def progress_plot(
     TypeError
         If a history is neither a structured array nor a DataFrame.
     ValueError
-        If `x` or `y` is unknown, or if a history is empty or lacks a field.
+        If `x` or `y` is unknown or `ax` no Axes, or if a history is empty or lacks a field.
 
     Examples
     --------
@@ -95,9 +95,7 @@ def progress_plot(
     >>> ax.lines[0].get_ydata().tolist()
     [800.0, 20.0, 0.01]
     """
-    for name, value, allowed in (("y", y, ("loglik", "kkt")), ("x", x, ("seconds", "iteration"))):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {allowed}; got {value!r}.")
+    check_arguments("progress_plot", y=y, x=x, ax=ax)
     fits = _records(histories)
     places = {name: _column(history, x, name) for name, history in fits.items()}
     heights = _distances_to_best(fits) if y == "loglik" else _largest_residuals(fits)

@@ -10,11 +10,13 @@ import numpy as np
 
 from .canvas import (
     axes_or_new,
+    check_arguments,
     colors_of_topics,
     legend_of_names,
     names_of_topics,
     nonnegative_matrix,
     rows_to_one,
+    shortened,
     size_in_inches,
 )
 
@@ -46,6 +48,21 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
     order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
+
+
+def _check_same_order(proportions: Any, groups: Any) -> None:
+    """Refuse pandas objects whose rows are named, and not alike."""
+    indexes = [table.index for table in (proportions, groups) if hasattr(table, "iloc")]
+    named = [index for index in indexes if type(index).__name__ != "RangeIndex"]
+    if len(named) < 2 or len(named[0]) != len(named[1]) or named[0].equals(named[1]):
+        return
+    ours, theirs = (np.asarray(index, dtype=object) for index in named)
+    row = int((ours != theirs).argmax())
+    raise ValueError(
+        f"row {row} of groups is sample {theirs[row]!r}, of proportions {ours[row]!r}, by their "
+        "indexes: give groups.loc[proportions.index], or groups.to_numpy() to pair them as they "
+        "stand."
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -119,18 +136,49 @@ def _staircase(left: float, heights: np.ndarray) -> np.ndarray:
     return np.column_stack([x, y])
 
 
-def _label_groups(ax: Axes, labels: list[str], centres: list[float]) -> None:
-    """Write the group labels below the bars, upright only where they fit side by side."""
+def _outlines(
+    shares: np.ndarray, members: list[np.ndarray], gap: float
+) -> tuple[list[list[np.ndarray]], list[float]]:
+    """Return the outline of every topic in every group, and where the groups have their middle."""
+    left, outlines, centres = 0.0, [], []
+    for member in members:
+        ordered = shares[member[_order_within(shares[member])]]
+        cumulated = np.cumsum(ordered, axis=1)
+        outlines.append([_staircase(left, heights) for heights in cumulated.T])
+        centres.append(left + len(member) / 2)
+        left += len(member) + gap
+    return outlines, centres
+
+
+def _label_groups(ax: Axes, labels: list[str], centres: list[float], sizes: list[int]) -> int:
+    """Write below the bars as many group labels as can be read, and return how many."""
     if labels == [""]:
         ax.set_xticks([])
-        return
-    ax.set_xticks(centres, labels, parse_math=False)
-    # About twelve letters of this size go into an inch.
-    places = 12 * size_in_inches(ax)[0] / ax.get_xlim()[1] * np.array(centres)
+        return 1
+    places = size_in_inches(ax)[0] / ax.get_xlim()[1] * np.array(centres)
     lengths = np.array([len(label) for label in labels])
-    if (np.diff(places) < (lengths[:-1] + lengths[1:]) / 2 + 1).any():
-        for text in ax.get_xticklabels():
-            text.set(rotation=40, ha="right", rotation_mode="anchor", size=8)
+    spaces = np.diff(places)
+    # About twelve letters of this size go into an inch.
+    if (12 * spaces >= (lengths[:-1] + lengths[1:]) / 2 + 1).all():
+        ax.set_xticks(centres, labels, parse_math=False)
+        return len(labels)
+    turned: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "size": 8}
+    named = list(range(len(labels)))
+    if spaces.min() < 0.19:  # inches
+        turned = {"rotation": 90, "size": 7}
+        named = _far_apart(places, sizes, 0.1)
+    shown = [shortened(labels[group], 24) for group in named]
+    ax.set_xticks([centres[group] for group in named], shown, parse_math=False, **turned)
+    return len(named)
+
+
+def _far_apart(places: np.ndarray, sizes: list[int], least: float) -> list[int]:
+    """Return groups that are at least so far from each other, large ones first."""
+    kept: list[int] = []
+    for group in np.argsort(-np.array(sizes), kind="stable").tolist():
+        if (np.abs(places[kept] - places[group]) >= least).all():
+            kept.append(group)
+    return sorted(kept)
 
 
 def structure_plot(
@@ -157,7 +205,8 @@ def structure_plot(
     groups : array-like of shape (n_samples,), default=None
         Label of each sample.  A pandas categorical keeps the order of its categories, other
         labels are sorted, numbers by their size.  Missing labels are gathered in "(no group)".
-        None draws one group.
+        None draws one group.  Where there is no room for the labels of all groups, those of the
+        larger ones are shown.
     max_samples : int, default=2000
         Above this number a random subset is drawn, by group size, of about this size.
     topic_names : sequence of str, default=None
@@ -166,7 +215,8 @@ def structure_plot(
     colors : sequence of colors, default=None
         One per topic; :func:`topic_colors` by default.
     gap : float, default=None
-        Space between groups, counted in samples; by default 1.5% of the samples drawn.
+        Space between groups, counted in samples; by default 1.5% of the samples drawn, or less
+        where there are many groups.
     random_state : int, RandomState instance or None, default=0
         Chooses the subset.
     ax : matplotlib.axes.Axes, default=None
@@ -180,8 +230,9 @@ def structure_plot(
     Raises
     ------
     ValueError
-        If the proportions are not a finite non-negative matrix, or if another argument does not
-        fit their shape.
+        If the proportions are not a finite non-negative matrix, if another argument is of the
+        wrong kind or does not fit their shape, or if `proportions` and `groups` are of pandas and
+        name their samples differently.
 
     Examples
     --------
@@ -195,41 +246,44 @@ def structure_plot(
     from matplotlib.collections import PolyCollection
     from sklearn.utils import check_random_state
 
-    shares = nonnegative_matrix(proportions, "proportions", "samples x topics")
+    check_arguments(
+        "structure_plot", groups=groups, max_samples=max_samples, topic_names=topic_names,
+        colors=colors, gap=gap, random_state=random_state, ax=ax,
+    )  # fmt: skip
+    _check_same_order(proportions, groups)
+    shares = nonnegative_matrix(
+        proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
+    )
     n_samples, n_topics = shares.shape
     names = names_of_topics(topic_names, n_topics)
     fills = colors_of_topics(colors, n_topics)
-    if max_samples < 1:
-        raise ValueError(f"max_samples must be at least 1; got {max_samples}.")
-    if gap is not None and gap < 0:
-        raise ValueError(f"gap must not be negative; got {gap}.")
     shares = rows_to_one(shares)
 
     labels, number = _grouping(groups, n_samples)
     members = [np.flatnonzero(number == group) for group in range(len(labels))]
     members = _thin_out(members, max_samples, check_random_state(random_state))
     n_drawn = sum(map(len, members))
-    gap = 0.015 * n_drawn if gap is None else gap
+    if gap is None:  # of all gaps, at most a quarter of the bars
+        gap = min(0.015, 0.25 / len(members)) * n_drawn
 
-    left, outlines, centres = 0.0, [], []
-    for member in members:
-        ordered = shares[member[_order_within(shares[member])]]
-        cumulated = np.cumsum(ordered, axis=1)
-        outlines.append([_staircase(left, cumulated[:, topic]) for topic in range(n_topics)])
-        centres.append(left + len(member) / 2)
-        left += len(member) + gap
-
+    outlines, centres = _outlines(shares, members, gap)
     ax = axes_or_new(ax, *SIZE)
     # Tallest first, each over the one before: no background shows through between the bars.
     stack = [outline[topic] for topic in reversed(range(n_topics)) for outline in outlines]
     paint = [fills[topic] for topic in reversed(range(n_topics)) for _ in outlines]
     ax.add_collection(PolyCollection(stack, facecolors=paint, edgecolors="none", linewidths=0))
-    ax.set(xlim=(0, left - gap), ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="topic proportion")
-    _label_groups(ax, labels, centres)
+    right = centres[-1] + len(members[-1]) / 2
+    ax.set(xlim=(0, right), ylim=(0, 1), yticks=[0, 0.5, 1], ylabel="topic proportion")
+    n_named = _label_groups(ax, labels, centres, [len(member) for member in members])
+    notes = []
     if n_drawn < n_samples:
-        ax.set_xlabel(f"{n_drawn:,} of {n_samples:,} samples")
+        notes.append(f"{n_drawn:,} of {n_samples:,} samples")
     elif labels == [""]:
-        ax.set_xlabel(f"{n_samples:,} sample{'s' * (n_samples > 1)}")
+        notes.append(f"{n_samples:,} sample{'s' * (n_samples > 1)}")
+    if n_named < len(labels):
+        notes.append(f"{n_named:,} of {len(labels):,} groups are named")
+    if notes:
+        ax.set_xlabel(", ".join(notes))
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     _legend_outside(ax, fills, names)
@@ -241,10 +295,14 @@ def _legend_outside(ax: Axes, fills: list[Any], names: list[str]) -> None:
     from matplotlib.patches import Patch
 
     width, height = size_in_inches(ax)
+    names = [shortened(name, 30) for name in names]
     # A line is about 0.18 inches high; a letter takes about 0.06, the rest of an entry 0.48.
-    n_lines = max(12, int(height / 0.18))
-    most = max(1, int(0.6 * width / (0.48 + 0.062 * max(map(len, names)))))
-    n_columns = min(most, -(-len(names) // 12))
+    size, full, n_lines = 9, 12, max(12, int(height / 0.18))
+    if len(names) > 2 * full:
+        size = 7
+        full = n_lines = max(15, int(height / 0.13))
+    entry = size / 9 * (0.48 + 0.062 * max(map(len, names)))
+    n_columns = min(max(1, int(0.6 * width / entry)), -(-len(names) // full))
     entries = [(Patch(facecolor=fill), name) for fill, name in zip(fills, names, strict=True)]
     if len(entries) > n_lines * n_columns:
         del entries[n_lines * n_columns - 1 :]
@@ -253,5 +311,5 @@ def _legend_outside(ax: Axes, fills: list[Any], names: list[str]) -> None:
     handles, shown = zip(*reversed(entries), strict=True)
     legend_of_names(
         ax, handles, shown, loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=n_columns,
-        handlelength=1.0, handleheight=1.0, labelspacing=0.35, fontsize=9,
+        handlelength=1.0, handleheight=1.0, labelspacing=0.35, columnspacing=1.2, fontsize=size,
     )  # fmt: skip
