@@ -159,7 +159,7 @@ def test_a_callback_sees_every_record_and_may_stop():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_an_interrupted_fit_is_usable(solver):
+def test_an_interrupted_fit_is_usable(solver, capsys):
     X = make_counts()
     handler = signal.getsignal(signal.SIGINT)
 
@@ -173,6 +173,7 @@ def test_an_interrupted_fit_is_usable(solver):
     assert model.n_iter_ < 10
     assert_usable(model, X)
     assert signal.getsignal(signal.SIGINT) is handler
+    assert "press Ctrl-C again" in capsys.readouterr().err  # although nothing else is shown
 
 
 def test_an_interrupt_ends_all_starts():

@@ -88,7 +88,8 @@ class Monitor:
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self.say("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
+        # also where nothing else is shown: whoever pressed the key waits for an answer
+        self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
     def record(
         self, *, reached: float | None = None, blind: float = False, **values: float
@@ -175,14 +176,13 @@ class Monitor:
             )
             self._bar.update(1)
         elif self.verbose > 1:
-            self.say(
+            self._write(
                 f"iteration {record['iteration']:>4}  {record['seconds']:8.2f} s  "
                 f"log-likelihood {record['loglik']:,.3f}  KKT {kkt:.2e}"
             )
 
-    def say(self, text: str) -> None:
-        """Tell the user something, unless nothing is to be shown."""
+    def _write(self, text: str) -> None:
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
-        elif self.verbose:
+        else:
             print(text, file=sys.stderr)
