@@ -53,7 +53,6 @@ class DaskRows:
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.dtype = np.dtype(array.dtype)
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._last: tuple[int, CompressedRows] | None = None
@@ -63,7 +62,7 @@ class DaskRows:
         import scipy.sparse as sp
 
         # what an empty range is made of
-        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=self.dtype)], None
+        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=np.uint8)], None
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if max(low, start) < min(high, stop):
                 rows = self._chunk(i)
