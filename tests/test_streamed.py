@@ -1,10 +1,14 @@
 """Counts that stay in their own file: the same fit as in memory, bit for bit."""
 
+import re
+import tempfile
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
+from small_fits import open_files
 
 import nmfscale
 from nmfscale.data import layout as layouts
@@ -121,6 +125,25 @@ def test_backed_anndata(tmp_path, monkeypatch):
     names = fit(backed, memory_limit="1TB").feature_names_in_
     assert names.tolist() == backed.var_names.tolist()
     assert fit(backed.X).components_.tobytes() == one.components_.tobytes()
+
+
+@pytest.mark.parametrize("backed", [False, True])
+def test_the_memory_limit_reaches_the_reader(tmp_path, monkeypatch, backed):
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matrix = sp.csc_matrix(rng.poisson(2.0, (300, 200)))
+    source = write_h5ad(tmp_path / "counts.h5ad", matrix)
+    if backed:
+        anndata = pytest.importorskip("anndata")
+        anndata.AnnData(matrix).write_h5ad(source)
+        source = anndata.read_h5ad(source, backed="r")
+    seen = []
+    model = fit(source, memory_limit="4MB", callback=lambda _: seen.extend(open_files()))
+    # entries that are more than a share of the limit wait in a file without a name
+    assert any(name.startswith(str(tmp_path)) and "deleted" in name for name in seen)
+    assert model.components_.tobytes() == fit(matrix).components_.tobytes()
+    with pytest.raises(ValueError, match="memory_limit='x' is not a size"):
+        as_counts(X, memory_limit="x")
 
 
 def test_counts_that_are_not_whole_are_said(tmp_path):

@@ -17,6 +17,7 @@ from . import placing
 from .caller import warn_caller
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
+from .sizes import parse_bytes
 from .table import CountTable, RowRange, labels_of, totals_of_rows
 
 Whole = Literal["warn", "allow", "require"]
@@ -166,6 +167,7 @@ def as_counts(
     integer: Whole = "warn",
     whom: str = "X",
     in_memory: bool = True,
+    memory_limit: int | float | str | None = None,
 ) -> CountTable:
     """Check a matrix of counts and bring it into compressed sparse rows.
 
@@ -183,7 +185,11 @@ def as_counts(
         Name of the asking estimator or file, for messages.
     in_memory : bool, default=True
         Whether a file is read into memory. If not, or for a packed store, it is read a block of
-        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``.
+        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``,
+        and dask arrays.
+    memory_limit : int, float or str, default=None
+        Bytes, or text such as "2GB". A quarter of them, 1 GiB by default, is used to bring text
+        and compressed columns of a file that is not read into memory into the order of rows.
 
     Returns
     -------
@@ -207,14 +213,15 @@ def as_counts(
     >>> counts.column_totals
     array([3., 2., 1.])
     """
-    if integer not in ("warn", "allow", "require"):
-        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
+    check_whole(integer)
+    if memory_limit is not None:
+        parse_bytes(memory_limit)
     if isinstance(X, (str, os.PathLike)):
-        return _file_counts(Path(X), layer, integer, in_memory)
+        return _file_counts(Path(X), layer, integer, in_memory, memory_limit)
     anndata = sys.modules.get("anndata")
     if anndata is not None and isinstance(X, anndata.AnnData):
         if not in_memory and X.isbacked and not X.is_view:
-            counts = _file_counts(Path(X.filename), layer, integer, in_memory)
+            counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
             # the object's names may have been changed since it was opened
             counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
             counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
@@ -241,7 +248,9 @@ def as_counts(
     return checked_counts(X, integer=integer, whom=whom)
 
 
-def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool) -> CountTable:
+def _file_counts(
+    path: Path, layer: str | None, integer: Whole, in_memory: bool, memory_limit: Any
+) -> CountTable:
     from .store import StoredCounts, is_store
     from .stored import read_counts
     from .streamed import stream_counts
@@ -252,7 +261,7 @@ def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool)
     elif in_memory:
         return read_counts(path, layer=layer, integer=integer)
     else:
-        counts = stream_counts(path, layer=layer)
+        counts = stream_counts(path, memory_limit=memory_limit, layer=layer)
     mind_fraction(counts.first_fraction, integer, str(path))
     return counts
 
@@ -320,14 +329,14 @@ def annotated_counts(
     matrix = source.X if layer is None else adata.layers[layer]
     if matrix is None:
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
-    return checked_counts(
-        matrix,
-        integer=integer,
-        whom=whom,
-        sample_names=adata.obs_names,
-        feature_names=source.var_names,
-        groups=None if groups is None else _group_labels(adata.obs, groups),
-    )
+    names = {
+        "sample_names": adata.obs_names,
+        "feature_names": source.var_names,
+        "groups": None if groups is None else _group_labels(adata.obs, groups),
+    }
+    if is_dask_array(matrix):
+        return _dask_counts(matrix, integer, whom, in_memory, **names)
+    return checked_counts(matrix, integer=integer, whom=whom, **names)
 
 
 def _group_labels(obs: Any, column: str) -> NDArray[Any]:
