@@ -459,7 +459,17 @@ def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("size", "n_bytes"),
-    [("2GB", 2e9), ("500 MB", 5e8), ("1.5GiB", 1.5 * 2**30), ("64k", 64e3), (1e9, 1e9), (1, 1)],
+    [
+        ("2GB", 2e9),
+        ("500 MB", 5e8),
+        ("1.5GiB", 1.5 * 2**30),
+        ("64k", 64e3),
+        (1e9, 1e9),
+        (1, 1),
+        (np.float32(1e9), 1e9),
+        (np.int64(5), 5),
+        (1e16, 1e16),
+    ],
 )
 def test_sizes(size, n_bytes):
     assert parse_bytes(size) == n_bytes
