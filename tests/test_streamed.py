@@ -210,3 +210,43 @@ def test_dask_arrays_that_do_not_serve():
     bad[77, 3] = -1
     with pytest.raises(ValueError, match="row 77, column 3 holds -1"):
         fit(da.from_array(bad, chunks=(40, -1)))
+
+
+@pytest.mark.parametrize("memory_limit", [None, "1TB"])
+@pytest.mark.parametrize("kept", [(slice(None), slice(5)), (slice(5), slice(None)), (0,)])
+def test_chunks_of_a_dask_array_that_are_not_as_promised(kept, memory_limit):
+    array = pytest.importorskip("dask.array").from_array(X, chunks=(40, -1))
+    other = array.map_blocks(lambda chunk: chunk[kept], dtype=X.dtype, meta=X[:0])
+    shape = X[:40][kept].shape
+    message = rf"Chunk 0 .*shape {re.escape(str(shape))}, but .*\(40, 60\): pass chunks="
+    with pytest.raises(ValueError, match=message):
+        fit(other, memory_limit=memory_limit)
+
+
+@pytest.mark.parametrize("layer", [None, "counts"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_anndata_of_dask_arrays(tmp_path, form, layer):
+    da, anndata = pytest.importorskip("dask.array"), pytest.importorskip("anndata")
+    array = da.from_array(X, chunks=(40, -1)).map_blocks(form, dtype=X.dtype)
+    adata = anndata.AnnData(array if layer is None else np.log1p(X), layers={"counts": array})
+    adata.obs_names = [f"cell {i}" for i in range(90)]
+    adata.var_names = [f"gene {j}" for j in range(60)]
+    adata.obs["kind"] = ["a", "b"] * 45
+    one = as_counts(adata, layer=layer)
+    other = as_counts(adata, layer=layer, in_memory=False)
+    stored = nmfscale.write_store(adata, tmp_path / "counts.nmf", layer=layer, groups="kind")
+    assert isinstance(one, nmfscale.Counts) and isinstance(other, StreamedCounts)
+    assert isinstance(nmfscale.read_counts(adata, layer=layer), nmfscale.Counts)
+    assert stored.groups.tolist() == adata.obs["kind"].tolist()
+    memory = as_counts(X)
+    for counts in (one, other, stored):
+        assert_array_equal(counts.sample_names, adata.obs_names)
+        assert_array_equal(counts.feature_names, adata.var_names)
+        assert numbers(fit(counts), counts) == numbers(fit(memory), memory)
+    if layer is None:
+        assert fit(adata, memory_limit="1TB").sample_names_[3] == "cell 3"
+        wrong = X.copy()
+        wrong[50, 4] = -1
+        adata.X = da.from_array(wrong, chunks=(40, -1)).map_blocks(form, dtype=X.dtype)
+        with pytest.raises(ValueError, match=r"row 50 \('cell 50'\), column 4 \('gene 4'\)"):
+            fit(adata)

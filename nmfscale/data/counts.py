@@ -226,7 +226,7 @@ def as_counts(
             counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
             counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
             return counts
-        return annotated_counts(X, layer=layer, integer=integer, whom=whom)
+        return annotated_counts(X, layer=layer, integer=integer, whom=whom, in_memory=in_memory)
     if is_dask_array(X):
         return _dask_counts(X, integer, whom, in_memory)
     if layer is not None:
@@ -266,13 +266,14 @@ def _file_counts(
     return counts
 
 
-def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTable:
+def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool, **names: Any) -> CountTable:
     from .streamed import StreamedCounts
 
-    stream = DaskRows(X)
+    stream = DaskRows(X, **names)
     counts: CountTable
     if in_memory:
-        return checked_counts(stream.rows(0, stream.shape[0]), integer=integer, whom=whom)
+        rows = stream.rows(0, stream.shape[0])
+        return checked_counts(rows, integer=integer, whom=whom, **names)
     counts = StreamedCounts(stream)
     mind_fraction(counts.first_fraction, integer, whom)
     return counts
@@ -316,7 +317,8 @@ def annotated_counts(
     groups: str | None = None,
     integer: Whole = "warn",
     whom: str = "X",
-) -> Counts:
+    in_memory: bool = True,
+) -> CountTable:
     """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
@@ -372,6 +374,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def check_whole(integer: Any) -> None:
+    """Refuse a word that does not say what to do about counts that are not whole numbers."""
+    if integer not in ("warn", "allow", "require"):
+        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
 
 def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:

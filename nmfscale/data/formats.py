@@ -22,6 +22,7 @@ from .row_sources import MemoryRows, Table, Workspace
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
+CHOICES = (*ANNOTATED, *_MTX, "genome")
 _Opener = Callable[..., Table]
 
 
