@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from small_fits import open_files
 
 import nmfscale
+from nmfscale.data import block_file
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
@@ -167,6 +168,26 @@ def test_a_file_that_changes_is_noticed(source):
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(ValueError, match="was changed since it was opened"):
         fit(counts)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
+    monkeypatch.setattr(block_file, "READ_PATIENCE", 0.1)
+    monkeypatch.chdir(source.parent)
+    if packed:
+        nmfscale.write_store(source.name, "counts.nmf")
+        counts = StoredCounts("counts.nmf")
+    else:
+        stream = open_stream(source.name)
+        assert stream.whom.startswith(source.name)
+    (source.parent / "other").mkdir()
+    monkeypatch.chdir("other")
+    if not packed:
+        counts = StreamedCounts(stream)
+        reader = getattr(stream._source, "_reader", None)
+        if reader is not None:
+            reader.close()  # as after a read that failed: the file is opened anew
+    assert numbers(fit(counts), counts) == numbers(fit(nmfscale.read_counts(source)), counts)
 
 
 # Dask arrays ----------------------------------------------------------------------------------

@@ -30,9 +30,10 @@ def docword_rows(path: Path, workspace: Workspace) -> SortedRows:
         n_documents, n_words, _ = _sizes(lines)
     shape = (n_documents, n_words)
     check_shape(shape)
+    place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, "docword", workspace.memory_limit) as lines:
+        with NumberLines(path, "docword", workspace.memory_limit, place) as lines:
             *_, n_entries = _sizes(lines)
             n_found = 0
             for piece in lines.pieces(3, np.int64):

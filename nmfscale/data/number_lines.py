@@ -39,17 +39,20 @@ class Piece(NamedTuple):
 class NumberLines:
     """A text file that is read once from its beginning; used as a context manager.
 
-    `kind` names the format in messages, and `line` is the number of lines read so far.
+    `kind` names the format in messages, and `line` is the number of lines read so far. `place` is
+    where to find what messages call `path`, should the current folder be another by now.
     """
 
-    def __init__(self, path: Path, kind: str, memory_limit: int = 2**30) -> None:
-        self.path, self.kind, self.line = path, kind, 0
+    def __init__(
+        self, path: Path, kind: str, memory_limit: int = 2**30, place: Path | None = None
+    ) -> None:
+        self.path, self.kind, self.line, self._place = path, kind, 0, place or path
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
         self._packed, self._at = path.suffix.lower() == ".gz", 0
         self._file = self._opened()
 
     def _opened(self) -> IO[bytes]:
-        return cast(IO[bytes], gzip.open(self.path) if self._packed else self.path.open("rb"))
+        return cast(IO[bytes], gzip.open(self._place) if self._packed else self._place.open("rb"))
 
     def __enter__(self) -> NumberLines:
         """Return the open file."""
@@ -92,7 +95,7 @@ class NumberLines:
 
     def check_declared_size(self, sizes: tuple[int, ...]) -> None:
         """Refuse numbers of rows or columns that no file of this length can be about."""
-        n_bytes = self.path.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
+        n_bytes = self._place.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
         for size in sizes:
             if size > 2**24 + 64 * n_bytes:
                 raise self.fault(f"the size {size:,} cannot be that of a file of this length")

@@ -233,7 +233,8 @@ class StoredCounts(CountTable):
     from_file = True
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        # blocks are read when the current folder may be another
+        self.path = Path(path).absolute()
         with self.path.open("rb"):
             pass
         if not is_store(self.path):

@@ -60,7 +60,7 @@ def open_tenx_h5(
             )
             genome = None
         n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
-        rows = CompressedGroup(group, (n_cells, n_features), path)
+        rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
         selection = select_features(
             path, n_features, features, feature_type=feature_type, genome=genome
         )
