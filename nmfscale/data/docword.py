@@ -51,7 +51,7 @@ def vocabulary_beside(path: Path, n_words: int) -> NDArray[np.object_] | None:
     for name, opener in ((stem, open), (f"{stem}.gz", gzip.open)):
         beside = path.parent / name
         if beside.is_file():
-            with opener(beside, "rt", encoding="utf-8", errors="replace") as lines:
+            with opener(beside, "rt", encoding="utf-8-sig", errors="replace") as lines:
                 words = strings(line.rstrip("\r\n") for line in lines)
             if words.size != n_words:
                 raise ValueError(f"{beside} has {words.size} words, but {path} is about {n_words}.")

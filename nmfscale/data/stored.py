@@ -48,7 +48,8 @@ def read_counts(
     groups : str, optional
         AnnData: the column of ``obs`` that holds a label for each sample.
     genome : str, optional
-        10x: the genome to read; needed if a Cell Ranger 2 file holds several.
+        10x: the genome to read; needed if a Cell Ranger 2 file holds several, or a folder has one
+        folder for each.
     feature_type : str, optional
         10x: the type of features to keep, or ``"all"``. By default gene expression alone where
         several types are mixed.
@@ -61,8 +62,9 @@ def read_counts(
     Returns
     -------
     Counts
-        The counts in the type of the file, and the names found. Gene symbols that stand for
-        several genes are followed by the gene's identifier.
+        The counts in the type of the file or the next that holds them: see :attr:`Counts.dtype`.
+        Names where they were found; gene symbols that stand for several genes are followed by the
+        gene's identifier, where that is another.
 
     Raises
     ------
