@@ -67,6 +67,8 @@ def write_store(
 
     Raises
     ------
+    TypeError
+        If a choice is none that :func:`read_counts` knows.
     FileNotFoundError
         If there is no such file, or no folder to write to.
     FileExistsError
