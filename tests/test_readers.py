@@ -106,8 +106,43 @@ def test_genome_folders(tmp_path):
     (tmp_path / "hg19").mkdir()
     scipy.io.mmwrite(tmp_path / "hg19" / "matrix.mtx", sp.coo_array(TABLE))
     np.testing.assert_array_equal(dense(read_counts(tmp_path, genome="hg19")), TABLE)
-    with pytest.raises(ValueError, match="expected one matrix.mtx.* found none"):
+    with pytest.raises(ValueError, match="matrix.mtx.* found none; choose genome= from hg19"):
         read_counts(tmp_path)
+    (tmp_path / "analysis").mkdir()
+    for wrong in ("mm10", "analysis"):
+        with pytest.raises(ValueError, match=f"no folder genome='{wrong}'.*; it has: hg19"):
+            read_counts(tmp_path, genome=wrong)
+
+
+def test_names_that_identifiers_do_not_tell_apart(tmp_path):
+    scipy.io.mmwrite(tmp_path / "matrix.mtx", sp.coo_array(TABLE.T))
+    (tmp_path / "barcodes.tsv").write_text("\n".join(CELLS) + "\n")
+    (tmp_path / "genes.tsv").write_text("g0\ng0\ng1\ng2\n")
+    assert read_counts(tmp_path).feature_names.tolist() == ["g0", "g0", "g1", "g2"]
+
+
+def test_text_files_may_begin_with_a_byte_order_mark(tmp_path):
+    scipy.io.mmwrite(tmp_path / "matrix.mtx", sp.coo_array(TABLE.T))
+    (tmp_path / "barcodes.tsv").write_text("\n".join(CELLS) + "\n")
+    (tmp_path / "genes.tsv").write_text("\n".join(IDS) + "\n")
+    for name in ("matrix.mtx", "barcodes.tsv", "genes.tsv"):
+        plain = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + plain)
+    counts = read_counts(tmp_path)
+    np.testing.assert_array_equal(dense(counts), TABLE)
+    assert counts.sample_names.tolist() == CELLS and counts.feature_names.tolist() == IDS
+
+
+@pytest.mark.parametrize("written", ["3.0", "3e0", "0.3e1"])
+def test_whole_numbers_with_a_point_are_integers(tmp_path, written):
+    lines = f"%%MatrixMarket matrix coordinate integer general\n2 2 2\n1 1 {written}\n2 2 7\n"
+    (tmp_path / "a.mtx").write_text(lines)
+    counts = read_counts(tmp_path / "a.mtx")
+    assert counts.dtype == np.int32
+    np.testing.assert_array_equal(dense(counts), [[3, 0], [0, 7]])
+    (tmp_path / "a.mtx").write_text(lines.replace("7", str(2**53 + 1)))
+    with pytest.raises(ValueError, match=r"above 2\*\*53 .*: row 1, column 1"):
+        read_counts(tmp_path / "a.mtx")
 
 
 # ---------------------------------------------------------------------------

@@ -220,6 +220,20 @@ def test_what_is_not_packed(tmp_path, store):
     assert path.read_bytes() == before and not (tmp_path / "other.nmf").exists()
 
 
+def test_arguments_are_checked_before_anything_is_read(tmp_path):
+    for error, message, wrong in (
+        (ValueError, "integer='requir' is not one of", {"integer": "requir"}),
+        (ValueError, "memory_limit='x' is not a size", {"memory_limit": "x"}),
+        (TypeError, r"write_store\(\) got an .*'layr'; .* layer, raw", {"layr": "counts"}),
+    ):
+        for source in (X, "not looked at.npz"):
+            with pytest.raises(error, match=message):
+                nmfscale.write_store(source, tmp_path / "counts.nmf", **wrong)
+    with pytest.raises(ValueError, match="integer='requir' is not one of"):
+        nmfscale.read_counts("not looked at.npz", integer="requir")
+    assert os.listdir(tmp_path) == []
+
+
 def test_fractions_are_said_when_a_store_is_written(tmp_path):
     sp.save_npz(tmp_path / "counts.npz", sp.csr_array(X / 2))
     with pytest.warns(UserWarning, match="counts.npz.*not.*whole|not whole"):
@@ -459,7 +473,17 @@ def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("size", "n_bytes"),
-    [("2GB", 2e9), ("500 MB", 5e8), ("1.5GiB", 1.5 * 2**30), ("64k", 64e3), (1e9, 1e9), (1, 1)],
+    [
+        ("2GB", 2e9),
+        ("500 MB", 5e8),
+        ("1.5GiB", 1.5 * 2**30),
+        ("64k", 64e3),
+        (1e9, 1e9),
+        (1, 1),
+        (np.float32(1e9), 1e9),
+        (np.int64(5), 5),
+        (1e16, 1e16),
+    ],
 )
 def test_sizes(size, n_bytes):
     assert parse_bytes(size) == n_bytes

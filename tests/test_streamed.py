@@ -1,12 +1,17 @@
 """Counts that stay in their own file: the same fit as in memory, bit for bit."""
 
+import re
+import tempfile
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
+from small_fits import open_files
 
 import nmfscale
+from nmfscale.data import block_file
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
@@ -123,6 +128,25 @@ def test_backed_anndata(tmp_path, monkeypatch):
     assert fit(backed.X).components_.tobytes() == one.components_.tobytes()
 
 
+@pytest.mark.parametrize("backed", [False, True])
+def test_the_memory_limit_reaches_the_reader(tmp_path, monkeypatch, backed):
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matrix = sp.csc_matrix(rng.poisson(2.0, (300, 200)))
+    source = write_h5ad(tmp_path / "counts.h5ad", matrix)
+    if backed:
+        anndata = pytest.importorskip("anndata")
+        anndata.AnnData(matrix).write_h5ad(source)
+        source = anndata.read_h5ad(source, backed="r")
+    seen = []
+    model = fit(source, memory_limit="4MB", callback=lambda _: seen.extend(open_files()))
+    # entries that are more than a share of the limit wait in a file without a name
+    assert any(name.startswith(str(tmp_path)) and "deleted" in name for name in seen)
+    assert model.components_.tobytes() == fit(matrix).components_.tobytes()
+    with pytest.raises(ValueError, match="memory_limit='x' is not a size"):
+        as_counts(X, memory_limit="x")
+
+
 def test_counts_that_are_not_whole_are_said(tmp_path):
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X / 7.0))
     with pytest.warns(UserWarning, match="not whole numbers"):
@@ -144,6 +168,26 @@ def test_a_file_that_changes_is_noticed(source):
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(ValueError, match="was changed since it was opened"):
         fit(counts)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
+    monkeypatch.setattr(block_file, "READ_PATIENCE", 0.1)
+    monkeypatch.chdir(source.parent)
+    if packed:
+        nmfscale.write_store(source.name, "counts.nmf")
+        counts = StoredCounts("counts.nmf")
+    else:
+        stream = open_stream(source.name)
+        assert stream.whom.startswith(source.name)
+    (source.parent / "other").mkdir()
+    monkeypatch.chdir("other")
+    if not packed:
+        counts = StreamedCounts(stream)
+        reader = getattr(stream._source, "_reader", None)
+        if reader is not None:
+            reader.close()  # as after a read that failed: the file is opened anew
+    assert numbers(fit(counts), counts) == numbers(fit(nmfscale.read_counts(source)), counts)
 
 
 # Dask arrays ----------------------------------------------------------------------------------
@@ -187,3 +231,43 @@ def test_dask_arrays_that_do_not_serve():
     bad[77, 3] = -1
     with pytest.raises(ValueError, match="row 77, column 3 holds -1"):
         fit(da.from_array(bad, chunks=(40, -1)))
+
+
+@pytest.mark.parametrize("memory_limit", [None, "1TB"])
+@pytest.mark.parametrize("kept", [(slice(None), slice(5)), (slice(5), slice(None)), (0,)])
+def test_chunks_of_a_dask_array_that_are_not_as_promised(kept, memory_limit):
+    array = pytest.importorskip("dask.array").from_array(X, chunks=(40, -1))
+    other = array.map_blocks(lambda chunk: chunk[kept], dtype=X.dtype, meta=X[:0])
+    shape = X[:40][kept].shape
+    message = rf"Chunk 0 .*shape {re.escape(str(shape))}, but .*\(40, 60\): pass chunks="
+    with pytest.raises(ValueError, match=message):
+        fit(other, memory_limit=memory_limit)
+
+
+@pytest.mark.parametrize("layer", [None, "counts"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_anndata_of_dask_arrays(tmp_path, form, layer):
+    da, anndata = pytest.importorskip("dask.array"), pytest.importorskip("anndata")
+    array = da.from_array(X, chunks=(40, -1)).map_blocks(form, dtype=X.dtype)
+    adata = anndata.AnnData(array if layer is None else np.log1p(X), layers={"counts": array})
+    adata.obs_names = [f"cell {i}" for i in range(90)]
+    adata.var_names = [f"gene {j}" for j in range(60)]
+    adata.obs["kind"] = ["a", "b"] * 45
+    one = as_counts(adata, layer=layer)
+    other = as_counts(adata, layer=layer, in_memory=False)
+    stored = nmfscale.write_store(adata, tmp_path / "counts.nmf", layer=layer, groups="kind")
+    assert isinstance(one, nmfscale.Counts) and isinstance(other, StreamedCounts)
+    assert isinstance(nmfscale.read_counts(adata, layer=layer), nmfscale.Counts)
+    assert stored.groups.tolist() == adata.obs["kind"].tolist()
+    memory = as_counts(X)
+    for counts in (one, other, stored):
+        assert_array_equal(counts.sample_names, adata.obs_names)
+        assert_array_equal(counts.feature_names, adata.var_names)
+        assert numbers(fit(counts), counts) == numbers(fit(memory), memory)
+    if layer is None:
+        assert fit(adata, memory_limit="1TB").sample_names_[3] == "cell 3"
+        wrong = X.copy()
+        wrong[50, 4] = -1
+        adata.X = da.from_array(wrong, chunks=(40, -1)).map_blocks(form, dtype=X.dtype)
+        with pytest.raises(ValueError, match=r"row 50 \('cell 50'\), column 4 \('gene 4'\)"):
+            fit(adata)

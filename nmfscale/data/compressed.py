@@ -390,3 +390,8 @@ def _canonical_type(data: Array) -> Array:
     """One of the seven types that kernels read; checked counts only, so views suffice."""
     same = {"int8": np.uint8, "int16": np.uint16, "uint64": np.int64}.get(data.dtype.name)
     return data if same is None else data.view(same)
+
+
+def canonical_type_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that counts of a type have once they were checked."""
+    return _canonical_type(working_type(np.empty(0, dtype))).dtype

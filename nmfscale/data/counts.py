@@ -17,6 +17,7 @@ from . import placing
 from .caller import warn_caller
 from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
 from .distributed import DaskRows, is_dask_array
+from .sizes import parse_bytes
 from .table import CountTable, RowRange, labels_of, totals_of_rows
 
 Whole = Literal["warn", "allow", "require"]
@@ -166,6 +167,7 @@ def as_counts(
     integer: Whole = "warn",
     whom: str = "X",
     in_memory: bool = True,
+    memory_limit: int | float | str | None = None,
 ) -> CountTable:
     """Check a matrix of counts and bring it into compressed sparse rows.
 
@@ -183,7 +185,11 @@ def as_counts(
         Name of the asking estimator or file, for messages.
     in_memory : bool, default=True
         Whether a file is read into memory. If not, or for a packed store, it is read a block of
-        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``.
+        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``,
+        and dask arrays.
+    memory_limit : int, float or str, default=None
+        Bytes, or text such as "2GB". A quarter of them, 1 GiB by default, is used to bring text
+        and compressed columns of a file that is not read into memory into the order of rows.
 
     Returns
     -------
@@ -207,19 +213,20 @@ def as_counts(
     >>> counts.column_totals
     array([3., 2., 1.])
     """
-    if integer not in ("warn", "allow", "require"):
-        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
+    check_whole(integer)
+    if memory_limit is not None:
+        parse_bytes(memory_limit)
     if isinstance(X, (str, os.PathLike)):
-        return _file_counts(Path(X), layer, integer, in_memory)
+        return _file_counts(Path(X), layer, integer, in_memory, memory_limit)
     anndata = sys.modules.get("anndata")
     if anndata is not None and isinstance(X, anndata.AnnData):
         if not in_memory and X.isbacked and not X.is_view:
-            counts = _file_counts(Path(X.filename), layer, integer, in_memory)
+            counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
             # the object's names may have been changed since it was opened
             counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
             counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
             return counts
-        return annotated_counts(X, layer=layer, integer=integer, whom=whom)
+        return annotated_counts(X, layer=layer, integer=integer, whom=whom, in_memory=in_memory)
     if is_dask_array(X):
         return _dask_counts(X, integer, whom, in_memory)
     if layer is not None:
@@ -241,7 +248,9 @@ def as_counts(
     return checked_counts(X, integer=integer, whom=whom)
 
 
-def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool) -> CountTable:
+def _file_counts(
+    path: Path, layer: str | None, integer: Whole, in_memory: bool, memory_limit: Any
+) -> CountTable:
     from .store import StoredCounts, is_store
     from .stored import read_counts
     from .streamed import stream_counts
@@ -252,18 +261,19 @@ def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool)
     elif in_memory:
         return read_counts(path, layer=layer, integer=integer)
     else:
-        counts = stream_counts(path, layer=layer)
+        counts = stream_counts(path, memory_limit=memory_limit, layer=layer)
     mind_fraction(counts.first_fraction, integer, str(path))
     return counts
 
 
-def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTable:
+def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool, **names: Any) -> CountTable:
     from .streamed import StreamedCounts
 
-    stream = DaskRows(X)
+    stream = DaskRows(X, **names)
     counts: CountTable
     if in_memory:
-        return checked_counts(stream.rows(0, stream.shape[0]), integer=integer, whom=whom)
+        rows = stream.rows(0, stream.shape[0])
+        return checked_counts(rows, integer=integer, whom=whom, **names)
     counts = StreamedCounts(stream)
     mind_fraction(counts.first_fraction, integer, whom)
     return counts
@@ -307,7 +317,8 @@ def annotated_counts(
     groups: str | None = None,
     integer: Whole = "warn",
     whom: str = "X",
-) -> Counts:
+    in_memory: bool = True,
+) -> CountTable:
     """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
@@ -320,14 +331,14 @@ def annotated_counts(
     matrix = source.X if layer is None else adata.layers[layer]
     if matrix is None:
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
-    return checked_counts(
-        matrix,
-        integer=integer,
-        whom=whom,
-        sample_names=adata.obs_names,
-        feature_names=source.var_names,
-        groups=None if groups is None else _group_labels(adata.obs, groups),
-    )
+    names = {
+        "sample_names": adata.obs_names,
+        "feature_names": source.var_names,
+        "groups": None if groups is None else _group_labels(adata.obs, groups),
+    }
+    if is_dask_array(matrix):
+        return _dask_counts(matrix, integer, whom, in_memory, **names)
+    return checked_counts(matrix, integer=integer, whom=whom, **names)
 
 
 def _group_labels(obs: Any, column: str) -> NDArray[Any]:
@@ -363,6 +374,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def check_whole(integer: Any) -> None:
+    """Refuse a word that does not say what to do about counts that are not whole numbers."""
+    if integer not in ("warn", "allow", "require"):
+        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
 
 def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:

@@ -27,6 +27,8 @@ class DaskRows:
     ----------
     array : dask.array.Array of shape (n_samples, n_features)
         Chunks of whole rows, each a NumPy array or a SciPy sparse matrix.
+    sample_names, feature_names, groups : array-like, optional
+        As :class:`CountTable` takes them.
 
     Raises
     ------
@@ -34,11 +36,13 @@ class DaskRows:
         If chunks do not hold whole rows, or their sizes are not known.
     """
 
-    path = sample_names = feature_names = groups = None
+    path = None
     notes: tuple[str, ...] = ()
     whom = "dask array"
 
-    def __init__(self, array: Any):
+    def __init__(
+        self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None
+    ):
         if array.ndim != 2:
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
         if np.isnan(array.shape).any():
@@ -53,7 +57,7 @@ class DaskRows:
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.dtype = np.dtype(array.dtype)
+        self.sample_names, self.feature_names, self.groups = sample_names, feature_names, groups
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._last: tuple[int, CompressedRows] | None = None
@@ -63,7 +67,7 @@ class DaskRows:
         import scipy.sparse as sp
 
         # what an empty range is made of
-        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=self.dtype)], None
+        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=np.uint8)], None
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if max(low, start) < min(high, stop):
                 rows = self._chunk(i)
@@ -85,6 +89,12 @@ class DaskRows:
         if self._last is None or self._last[0] != i:
             self._last = None  # one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
-            place = Place(self.whom, first_row=int(self._ends[i]))
+            start, stop = self._ends[i : i + 2].tolist()
+            if np.shape(matrix) != (stop - start, self.shape[1]):
+                raise ValueError(
+                    f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
+                    f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
+                )
+            place = Place(self.whom, self.sample_names, self.feature_names, start)
             self._last = i, compressed_rows(matrix, place, sort=True)
         return self._last[1]

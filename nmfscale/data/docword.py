@@ -30,9 +30,10 @@ def docword_rows(path: Path, workspace: Workspace) -> SortedRows:
         n_documents, n_words, _ = _sizes(lines)
     shape = (n_documents, n_words)
     check_shape(shape)
+    place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, "docword", workspace.memory_limit) as lines:
+        with NumberLines(path, "docword", workspace.memory_limit, place) as lines:
             *_, n_entries = _sizes(lines)
             n_found = 0
             for piece in lines.pieces(3, np.int64):
@@ -50,7 +51,7 @@ def vocabulary_beside(path: Path, n_words: int) -> NDArray[np.object_] | None:
     for name, opener in ((stem, open), (f"{stem}.gz", gzip.open)):
         beside = path.parent / name
         if beside.is_file():
-            with opener(beside, "rt", encoding="utf-8", errors="replace") as lines:
+            with opener(beside, "rt", encoding="utf-8-sig", errors="replace") as lines:
                 words = strings(line.rstrip("\r\n") for line in lines)
             if words.size != n_words:
                 raise ValueError(f"{beside} has {words.size} words, but {path} is about {n_words}.")

@@ -22,6 +22,7 @@ from .row_sources import MemoryRows, Table, Workspace
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
+CHOICES = (*ANNOTATED, *_MTX, "genome")
 _Opener = Callable[..., Table]
 
 
@@ -129,7 +130,7 @@ def _open_docword(path: Path, workspace: Workspace) -> Table:
 def _open_folder(
     path: Path, workspace: Workspace, *, genome: str | None = None, **choice: Any
 ) -> Table:
-    return _open_mtx(tenx.find_mtx(path if genome is None else path / genome), workspace, **choice)
+    return _open_mtx(tenx.find_mtx(path, genome), workspace, **choice)
 
 
 def _open_mtx(

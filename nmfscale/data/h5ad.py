@@ -45,7 +45,7 @@ def open_h5ad(
         others = [f"{other} is there too" for other in matrices if other != name]
         return Table(
             path,
-            _rows(need(file, name), path, workspace),
+            _rows(need(file, name), path.absolute(), workspace),
             f"{path} ({'; '.join([name, *others])})",
             sample_names=strings(_index(need(file, "obs"))),
             feature_names=strings(_index(var)),

@@ -47,9 +47,10 @@ def matrix_market_rows(path: Path, workspace: Workspace, transposed: bool) -> So
         header = _header(lines)
     shape = header.shape[::-1] if transposed else header.shape
     check_shape(shape)
+    place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, "Matrix Market", workspace.memory_limit) as lines:
+        with NumberLines(path, "Matrix Market", workspace.memory_limit, place) as lines:
             header = _header(lines)
             read = _coordinates if header.layout == "coordinate" else _array
             for rows, columns, values in read(lines, header):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import warnings
 import zlib
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .block_file import patiently
+from .compressed import LARGEST_COUNT
 from .structure import index_type
 
 Array = NDArray[Any]
@@ -39,17 +41,20 @@ class Piece(NamedTuple):
 class NumberLines:
     """A text file that is read once from its beginning; used as a context manager.
 
-    `kind` names the format in messages, and `line` is the number of lines read so far.
+    `kind` names the format in messages, and `line` is the number of lines read so far. `place` is
+    where to find what messages call `path`, should the current folder be another by now.
     """
 
-    def __init__(self, path: Path, kind: str, memory_limit: int = 2**30) -> None:
-        self.path, self.kind, self.line = path, kind, 0
+    def __init__(
+        self, path: Path, kind: str, memory_limit: int = 2**30, place: Path | None = None
+    ) -> None:
+        self.path, self.kind, self.line, self._place = path, kind, 0, place or path
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
         self._packed, self._at = path.suffix.lower() == ".gz", 0
         self._file = self._opened()
 
     def _opened(self) -> IO[bytes]:
-        return cast(IO[bytes], gzip.open(self.path) if self._packed else self.path.open("rb"))
+        return cast(IO[bytes], gzip.open(self._place) if self._packed else self._place.open("rb"))
 
     def __enter__(self) -> NumberLines:
         """Return the open file."""
@@ -68,6 +73,8 @@ class NumberLines:
         """Return the next line; at the end of the file an error."""
         self.line += 1
         text = self._read(_LONGEST_HEADER_LINE, line=True)
+        if self.line == 1:
+            text = text.removeprefix(codecs.BOM_UTF8)
         if not text:
             raise self.fault("the file ends here")
         if len(text) == _LONGEST_HEADER_LINE:
@@ -92,7 +99,7 @@ class NumberLines:
 
     def check_declared_size(self, sizes: tuple[int, ...]) -> None:
         """Refuse numbers of rows or columns that no file of this length can be about."""
-        n_bytes = self.path.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
+        n_bytes = self._place.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
         for size in sizes:
             if size > 2**24 + 64 * n_bytes:
                 raise self.fault(f"the size {size:,} cannot be that of a file of this length")
@@ -138,7 +145,10 @@ class NumberLines:
         if words.size and (numbers is None or numbers.size != words.size):
             at = int(wrong[0]) if wrong.size else self._first_wrong(text, dtype)
             found = text.split(b"\n", at + 1)[at][:60].decode("utf-8", "replace").strip()
-            raise self.fault(f"expected {n_fields} numbers, found {found!r}", self.line + at + 1)
+            parsed = None if wrong.size else _numbers(found, np.float64)
+            broken = parsed is not None and bool((parsed != np.rint(parsed)).any())
+            what = f"expected {n_fields}{' whole' * broken} numbers, found {found!r}"
+            raise self.fault(what, self.line + at + 1)
         if numbers is None:
             numbers = np.empty(0, dtype=dtype)
         return Piece(numbers.reshape(-1, n_fields), self.line + 1, filled)
@@ -146,13 +156,16 @@ class NumberLines:
     @staticmethod
     def _converted(text: bytes, dtype: type[np.generic]) -> Array | None:
         """Return the numbers of a text; None if it holds anything else."""
-        with warnings.catch_warnings():
-            # Up to NumPy 2.2 a warning takes the place of the error.
-            warnings.simplefilter("error", DeprecationWarning)
-            try:
-                return np.fromstring(text, dtype=dtype, sep=" ")
-            except (ValueError, DeprecationWarning):
-                return None
+        numbers = _numbers(text, dtype)
+        if numbers is not None or dtype is not np.int64:
+            return numbers
+        # 2.0 is whole as well
+        numbers = _numbers(text, np.float64)
+        if numbers is None or not (numbers == np.rint(numbers)).all():
+            return None
+        # a float this large may stand for its neighbour, which is no count
+        exact = np.abs(numbers) < LARGEST_COUNT
+        return np.where(exact, numbers, LARGEST_COUNT + 2).astype(np.int64)
 
     def _first_wrong(self, text: bytes, dtype: type[np.generic]) -> int:
         """Find the line that is no numbers, once it is known that there is one."""
@@ -161,6 +174,17 @@ class NumberLines:
             if line.strip() and self._converted(line, dtype) is None:
                 return at
         return len(lines) - 1
+
+
+def _numbers(text: bytes | str, dtype: type[np.generic]) -> Array | None:
+    """Return the numbers of a text, parsed as such of one type; None if it holds anything else."""
+    with warnings.catch_warnings():
+        # Up to NumPy 2.2 a warning takes the place of the error.
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            return np.fromstring(text, dtype=dtype, sep=" ")
+        except (ValueError, DeprecationWarning):
+            return None
 
 
 def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple[Array, Array]:

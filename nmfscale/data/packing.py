@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from .block_file import ORDERS, PARTS
-from .counts import Whole, as_counts, mind_fraction
-from .distributed import is_dask_array
-from .formats import check_choices, given_choices
+from .counts import Whole, check_whole, mind_fraction
+from .formats import CHOICES, given_choices
 from .layout import ValueCounts
+from .sizes import parse_bytes
 from .sound_hdf5 import put, put_json, put_names
 from .store import FORMAT, FORMAT_VERSION, StoredCounts, is_store
-from .stored import read_counts
+from .stored import object_counts
 from .streamed import stream_counts
 from .table import CountTable
 from .whole_file import package_version
@@ -67,6 +67,8 @@ def write_store(
 
     Raises
     ------
+    TypeError
+        If a choice is none that :func:`read_counts` knows.
     FileNotFoundError
         If there is no such file, or no folder to write to.
     FileExistsError
@@ -88,6 +90,15 @@ def write_store(
     ...     nmfscale.write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)
     <StoredCounts 2 x 3, 3 nonzero, int64>
     """
+    for name in choices:
+        if name not in CHOICES:
+            raise TypeError(
+                f"write_store() got an unexpected keyword argument {name!r}; of a source it "
+                f"takes {', '.join(CHOICES)}."
+            )
+    check_whole(integer)
+    if memory_limit is not None:
+        parse_bytes(memory_limit)
     target = _check_target(path, overwrite)
     counts = _opened(source, memory_limit, integer, choices)
     origin = getattr(counts, "source", {"object": type(source).__name__})
@@ -116,10 +127,7 @@ def _opened(source: Any, memory_limit: Any, integer: Whole, choices: dict[str, A
         counts = stream_counts(source, memory_limit=memory_limit, **given)
         mind_fraction(counts.first_fraction, integer, str(source))
         return counts
-    if isinstance(source, CountTable) or is_dask_array(source):
-        check_choices(given, (), type(source).__name__)
-        return as_counts(source, integer=integer, in_memory=False)
-    return read_counts(source, integer=integer, **given)
+    return object_counts(source, given, integer, in_memory=False)
 
 
 def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:

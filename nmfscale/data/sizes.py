@@ -31,7 +31,7 @@ def parse_bytes(size: int | float | str) -> int:
     >>> parse_bytes("2GB"), parse_bytes("1.5 GiB"), parse_bytes(10_000)
     (2000000000, 1610612736, 10000)
     """
-    found = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
+    found = re.fullmatch(r"\s*([\d.]+(?:e\+?\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
     try:
         assert found is not None
         base = 1024 if found[3] else 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -152,6 +153,8 @@ class SortedRows:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="nmfscale-", dir=folder, buffering=0)
+                # a fit lets go of counts that it opened without closing them
+                weakref.finalize(self, self._file.close)
             for run in runs:
                 run.spill(self._file)
         except OSError as error:

@@ -1,7 +1,7 @@
 """The packed store: counts in one HDF5 file, in the very slices that the kernels read.
 
 Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 1,
-``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts that were packed),
+``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts once they were checked),
 ``slice_dtype``, ``largest`` and, written last, ``complete`` = 1.  Text has a fixed length.
 
 =====================  ==========================================================================
@@ -45,7 +45,7 @@ from .block_file import (
     StoredBlock,
     mark_of,
 )
-from .compressed import CHUNK, row_chunks
+from .compressed import CHUNK, canonical_type_of, row_chunks
 from .counts import Counts
 from .hdf5 import format_of, is_passing, need, read_file
 from .layout import block_orders, column_order_of, made_ahead, no_whole_columns
@@ -61,6 +61,18 @@ _ARRAYS = ("indices", "data")
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a packed store."""
     return format_of(path) == FORMAT
+
+
+def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
+    """Return the type of counts in a store that says `dtype` of them.
+
+    The first stores gave the type of the file that was packed, which may be none that counts have
+    in memory, or too narrow for sums of duplicates.
+    """
+    dtype = canonical_type_of(dtype)
+    if dtype.kind != "f" and largest > np.iinfo(dtype).max:
+        return np.dtype(np.int64)
+    return dtype
 
 
 def _stored_block(
@@ -221,7 +233,8 @@ class StoredCounts(CountTable):
     from_file = True
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        # blocks are read when the current folder may be another
+        self.path = Path(path).absolute()
         with self.path.open("rb"):
             pass
         if not is_store(self.path):
@@ -258,8 +271,9 @@ class StoredCounts(CountTable):
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
-        self._nnz, self._dtype = int(numbers["nnz"]), np.dtype(fixed_text(numbers, "dtype"))
-        self.largest, self.source = float(numbers["largest"]), about["source"]
+        self._nnz, self.largest = int(numbers["nnz"]), float(numbers["largest"])
+        self._dtype = _type_of(np.dtype(fixed_text(numbers, "dtype")), self.largest)
+        self.source = about["source"]
         for which in ORDERS:
             for what in ("nnz", "totals"):
                 array = sound(file, f"{which}/{what}")
@@ -275,7 +289,7 @@ class StoredCounts(CountTable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the counts that were packed."""
+        """Type of the counts, as those that were packed have it in memory."""
         return self._dtype
 
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
@@ -334,7 +348,7 @@ class StoredCounts(CountTable):
         Returns
         -------
         Counts
-            Of the type that was packed, columns sorted.
+            Of the type that :attr:`dtype` says, columns sorted.
         """
         parts = list(self.chunks())
         indices, data = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from .counts import Counts, Whole, annotated_counts, as_counts, checked_counts
+from .counts import Counts, Whole, annotated_counts, as_counts, check_whole, checked_counts
 from .formats import ANNOTATED, check_choices, given_choices
 from .store import StoredCounts, is_store
 from .streams import open_stream
+from .table import CountTable
 
 
 def read_counts(
@@ -47,7 +48,8 @@ def read_counts(
     groups : str, optional
         AnnData: the column of ``obs`` that holds a label for each sample.
     genome : str, optional
-        10x: the genome to read; needed if a Cell Ranger 2 file holds several.
+        10x: the genome to read; needed if a Cell Ranger 2 file holds several, or a folder has one
+        folder for each.
     feature_type : str, optional
         10x: the type of features to keep, or ``"all"``. By default gene expression alone where
         several types are mixed.
@@ -60,8 +62,9 @@ def read_counts(
     Returns
     -------
     Counts
-        The counts in the type of the file, and the names found. Gene symbols that stand for
-        several genes are followed by the gene's identifier.
+        The counts in the type of the file or the next that holds them: see :attr:`Counts.dtype`.
+        Names where they were found; gene symbols that stand for several genes are followed by the
+        gene's identifier, where that is another.
 
     Raises
     ------
@@ -89,6 +92,7 @@ def read_counts(
     ...     read_counts(path)
     <Counts 2 x 2, 2 nonzero, int64>
     """
+    check_whole(integer)
     choices: dict[str, Any] = {
         "layer": layer,
         "raw": raw,
@@ -98,7 +102,13 @@ def read_counts(
         "transpose": transpose,
     }
     if not isinstance(path_or_object, (str, os.PathLike)):
-        return _object_counts(path_or_object, given_choices(**choices), integer)
+        found = object_counts(path_or_object, given_choices(**choices), integer)
+        if not isinstance(found, Counts):
+            raise ValueError(
+                f"{type(path_or_object).__name__} is no object in memory; nmfscale.as_counts takes "
+                "it as it is."
+            )
+        return found
     if Path(path_or_object).is_file() and is_store(path_or_object):
         check_choices(given_choices(**choices), (), str(path_or_object))
         counts = StoredCounts(path_or_object).in_memory()
@@ -115,13 +125,15 @@ def read_counts(
         )
 
 
-def _object_counts(given_object: Any, given: dict[str, Any], integer: Whole) -> Counts:
+def object_counts(
+    given_object: Any, given: dict[str, Any], integer: Whole, *, in_memory: bool = True
+) -> CountTable:
+    """Check the counts of anything that is no path, and choose the part of it that was given."""
     whom = type(given_object).__name__
     if hasattr(given_object, "obs_names"):
         check_choices(given, ANNOTATED, whom)
-        return annotated_counts(given_object, **given, integer=integer, whom=whom)
+        return annotated_counts(
+            given_object, **given, integer=integer, whom=whom, in_memory=in_memory
+        )
     check_choices(given, (), whom)
-    counts = as_counts(given_object, integer=integer, whom=whom)
-    if not isinstance(counts, Counts):
-        raise ValueError(f"{whom} is no object in memory; nmfscale.as_counts takes it as it is.")
-    return counts
+    return as_counts(given_object, integer=integer, whom=whom, in_memory=in_memory)

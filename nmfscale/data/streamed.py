@@ -70,8 +70,10 @@ class StreamedCounts(CountTable):
         self.row_nnz, self.column_nnz = np.zeros(n, np.int64), np.zeros(m, np.int64)
         self.row_totals, self.column_totals = np.zeros(n), np.zeros(m)
         self.largest, fraction, large = 0.0, None, (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        kinds = set()
         for start, rows in stream.chunks(_PIECE_BYTES):
             here = slice(start, start + rows.shape[0])
+            kinds.add(rows.data.dtype)
             self.row_nnz[here] = np.diff(rows.indptr)
             self.row_totals[here] = totals_of_rows(rows.indptr, rows.data)
             self.largest = max(self.largest, float(rows.data.max(initial=0)))
@@ -80,7 +82,7 @@ class StreamedCounts(CountTable):
             fraction = fraction or rows.first_fraction
             if fraction is None:
                 large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
-        self._large = large
+        self._large, self._dtype = large, np.result_type(*kinds)
         super().__init__(
             (n, m), sample_names=stream.sample_names, feature_names=stream.feature_names,
             groups=stream.groups, notes=stream.notes, first_fraction=fraction,
@@ -97,8 +99,8 @@ class StreamedCounts(CountTable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the counts in the file."""
-        return self._reader.stream.dtype
+        """Type that holds the counts of all pieces: the one that they have in memory."""
+        return self._dtype
 
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         if self._layout is None:
@@ -111,7 +113,8 @@ class StreamedCounts(CountTable):
 
     def chunks(self) -> Iterator[RowRange]:  # noqa: D102
         for start, rows in self._reader.stream.chunks(_PIECE_BYTES):
-            yield RowRange(start, rows.indptr, rows.indices, rows.data)
+            data = rows.data.astype(self._dtype, copy=False)
+            yield RowRange(start, rows.indptr, rows.indices, data)
 
     def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
         wanted = np.arange(self.shape[0]) if rows is None else rows

@@ -42,7 +42,9 @@ class CountStream:
     """
 
     def __init__(self, table: Table, seen: Fingerprint) -> None:
-        self.path, self.whom, self.notes = table.path, table.whom, tuple(table.notes)
+        # it is asked for again when the current folder may be another
+        self.path = table.path.absolute()
+        self.whom, self.notes = table.whom, tuple(table.notes)
         self._source, self._columns, self._seen = table.source, table.columns, seen
         n_rows, n_columns = table.source.shape
         if table.columns is not None:
@@ -273,7 +275,7 @@ def open_stream(
     """
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
-    folder = None if scratch is None else Path(scratch)
+    folder = None if scratch is None else Path(scratch).absolute()
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(f"scratch={str(scratch)!r} is no folder.")
     given = given_choices(

@@ -60,7 +60,7 @@ def open_tenx_h5(
             )
             genome = None
         n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
-        rows = CompressedGroup(group, (n_cells, n_features), path)
+        rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
         selection = select_features(
             path, n_features, features, feature_type=feature_type, genome=genome
         )
@@ -117,10 +117,11 @@ def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: 
 
 
 def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
-    """Gene symbols; those that stand for several genes are told apart by the identifier."""
+    """Gene symbols; those that stand for several genes are told apart by another identifier."""
     times = Counter(symbols.tolist())
     names = symbols.copy()
-    for at in np.flatnonzero([times[symbol] > 1 for symbol in symbols.tolist()]):
+    repeated = np.array([times[symbol] > 1 for symbol in symbols.tolist()], dtype=bool)
+    for at in np.flatnonzero(repeated & (symbols != ids)):
         names[at] = f"{symbols[at]}_{ids[at]}"
     return names
 
@@ -129,15 +130,30 @@ def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
 # The text files beside a matrix.mtx
 
 
-def find_mtx(folder: Path) -> Path:
-    """Return the one .mtx file of a folder."""
-    found = sorted([*folder.glob("*.mtx"), *folder.glob("*.mtx.gz")])
+def find_mtx(folder: Path, genome: str | None = None) -> Path:
+    """Return the one .mtx file of a folder, or of the one in it that has the name of a genome."""
+    genomes = sorted(
+        below.name for below in folder.iterdir() if below.is_dir() and _mtx_files(below)
+    )
+    if genome is not None and genome not in genomes:
+        known = ", ".join(genomes) or "none"
+        raise ValueError(
+            f"{folder} has no folder genome={genome!r} with a matrix.mtx in it; it has: {known}."
+        )
+    within = folder if genome is None else folder / genome
+    found = _mtx_files(within)
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
+        choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not found else ""
         raise ValueError(
-            f"{folder} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found {names}."
+            f"{within} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found "
+            f"{names}{choice}."
         )
     return found[0]
+
+
+def _mtx_files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.mtx"), *folder.glob("*.mtx.gz")])
 
 
 def names_beside(path: Path) -> tuple[NDArray[Any], Features] | None:
@@ -157,6 +173,6 @@ def _table(folder: Path, prefix: str, name: str) -> list[list[str]]:
     for suffix, opener in ((".tsv", open), (".tsv.gz", gzip.open)):
         path = folder / f"{prefix}{name}{suffix}"
         if path.is_file():
-            with opener(path, "rt", encoding="utf-8", errors="replace") as lines:
+            with opener(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
                 return [line.rstrip("\r\n").split("\t") for line in lines]
     return []

@@ -239,6 +239,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             integer=cast(Any, self.integer),
             whom=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None,
+            memory_limit=self.memory_limit,
         )
         names = counts.feature_names
         if hasattr(X, "columns"):
