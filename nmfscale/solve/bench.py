@@ -99,9 +99,19 @@ class _Memory:
             while self._held > self.most_bytes and len(self._items) > 1:
                 self._held -= self._items.popitem(last=False)[1][1]
 
+    def forget(self, run: str) -> None:
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                self._held -= self._items.pop(key)[1]
+
 
 _memory = _Memory()
 _buffers = threading.local()
+
+
+def forget_run(run: str) -> None:
+    """Let go of what this process remembers of a fit."""
+    _memory.forget(run)
 
 
 @lru_cache(maxsize=8)

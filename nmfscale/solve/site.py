@@ -26,8 +26,8 @@ from ..data.packing import pack
 from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
-from ..data.workers import Crew, active_client, worker_memory
-from .bench import Setting, take_level
+from ..data.workers import Crew, active_client, in_task, worker_memory
+from .bench import Setting, forget_run, take_level
 from .checkpoint import recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
@@ -170,6 +170,7 @@ def open_site(
         yield Site(crew, setting, place, size, save_every)
     finally:
         crew.forget_all()
+        crew.tell_all(forget_run, crew.run_name)
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
 
@@ -200,9 +201,21 @@ def client_of_fit(client: Any, solver: str) -> Any:
     if client is None:
         return active_client() if solver == "auto" else None
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
-        raise ValueError(f"client={client!r} is no distributed.Client.")
+        raise ValueError(
+            f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
+            "its address."
+        )
     if solver != "auto":
         raise ValueError(f"client= goes with solver='auto', not {solver!r}.")
+    if client.status in ("closed", "closing"):
+        raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
+    if in_task(of_pool=True):
+        raise ValueError(
+            "client= of a task that keeps others from its worker: fit in "
+            "`with distributed.worker_client() as client:`."
+        )
+    if client.asynchronous:
+        raise ValueError(f"client={client!r} is asynchronous: pass a synchronous Client.")
     return client
 
 
