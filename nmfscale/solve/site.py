@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import shutil
 import socket
@@ -53,6 +54,7 @@ class Sight(NamedTuple):
     memory: int | None
     sees_store: bool
     sees_folder: bool
+    machine: str = ""  # unknown to versions before
 
 
 def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
@@ -60,6 +62,7 @@ def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
     return Sight(
         package_version(), kernels.available_levels(), socket.gethostname(),
         available_processors(), worker_memory(), _mark(store) == mark, _text(probe) == token,
+        platform.machine(),
     )  # fmt: skip
 
 
@@ -279,12 +282,10 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
             break
     sights, reasons = {}, []
     for worker, sight in found.items():
-        if isinstance(sight, Sight) and sight.version == package_version():
+        why = _unlike(sight) if isinstance(sight, Sight) else f"{type(sight).__name__}: {sight}"
+        if not why:
             sights[worker] = sight
             continue
-        why = f"{type(sight).__name__}: {sight}"
-        if isinstance(sight, Sight):
-            why = f"it has nmfscale {sight.version}, and this is {package_version()}"
         # one that only did not answer in time, or died, may do so later
         if isinstance(sight, OSError):
             reasons.append(f"worker {worker} does not answer yet: {why}")
@@ -296,6 +297,16 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     for reason in reasons:
         warn_caller(reason)
     return sights
+
+
+def _unlike(sight: Sight) -> str:
+    """Say why a worker would not compute as this process does; nothing if it would."""
+    if sight.version != package_version():
+        return f"it has nmfscale {sight.version}, and this is {package_version()}"
+    # each has a logarithm of its own
+    if sight.machine != platform.machine():
+        return f"it is a machine of type {sight.machine}, and this of {platform.machine()}"
+    return ""
 
 
 def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
