@@ -2,23 +2,30 @@
 
 import errno
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
+import small_fits
+from count_files import write_h5ad
 from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
+from nmfscale import kernels
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated
-from nmfscale.solve.checkpoint import Checkpoint, CheckpointError
+from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, locked
 
+fcntl = pytest.importorskip("fcntl")
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
 
@@ -269,3 +276,90 @@ def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):
         checkpoint.save(4, {}, {"L": np.ones(3)})
     assert os.listdir(tmp_path) == ["checkpoint-00000001.h5"]
     assert (tmp_path / "checkpoint-00000001.h5").read_bytes() == before
+
+
+# A folder serves one fit at a time --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("n_init", [1, 2])
+def test_a_folder_in_use(tmp_path, n_init, resume):
+    options, seen = {"n_init": n_init, "max_iter": 6}, []
+
+    def begin_another(record):
+        if record["iteration"] == 3:
+            (tmp_path / ".nmfscale-run-1").mkdir()
+            with pytest.raises(
+                CheckpointError, match=rf"is in use by process {os.getpid()} on .*; wait"
+            ):
+                model(**options).fit(X, checkpoint=tmp_path, resume=resume)
+            assert (tmp_path / ".nmfscale-run-1").is_dir()
+            (tmp_path / ".nmfscale-run-1").rmdir()
+            seen.append(record)
+
+    fitted = model(callback=begin_another, **options).fit(
+        X, checkpoint=tmp_path, checkpoint_every=0
+    )
+    assert bits(fitted) == bits(model(**options).fit(X)) and len(seen) == n_init
+    names = sorted(os.listdir(tmp_path))
+    assert len(names) == 2 and all(name.startswith(("checkpoint", "restart")) for name in names)
+
+
+def test_a_folder_of_a_process_that_is_gone(tmp_path):
+    fit_and_stop(tmp_path, 3)
+    (tmp_path / ".in-use").write_text("process 1 on some host, which is long gone")
+    (tmp_path / ".nmfscale-run-1").mkdir()
+    assert bits(model().fit(X, checkpoint=tmp_path, resume=True)) == bits(model().fit(X))
+    assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
+
+
+FORKED = """
+import os, signal, sys, time
+from small_fits import X, model
+def fork_and_die(record):
+    if record["iteration"] == 3:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+model(callback=fork_and_die).fit(X, checkpoint=sys.argv[1], checkpoint_every=0)
+"""
+
+
+def test_a_folder_whose_process_was_killed_and_left_a_child(tmp_path):
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-P", "-c", FORKED, tmp_path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=known) as process:
+        child = int(process.stdout.readline())
+        assert process.wait() == -signal.SIGKILL
+        try:
+            assert (tmp_path / ".in-use").read_text().startswith(f"process {process.pid} on ")
+            small_fits.model().fit(small_fits.X, checkpoint=tmp_path, resume=True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / ".nmfscale-run-1").mkdir()  # perhaps somebody's
+    fit_and_stop(tmp_path, 3)
+    assert bits(model().fit(X, checkpoint=tmp_path, resume=True)) == bits(model().fit(X))
+    assert {name[:9] for name in os.listdir(tmp_path)} == {"checkpoin", ".nmfscale"}
+
+
+def test_the_lock_of_another_stays(tmp_path):
+    with locked(tmp_path / "a") as alone:
+        os.replace(tmp_path / "a", tmp_path / "b")
+        with locked(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
+            assert alone and another
+            with locked(tmp_path / "b"):
+                pass
+        (tmp_path / "a").write_text("somebody's")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]

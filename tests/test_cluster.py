@@ -23,6 +23,7 @@ from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
 from nmfscale.data.workers import Crew, active_client
 from nmfscale.solve import site as sites
+from nmfscale.solve.checkpoint import CheckpointError
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -341,6 +342,21 @@ def test_driver_killed(client, store, tmp_path):
     assert names_besides_checkpoints(state) <= {"iteration"}
 
 
+@slow
+def test_a_folder_that_a_fit_on_a_cluster_uses(client, store, tmp_path):
+    state, refused = tmp_path / "state", []
+
+    def resume_elsewhere():
+        with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} on") as caught:
+            model(max_iter=15).fit(X, checkpoint=state, resume=True)
+        refused.append(caught)
+
+    fitted = model(max_iter=15, callback=At({5: resume_elsewhere}))
+    found = fit(store, client, fitted, checkpoint=state, checkpoint_every=0)
+    assert bits(found) == bits(fit(X, max_iter=15)) and refused
+    assert all(name.startswith("checkpoint-") for name in os.listdir(state))
+
+
 # Nothing is left behind -----------------------------------------------------------------------
 
 
@@ -377,6 +393,35 @@ def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
             assert time.monotonic() - seconds[0] < 5
         finally:
             send(signal.SIGCONT, stopped)
+
+
+TERMINATED = """
+import os, signal, sys
+from distributed import Client
+from nmfscale.data import layout
+from small_fits import X, model
+layout.BLOCK_NONZEROS = int(sys.argv[2])
+with Client(sys.argv[1]) as client:
+    end = lambda record: os.kill(os.getpid(), signal.SIGTERM)
+    model(max_iter=40, callback=end).fit(X, client=client)
+"""
+
+
+@slow
+def test_what_a_process_left_that_was_ended(client, store, temporary):
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}
+    words = [sys.executable, "-P", "-c", TERMINATED, client.scheduler.address, str(BLOCK)]
+    assert subprocess.run(words, env=known, timeout=WALL).returncode == -signal.SIGTERM
+    (left,) = (path for path in temporary.glob(".nmfscale-*") if path.is_dir())
+    seen = []
+
+    def look():
+        seen.extend(path for path in temporary.glob(".nmfscale-*") if path.is_dir())
+        fit(store, client, max_iter=1)  # which leaves alone what is in use
+
+    fit(store, client, model(max_iter=3, callback=At({1: look})))
+    assert len(seen) == 1 and left not in seen
+    assert not os.listdir(temporary)
 
 
 def press():

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, in_task, worker_memory
 from .bench import Setting, forget_run, take_level
-from .checkpoint import recorded_level
+from .checkpoint import folder_in_use, locked, recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .grouping import group_size_within
@@ -228,32 +228,50 @@ def site_of_fit(
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
 ) -> Iterator[tuple[CountTable, Site | None]]:  # fmt: skip
     """Give the counts as a fit needs them, and the site; None where it is this process."""
-    level = recorded_level(checkpoint) if resume else None
-    if resume and checkpoint is not None:
-        for left in Path(checkpoint).glob(f"{_PREFIX}*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-    if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
-        client = None
-        if verbose:
-            print("counts of a single block are fitted in this process", file=sys.stderr)
-    if client is None:
-        with _at_level(level):
+    with ExitStack() as stack:
+        folder, remedy = None, "With checkpoint= a fit can be resumed."
+        if checkpoint is not None:
+            folder = stack.enter_context(folder_in_use(checkpoint, left=f"{_PREFIX}*"))
+            remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
+        level = recorded_level(folder) if resume else None
+        if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
+            client = None
+            if verbose:
+                print("counts of a single block are fitted in this process", file=sys.stderr)
+        if client is None:
+            stack.enter_context(_at_level(level))
             yield counts, None
-        return
-    remedy, folder = "With checkpoint= a fit can be resumed.", None
-    if checkpoint is not None:
-        folder = str(Path(checkpoint).resolve())
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=folder) as place:
+            return
+        home = str(folder or stack.enter_context(_scratch()))
         if not isinstance(counts, StoredCounts):
-            pack(counts, Path(place, "counts.nmf"), n_threads=resolve_threads(n_threads))
-            counts = StoredCounts(Path(place, "counts.nmf"))
-        with open_site(
-            client, counts, n_components, n_threads=n_threads, folder=folder, level=level,
+            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=home)
+            store = Path(stack.enter_context(place), "counts.nmf")
+            pack(counts, store, n_threads=resolve_threads(n_threads))
+            counts = StoredCounts(store)
+        site = open_site(
+            client, counts, n_components, n_threads=n_threads, folder=home, level=level,
             remedy=remedy, verbose=verbose,
-        ) as site:  # fmt: skip
-            yield counts, site
+        )  # fmt: skip
+        yield counts, stack.enter_context(site)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a temporary folder; those of processes that were killed on this machine go."""
+    home = Path(tempfile.gettempdir())
+    for left in home.glob(f"{_PREFIX}fit-*"):
+        if left.is_dir():
+            with suppress(BlockingIOError), locked(Path(f"{left}.lock")) as alone:
+                if alone:
+                    shutil.rmtree(left, ignore_errors=True)
+    place = home / f"{_PREFIX}fit-{secrets.token_hex(8)}"
+    # locked before it is there, so that no other process takes it for left
+    with locked(Path(f"{place}.lock")):
+        place.mkdir(mode=0o700)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
