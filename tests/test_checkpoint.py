@@ -23,11 +23,14 @@ from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated
-from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, locked
+from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks, locked
 
 fcntl = pytest.importorskip("fcntl")
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+# the same sums of rows and of columns, and as many nonzeros of each
+SWAPPED = X.copy()
+SWAPPED[np.ix_([0, 1], [2, 4])] += [[1, -1], [-1, 1]]
 
 
 class StopError(Exception):
@@ -233,16 +236,41 @@ def test_all_damaged(tmp_path):
         ({"n_components": 4}, X, "n_components was 3 and is 4"),
         ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
         ({"extrapolate": False}, X, "extrapolate was True and is False"),
-        ({"prior_factors": 1.5}, X, "held was"),
-        ({"init": np.arange(90) % 3}, X, "start was"),
+        ({"prior_factors": 1.5}, X, "what is held, weights, sizes or priors are others"),
+        ({"init": np.arange(90) % 3}, X, "the start is another"),
         ({"random_state": 1}, X, "random_state was 0 and is 1"),
-        ({}, X + 1, "counts was"),
+        ({}, X + 1, "the counts are others"),
+        ({}, SWAPPED, "the counts are others"),
     ],
 )
 def test_checkpoints_of_another_fit(tmp_path, options, source, named):
     fit_and_stop(tmp_path, 3)
     with pytest.raises(CheckpointError, match=named):
         model(**options).fit(source, checkpoint=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("place", ["memory", "other order", "store", "h5ad", "dask array"])
+@pytest.mark.parametrize("counts", [X, X / 3, X * 10_000], ids=["small", "fractions", "large"])
+def test_counts_are_known_wherever_they_are(tmp_path, monkeypatch, counts, place):
+    kept = as_counts(counts, integer="allow")
+    expected = _marks(kept)
+    other = as_counts(SWAPPED * (counts[0, 2] / X[0, 2]), integer="allow")
+    assert not np.array_equal(expected, _marks(other))
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    source = counts
+    if place == "other order":
+        order = np.lexsort((-kept.indices, np.repeat(np.arange(90), np.diff(kept.indptr))))
+        arrays = kept.data[order], kept.indices[order], kept.indptr
+        source = sp.csr_array(arrays, shape=counts.shape)
+    elif place == "store":
+        source = tmp_path / "counts.nmf"
+        pack(kept, source)
+    elif place == "h5ad":
+        source = write_h5ad(tmp_path / "counts.h5ad", sp.csr_array(counts))
+    elif place == "dask array":
+        source = pytest.importorskip("dask.array").from_array(counts, chunks=(31, -1))
+    found = as_counts(source, in_memory=place == "memory", integer="allow")
+    assert np.array_equal(_marks(found), expected)
 
 
 def test_folders_that_do_not_serve(tmp_path):
@@ -256,26 +284,29 @@ def test_folders_that_do_not_serve(tmp_path):
         model().fit(X, resume=True)
     with pytest.raises(ValueError, match="goes with solver='auto'"):
         model(solver="scd").fit(X, checkpoint=tmp_path / "other")
-    with pytest.raises(ValueError, match="checkpoint_every=-1"):
-        model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=-1)
+    for every in (-1, "1", None, np.nan):
+        with pytest.raises(ValueError, match=f"checkpoint_every={every!r}: seconds"):
+            model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=every)
+    for folder in (3, "", b"state"):
+        with pytest.raises(ValueError, match=f"checkpoint={folder!r}: the path of a folder"):
+            model().fit(X, checkpoint=folder)
 
 
-def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):
-    checkpoint = Checkpoint(tmp_path, {}, every=0)
-    checkpoint.save(1, {}, {"L": np.ones(3)})
-    before = (tmp_path / "checkpoint-00000001.h5").read_bytes()
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("before", [1, 2])
+def test_another_number_of_starts(tmp_path, before, resume):
+    options = {"init": "random", "max_iter": 3}
+    model(n_init=before, **options).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    said = {1: "n_init=1, and n_init is 3", 2: "n_init > 1, and n_init is 1"}[before]
+    with pytest.raises(CheckpointError, match=f"holds checkpoints of a fit with {said}"):
+        model(n_init={1: 3, 2: 1}[before], **options).fit(X, checkpoint=tmp_path, resume=resume)
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    for iteration in (2, 3):
-        with pytest.warns(UserWarning, match="no checkpoint could be written.*No space left"):
-            checkpoint.save(iteration, {}, {"L": np.ones(3)})
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(4, {}, {"L": np.ones(3)})
-    assert os.listdir(tmp_path) == ["checkpoint-00000001.h5"]
-    assert (tmp_path / "checkpoint-00000001.h5").read_bytes() == before
+def test_more_starts_than_before(tmp_path):
+    options = {"init": "random", "max_iter": 3}
+    model(n_init=2, **options).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    fitted = model(n_init=4, **options).fit(X, checkpoint=tmp_path, resume=True)
+    assert bits(fitted) == bits(model(n_init=4, **options).fit(X))
 
 
 # A folder serves one fit at a time --------------------------------------------------------------
@@ -363,3 +394,57 @@ def test_the_lock_of_another_stays(tmp_path):
                 pass
         (tmp_path / "a").write_text("somebody's")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+# Which instructions -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved_at_baseline(tmp_path):
+    """The bits of a fit without AVX, and a folder with checkpoints of it."""
+    before = kernels.level()
+    if before == "baseline":
+        pytest.skip("this processor has one level only")
+    kernels.use_level("baseline")
+    fit_and_stop(tmp_path, 3)
+    expected = bits(model().fit(X))
+    kernels.use_level(before)
+    return expected, tmp_path
+
+
+def test_the_level_of_a_checkpoint_that_is_locked_for_a_while(saved_at_baseline):
+    expected, folder = saved_at_baseline
+    files = [(folder / name).open() for name in os.listdir(folder)]
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    release = threading.Timer(0.5, lambda: [file.close() for file in files])
+    release.start()
+    assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
+    release.join()
+
+
+def test_the_baseline_of_another_machine(saved_at_baseline, monkeypatch):
+    was = f"baseline of {platform.machine()}"
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    with pytest.raises(
+        CheckpointError, match=f"instruction set was '{was}' and is 'baseline of vax'"
+    ):
+        model().fit(X, checkpoint=saved_at_baseline[1], resume=True)
+
+
+def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path, {}, every=0)
+    checkpoint.save(1, {}, {"L": np.ones(3)})
+    before = (tmp_path / "checkpoint-00000001.h5").read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for iteration in (2, 3):
+        with pytest.warns(UserWarning, match="no checkpoint could be written.*No space left"):
+            checkpoint.save(iteration, {}, {"L": np.ones(3)})
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(4, {}, {"L": np.ones(3)})
+    assert os.listdir(tmp_path) == ["checkpoint-00000001.h5"]
+    assert (tmp_path / "checkpoint-00000001.h5").read_bytes() == before

@@ -159,16 +159,15 @@ class Checkpoint:
             )
         about = json.loads(file.attrs["about"])
         for name in sorted(set(about) | set(self.about)):
-            if about.get(name) != self.about.get(name):
-                raise CheckpointError(
-                    f"{path} is of another fit: {name} was {about.get(name)!r} and is "
-                    f"{self.about.get(name)!r} now."
-                )
+            was, now = about.get(name), self.about.get(name)
+            if was != now:
+                what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
+                raise CheckpointError(f"{path} is of another fit: {what}.")
         names = json.loads(file.attrs["arrays"])
         return sound_json(file, "numbers"), {name: sound(file, name) for name in names}
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoint-????????.h5"))
+        return sorted(self.folder.glob(_FILES))
 
 
 def checkpoints_for(
@@ -189,18 +188,29 @@ def checkpoints_for(
         return [None] * n_starts
     if solver != "auto":
         raise ValueError(f"checkpoint= goes with solver='auto', not {solver!r}.")
-    if not every >= 0:
+    if not isinstance(every, Real) or not every >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
-    folders = [Path(folder)]
-    if n_starts > 1:
-        folders = [folders[0] / f"restart-{i}" for i in range(n_starts)]
+    top = _path(folder)
+    several, single = list(top.glob(f"{_RESTARTS}/{_FILES}")), list(top.glob(_FILES))
+    if single if n_starts > 1 else several:
+        raise CheckpointError(
+            f"{top} holds checkpoints of a fit with n_init{'=1' if single else ' > 1'}, and n_init "
+            f"is {n_starts} now: fit as before, or give another folder."
+        )
+    folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
     about = _describe(counts, n_components, dtype, held, start) | {"solver": solver} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
-def recorded_level(folder: str | os.PathLike[str] | None) -> str | None:
+def recorded_level(folder: Path | None) -> str | None:
     """Return the instruction set of the newest checkpoint in a folder, if there is one."""
-    import h5py
+    if folder is None:
+        return None
+    for path in sorted([*folder.glob(_FILES), *folder.glob(f"{_RESTARTS}/{_FILES}")])[::-1]:
+        with suppress(OSError, KeyError, RuntimeError, ValueError):
+            level = read_file(path, lambda file: json.loads(file.attrs["about"])["instruction set"])
+            return "baseline" if level.startswith("baseline") else "avx2"
+    return None
 
 
 @contextmanager
@@ -319,15 +329,58 @@ def _describe(
     counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
-    totals = (counts.row_nnz, counts.column_nnz, counts.row_totals, counts.column_totals)
     of_held = [getattr(held, name) for name in held.__dataclass_fields__]
     parts = [part for each in of_held for part in (each if isinstance(each, tuple) else (each,))]
-    # AVX2 and AVX-512 give the same bits
-    level = "baseline" if kernels.level() == "baseline" else "avx2 or avx512"
+    # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
+    baseline = kernels.level() == "baseline"
     return {
-        "counts": _digest(counts.shape, *totals), "held": _digest(*parts), "start": _digest(*start),
-        "n_components": n_components, "dtype": str(np.dtype(dtype)), "instruction set": level,
+        "counts": _digest(counts.shape, _marks(counts)), "held": _digest(*parts),
+        "start": _digest(*start), "n_components": n_components, "dtype": str(np.dtype(dtype)),
+        "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
     }  # fmt: skip
+
+
+def _marks(counts: CountTable) -> NDArray[np.uint64]:
+    """Sum every row's counts, each times a number that stands for its column, modulo 2^64.
+
+    Sums of integers are the same in any order, so that it does not matter how the counts are kept.
+    """
+    known, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
+    if not counts.from_file:
+        for first, indptr, indices, data in counts.chunks():
+            filled = np.flatnonzero(np.diff(indptr))
+            if filled.size:
+                terms = _as_integers(data, counts.is_integer) * known[indices]
+                out[first + filled] = np.add.reduceat(terms, indptr[filled])
+        return out[:-1]
+    layout = counts.layout()
+    known = known[layout.column_order]
+    for block, slices in layout.visit("rows"):
+        rows = layout.row_order[block.first : block.last].reshape(-1, LANES)
+        for first, last in row_chunks(slices.offset, CHUNK // LANES):
+            low, high = slices.offset[first], slices.offset[last]
+            here = slice(low * LANES, high * LANES)
+            terms = _as_integers(slices.count[here], counts.is_integer) * known[slices.index[here]]
+            filled = np.flatnonzero(np.diff(slices.offset[first : last + 1]))
+            if filled.size:
+                steps = slices.offset[first:last][filled] - low
+                sums = np.add.reduceat(terms.reshape(-1, LANES), steps, axis=0)
+                out[rows[first:last][filled]] = sums
+    return out[:-1]
+
+
+def _scattered(size: int) -> NDArray[np.uint64]:
+    """Return a number for each of the first integers that looks random: splitmix64."""
+    z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
+    """Return counts as integers; if they are not whole, the bits of the same in float64."""
+    # a count that is split is the sum of its pieces, and what fills up is 0
+    return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
 
 
 def _digest(*values: Any) -> str:
