@@ -148,6 +148,32 @@ def bits_of_a_fit(path, block, max_iter):
         layout.BLOCK_NONZEROS = before
 
 
+def bits_with_worker_client(path, block, max_iter):
+    """Fit in a task on the cluster that it is a task of."""
+    from distributed import worker_client
+    from small_fits import bits, model
+
+    from nmfscale.data import layout
+
+    before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
+    try:
+        with worker_client() as client:
+            return bits(model(max_iter=max_iter).fit(path, client=client))
+    finally:
+        layout.BLOCK_NONZEROS = before
+
+
+def fit_with_get_client(path):
+    """Say why a fit in a task may not wait for tasks which wait for it."""
+    from distributed import get_client
+    from small_fits import model
+
+    try:
+        model(max_iter=1).fit(path, client=get_client())
+    except ValueError as error:
+        return str(error)
+
+
 def native_threads():
     """Count the threads of this process that Python does not know."""
     return len(os.listdir("/proc/self/task")) - threading.active_count()
@@ -176,6 +202,13 @@ def forget_everything():
     from nmfscale.solve import bench
 
     bench._memory.__init__()
+
+
+def bytes_remembered():
+    """Say how much a worker remembers of the fits that it took part in."""
+    from nmfscale.solve import bench
+
+    return bench._memory._held
 
 
 def limit_files(n_bytes):

@@ -2,25 +2,35 @@
 
 import errno
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
+import small_fits
+from count_files import write_h5ad
 from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
+from nmfscale import kernels
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated
-from nmfscale.solve.checkpoint import Checkpoint, CheckpointError
+from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks, locked
 
+fcntl = pytest.importorskip("fcntl")
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
+# the same sums of rows and of columns, and as many nonzeros of each
+SWAPPED = X.copy()
+SWAPPED[np.ix_([0, 1], [2, 4])] += [[1, -1], [-1, 1]]
 
 
 class StopError(Exception):
@@ -226,16 +236,41 @@ def test_all_damaged(tmp_path):
         ({"n_components": 4}, X, "n_components was 3 and is 4"),
         ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
         ({"extrapolate": False}, X, "extrapolate was True and is False"),
-        ({"prior_factors": 1.5}, X, "held was"),
-        ({"init": np.arange(90) % 3}, X, "start was"),
+        ({"prior_factors": 1.5}, X, "what is held, weights or priors are others"),
+        ({"init": np.arange(90) % 3}, X, "the start is another"),
         ({"random_state": 1}, X, "random_state was 0 and is 1"),
-        ({}, X + 1, "counts was"),
+        ({}, X + 1, "the counts are others"),
+        ({}, SWAPPED, "the counts are others"),
     ],
 )
 def test_checkpoints_of_another_fit(tmp_path, options, source, named):
     fit_and_stop(tmp_path, 3)
     with pytest.raises(CheckpointError, match=named):
         model(**options).fit(source, checkpoint=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("place", ["memory", "other order", "store", "h5ad", "dask array"])
+@pytest.mark.parametrize("counts", [X, X / 3, X * 10_000], ids=["small", "fractions", "large"])
+def test_counts_are_known_wherever_they_are(tmp_path, monkeypatch, counts, place):
+    kept = as_counts(counts, integer="allow")
+    expected = _marks(kept)
+    other = as_counts(SWAPPED * (counts[0, 2] / X[0, 2]), integer="allow")
+    assert not np.array_equal(expected, _marks(other))
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    source = counts
+    if place == "other order":
+        order = np.lexsort((-kept.indices, np.repeat(np.arange(90), np.diff(kept.indptr))))
+        arrays = kept.data[order], kept.indices[order], kept.indptr
+        source = sp.csr_array(arrays, shape=counts.shape)
+    elif place == "store":
+        source = tmp_path / "counts.nmf"
+        pack(kept, source)
+    elif place == "h5ad":
+        source = write_h5ad(tmp_path / "counts.h5ad", sp.csr_array(counts))
+    elif place == "dask array":
+        source = pytest.importorskip("dask.array").from_array(counts, chunks=(31, -1))
+    found = as_counts(source, in_memory=place == "memory", integer="allow")
+    assert np.array_equal(_marks(found), expected)
 
 
 def test_folders_that_do_not_serve(tmp_path):
@@ -249,8 +284,152 @@ def test_folders_that_do_not_serve(tmp_path):
         model().fit(X, resume=True)
     with pytest.raises(ValueError, match="goes with solver='auto'"):
         model(solver="scd").fit(X, checkpoint=tmp_path / "other")
-    with pytest.raises(ValueError, match="checkpoint_every=-1"):
-        model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=-1)
+    for every in (-1, "1", None, np.nan):
+        with pytest.raises(ValueError, match=f"checkpoint_every={every!r}: seconds"):
+            model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=every)
+    for folder in (3, "", b"state"):
+        with pytest.raises(ValueError, match=f"checkpoint={folder!r}: the path of a folder"):
+            model().fit(X, checkpoint=folder)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("before", [1, 2])
+def test_another_number_of_starts(tmp_path, before, resume):
+    options = {"init": "random", "max_iter": 3}
+    model(n_init=before, **options).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    said = {1: "n_init=1, and n_init is 3", 2: "n_init > 1, and n_init is 1"}[before]
+    with pytest.raises(CheckpointError, match=f"holds checkpoints of a fit with {said}"):
+        model(n_init={1: 3, 2: 1}[before], **options).fit(X, checkpoint=tmp_path, resume=resume)
+
+
+def test_more_starts_than_before(tmp_path):
+    options = {"init": "random", "max_iter": 3}
+    model(n_init=2, **options).fit(X, checkpoint=tmp_path, checkpoint_every=0)
+    fitted = model(n_init=4, **options).fit(X, checkpoint=tmp_path, resume=True)
+    assert bits(fitted) == bits(model(n_init=4, **options).fit(X))
+
+
+# A folder serves one fit at a time --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("n_init", [1, 2])
+def test_a_folder_in_use(tmp_path, n_init, resume):
+    options, seen = {"n_init": n_init, "max_iter": 6}, []
+
+    def begin_another(record):
+        if record["iteration"] == 3:
+            (tmp_path / ".nmfscale-run-1").mkdir()
+            with pytest.raises(
+                CheckpointError, match=rf"is in use by process {os.getpid()} on .*; wait"
+            ):
+                model(**options).fit(X, checkpoint=tmp_path, resume=resume)
+            assert (tmp_path / ".nmfscale-run-1").is_dir()
+            (tmp_path / ".nmfscale-run-1").rmdir()
+            seen.append(record)
+
+    fitted = model(callback=begin_another, **options).fit(
+        X, checkpoint=tmp_path, checkpoint_every=0
+    )
+    assert bits(fitted) == bits(model(**options).fit(X)) and len(seen) == n_init
+    names = sorted(os.listdir(tmp_path))
+    assert len(names) == 2 and all(name.startswith(("checkpoint", "restart")) for name in names)
+
+
+def test_a_folder_of_a_process_that_is_gone(tmp_path):
+    fit_and_stop(tmp_path, 3)
+    (tmp_path / ".in-use").write_text("process 1 on some host, which is long gone")
+    (tmp_path / ".nmfscale-run-1").mkdir()
+    assert bits(model().fit(X, checkpoint=tmp_path, resume=True)) == bits(model().fit(X))
+    assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
+
+
+FORKED = """
+import os, signal, sys, time
+from small_fits import X, model
+def fork_and_die(record):
+    if record["iteration"] == 3:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+model(callback=fork_and_die).fit(X, checkpoint=sys.argv[1], checkpoint_every=0)
+"""
+
+
+def test_a_folder_whose_process_was_killed_and_left_a_child(tmp_path):
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-P", "-c", FORKED, tmp_path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=known) as process:
+        child = int(process.stdout.readline())
+        assert process.wait() == -signal.SIGKILL
+        try:
+            assert (tmp_path / ".in-use").read_text().startswith(f"process {process.pid} on ")
+            small_fits.model().fit(small_fits.X, checkpoint=tmp_path, resume=True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / ".nmfscale-run-1").mkdir()  # perhaps somebody's
+    fit_and_stop(tmp_path, 3)
+    assert bits(model().fit(X, checkpoint=tmp_path, resume=True)) == bits(model().fit(X))
+    assert {name[:9] for name in os.listdir(tmp_path)} == {"checkpoin", ".nmfscale"}
+
+
+def test_the_lock_of_another_stays(tmp_path):
+    with locked(tmp_path / "a") as alone:
+        os.replace(tmp_path / "a", tmp_path / "b")
+        with locked(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
+            assert alone and another
+            with locked(tmp_path / "b"):
+                pass
+        (tmp_path / "a").write_text("somebody's")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+# Which instructions -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved_at_baseline(tmp_path):
+    """The bits of a fit without AVX, and a folder with checkpoints of it."""
+    before = kernels.level()
+    if before == "baseline":
+        pytest.skip("this processor has one level only")
+    kernels.use_level("baseline")
+    fit_and_stop(tmp_path, 3)
+    expected = bits(model().fit(X))
+    kernels.use_level(before)
+    return expected, tmp_path
+
+
+def test_the_level_of_a_checkpoint_that_is_locked_for_a_while(saved_at_baseline):
+    expected, folder = saved_at_baseline
+    files = [(folder / name).open() for name in os.listdir(folder)]
+    for file in files:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    release = threading.Timer(0.5, lambda: [file.close() for file in files])
+    release.start()
+    assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
+    release.join()
+
+
+def test_the_baseline_of_another_machine(saved_at_baseline, monkeypatch):
+    was = f"baseline of {platform.machine()}"
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    with pytest.raises(
+        CheckpointError, match=f"instruction set was '{was}' and is 'baseline of vax'"
+    ):
+        model().fit(X, checkpoint=saved_at_baseline[1], resume=True)
 
 
 def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):

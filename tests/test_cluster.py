@@ -1,16 +1,18 @@
 """Fits on a Dask cluster: the same bits as in memory, and nothing left behind."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import cluster_tasks as tasks
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from clusters import WALL, At, cluster_of, prefixes, soon, tasks_known, within
+from clusters import WALL, At, cluster_of, prefixes, processes, send, soon, tasks_known, within
 from count_files import write_h5ad, write_tenx
 from small_fits import X, bits, model, run
 
@@ -19,7 +21,9 @@ from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
+from nmfscale.data.workers import Crew, active_client
 from nmfscale.solve import site as sites
+from nmfscale.solve.checkpoint import CheckpointError
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -201,8 +205,47 @@ def test_fewer_blocks_than_workers(tmp_path, monkeypatch, opened, blocks):
 def test_clients_that_do_not_do(client, store):
     with pytest.raises(ValueError, match="client=5 is no distributed.Client"):
         fit(store, 5)
+    for other in (client.cluster, client.scheduler.address):
+        with pytest.raises(ValueError, match=r"client=.* is no distributed.Client: pass Client\("):
+            fit(store, other)
     with pytest.raises(ValueError, match="client= goes with solver='auto', not 'em'"):
         fit(store, client, solver="em")
+
+
+def test_a_client_that_is_closed(client, store, opened):
+    from distributed import Client
+
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        pass
+    with pytest.raises(ValueError, match="client=.* is closed: pass a Client"):
+        fit(store, other)
+    with other.as_current():
+        assert active_client() is None
+    assert not opened
+
+
+def test_a_client_that_is_asynchronous(client, store, opened):
+    from distributed import Client
+
+    async def use():
+        async with Client(client.scheduler.address, asynchronous=True) as other:
+            with pytest.raises(ValueError, match="is asynchronous: pass a synchronous Client"):
+                model().fit(store, client=other)
+            return bits(model(max_iter=3).fit(store))
+
+    assert asyncio.run(use()) == bits(fit(X))
+    assert not opened
+
+
+def test_a_client_that_keeps_its_worker_from_other_tasks(client, store):
+    found = client.submit(tasks.fit_with_get_client, str(store), pure=False)
+    assert "with distributed.worker_client() as client" in found.result(timeout=WALL)
+
+
+@slow
+def test_a_fit_on_the_cluster_that_runs_its_task(client, store):
+    found = client.submit(tasks.bits_with_worker_client, str(store), BLOCK, 3, pure=False)
+    assert found.result(timeout=WALL) == bits(fit(X))
 
 
 def test_other_solvers_stay_in_this_process(client, tmp_path, opened):
@@ -299,6 +342,21 @@ def test_driver_killed(client, store, tmp_path):
     assert names_besides_checkpoints(state) <= {"iteration"}
 
 
+@slow
+def test_a_folder_that_a_fit_on_a_cluster_uses(client, store, tmp_path):
+    state, refused = tmp_path / "state", []
+
+    def resume_elsewhere():
+        with pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} on") as caught:
+            model(max_iter=15).fit(X, checkpoint=state, resume=True)
+        refused.append(caught)
+
+    fitted = model(max_iter=15, callback=At({5: resume_elsewhere}))
+    found = fit(store, client, fitted, checkpoint=state, checkpoint_every=0)
+    assert bits(found) == bits(fit(X, max_iter=15)) and refused
+    assert all(name.startswith("checkpoint-") for name in os.listdir(state))
+
+
 # Nothing is left behind -----------------------------------------------------------------------
 
 
@@ -308,6 +366,63 @@ def temporary(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     return tmp_path / "tmp"
+
+
+def test_workers_let_go_of_the_arrays_of_a_fit(client, store):
+    client.run(tasks.forget_everything)  # of drivers that were killed
+    seen, look = [], At({3: lambda: seen.extend(client.run(tasks.bytes_remembered).values())})
+    fit(store, client, model(max_iter=4, callback=look))
+    assert len(seen) == 2 and any(seen)
+    soon(lambda: set(client.run(tasks.bytes_remembered).values()) == {0}, 10)
+
+
+@slow
+def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
+    with cluster_of(2) as other:
+        stopped, forget_all = processes(other)[:1], Crew.forget_all
+
+        def stop(self, but=None):
+            if but is None:
+                send(signal.SIGSTOP, stopped)
+                seconds.append(time.monotonic())
+            forget_all(self, but)
+
+        seconds = []
+        monkeypatch.setattr(Crew, "forget_all", stop)
+        try:
+            fit(store, other)
+            assert time.monotonic() - seconds[0] < 5
+        finally:
+            send(signal.SIGCONT, stopped)
+
+
+TERMINATED = """
+import os, signal, sys
+from distributed import Client
+from nmfscale.data import layout
+from small_fits import X, model
+layout.BLOCK_NONZEROS = int(sys.argv[2])
+with Client(sys.argv[1]) as client:
+    end = lambda record: os.kill(os.getpid(), signal.SIGTERM)
+    model(max_iter=40, callback=end).fit(X, client=client)
+"""
+
+
+@slow
+def test_what_a_process_left_that_was_ended(client, store, temporary):
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}
+    words = [sys.executable, "-P", "-c", TERMINATED, client.scheduler.address, str(BLOCK)]
+    assert subprocess.run(words, env=known, timeout=WALL).returncode == -signal.SIGTERM
+    (left,) = (path for path in temporary.glob(".nmfscale-*") if path.is_dir())
+    seen = []
+
+    def look():
+        seen.extend(path for path in temporary.glob(".nmfscale-*") if path.is_dir())
+        fit(store, client, max_iter=1)  # which leaves alone what is in use
+
+    fit(store, client, model(max_iter=3, callback=At({1: look})))
+    assert len(seen) == 1 and left not in seen
+    assert not os.listdir(temporary)
 
 
 def press():

@@ -54,6 +54,28 @@ def test_all_workers_have_another_version(client, store, change):
         fit(store, client)
 
 
+def test_a_worker_is_another_machine(client, store, change):
+    other = addresses(client)[:1]
+    change(other, "platform", "machine", "vax")
+    with pytest.warns(UserWarning, match=f"a worker is left out: {other[0]}.*of type vax"):
+        fitted = fit(store, client, max_iter=4)
+    assert bits(fitted) == bits(fit(X, max_iter=4))
+
+
+def test_a_worker_is_another_machine_later(client, store, change):
+    other = addresses(client)[:1]
+    actions = {2: lambda: change(other, "platform", "machine", "vax")}
+    with pytest.warns(UserWarning, match=f"worker {other[0]} is left out: a machine of type vax"):
+        fitted = fit(store, client, actions, max_iter=5)
+    assert bits(fitted) == bits(fit(X, max_iter=5))
+
+
+def test_all_workers_are_other_machines(client, store, change):
+    change(addresses(client), "platform", "machine", "vax")
+    with pytest.raises(NoWorkersError, match=r"of type vax, and this of \w+"):
+        fit(store, client)
+
+
 @pytest.fixture
 def at_baseline():
     before = kernels.level()

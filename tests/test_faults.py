@@ -393,7 +393,7 @@ def test_every_promise_names_a_test():
     named = re.findall(r"(\*slow\* )?`(tests/\w+\.py)::(\w+)(?:::(\w+))?`", text)
     assert len(named) > 20
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
-    assert rows == [str(number) for number in range(1, 41)]
+    assert rows == [str(number) for number in range(1, 42)]
     trees = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for _, file, *_ in named}
     for said, file, *names in named:
         tree = trees[file]

@@ -13,6 +13,7 @@ from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any
 
 from .caller import warn_caller
@@ -33,19 +34,29 @@ _PROBE_TIMEOUT = 10
 
 
 def active_client() -> Any:
-    """Return the client that is active in this process, None if there is none or in a task."""
-    if "distributed" not in sys.modules:
+    """Return the client that is active, None if there is none to wait for or this is a task."""
+    if "distributed" not in sys.modules or in_task():
         return None
-    from distributed import default_client, get_worker
+    from distributed import default_client
+
+    try:
+        client = default_client()
+    except ValueError:
+        return None
+    # a fit waits for answers, which one that is asynchronous gets only when nobody waits
+    return None if client.status in ("closed", "closing") or client.asynchronous else client
+
+
+def in_task(*, of_pool: bool = False) -> bool:
+    """Whether this is a task of a worker; `of_pool`: one that keeps other tasks waiting."""
+    from distributed import get_worker
+    from distributed.threadpoolexecutor import thread_state
 
     try:
         get_worker()
     except ValueError:
-        try:
-            return default_client()
-        except ValueError:
-            return None
-    return None
+        return False
+    return not of_pool or getattr(thread_state, "proceed", False)
 
 
 def worker_memory() -> int | None:
@@ -224,6 +235,19 @@ class Crew:
                 out[worker] = error
         self.client.cancel(list(futures.values()), force=True)
         return out
+
+    def tell_all(self, function: Callable[..., Any], *args: Any, seconds: float = 1.0) -> None:
+        """Run a function on all workers that answer in time; whether any did is not known."""
+
+        def tell() -> None:
+            with suppress(Exception, LoopCancelledError, CancelledError):
+                self.client.run(function, *args, on_error="ignore")
+
+        if self.client.status == "running":
+            # it may wait as long as the link of a worker is down
+            thread = threading.Thread(target=tell, daemon=True)
+            thread.start()
+            thread.join(seconds)
 
     def homes(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
         """Say where jobs should run: where they did before, not at workers that lag.

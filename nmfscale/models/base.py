@@ -138,7 +138,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             Samples whose rows of `L` stay as given.
         checkpoint : str or path-like, default=None
             Folder in which the state of the fit is saved while it runs (``solver="auto"``). With
-            `n_init` > 1 each restart has a folder in it.
+            `n_init` > 1 each restart has a folder in it. It serves one fit at a time.
         checkpoint_every : float, default=60.0
             Seconds between checkpoints; 0 saves every iteration.
         resume : bool, default=False
@@ -146,10 +146,11 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             same bits as one that was never stopped, wherever the counts are now.
         client : distributed.Client, default=None
             Dask cluster whose workers do the work (``solver="auto"``), with the same bits. By
-            default that of the client that is active, for counts in files and dask arrays, or this
-            process. Workers that see the store and the folder of `checkpoint` (else the system's
-            temporary folder) read and write there; to others everything is sent. Counts that are
-            no packed store are packed first; those of a single block are fitted in this process.
+            default that of the client that is active and not asynchronous, for counts in files and
+            dask arrays, or this process. Workers that see the store and the folder of `checkpoint`
+            (else the system's temporary folder) read and write there; to others everything is sent.
+            Counts that are no packed store are packed first; those of a single block are fitted in
+            this process.
 
         Returns
         -------
@@ -166,7 +167,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         FloatingPointError
             If numbers overflow, which takes counts or a start many orders of magnitude from usual.
         CheckpointError
-            If the checkpoints in the folder are of another fit, or damaged.
+            If another fit uses the folder, or the checkpoints in it are of another, or damaged.
         ClusterError
             If the workers, or the scheduler, are gone for good, or a task fails again and again.
 

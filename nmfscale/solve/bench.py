@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ class Setting:
         Instruction set of all workers; AVX2 and AVX-512 give the same bits.
     memory : int
         Bytes of recent arrays that a worker may remember.
+    machine : str
+        Its type; each has a logarithm of its own.
     """
 
     run: str
@@ -59,11 +62,14 @@ class Setting:
     n_threads: int
     level: str
     memory: int
+    machine: str = field(default_factory=platform.machine)
 
     def take(self) -> None:
         """Make this process compute as all others do, or refuse."""
         if package_version() != self.version:
             raise UnfitWorkerError(f"nmfscale {package_version()} here, {self.version} there")
+        if platform.machine() != self.machine:
+            raise UnfitWorkerError(f"a machine of type {platform.machine()}, not {self.machine}")
         take_level(self.level)
         _memory.most_bytes = self.memory
 
@@ -99,9 +105,19 @@ class _Memory:
             while self._held > self.most_bytes and len(self._items) > 1:
                 self._held -= self._items.popitem(last=False)[1][1]
 
+    def forget(self, run: str) -> None:
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                self._held -= self._items.pop(key)[1]
+
 
 _memory = _Memory()
 _buffers = threading.local()
+
+
+def forget_run(run: str) -> None:
+    """Let go of what this process remembers of a fit."""
+    _memory.forget(run)
 
 
 @lru_cache(maxsize=8)

@@ -4,17 +4,23 @@ A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes
 ``format_version``, ``about`` (JSON: what the fit is of), ``arrays`` (JSON: their names) and,
 written last, ``complete``; one dataset for each array and one of bytes, ``numbers`` (JSON), all
 with a ``crc32``.  It is written under another name, brought to disk and moved into place; the one
-before is kept until then, and one more.
+before is kept until then, and one more.  A folder serves one fit at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import platform
+import shutil
+import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +29,9 @@ from numpy.typing import NDArray
 
 from .. import kernels
 from ..data.caller import warn_caller
+from ..data.compressed import CHUNK, row_chunks
 from ..data.hdf5 import read_file
+from ..data.slicer import LANES
 from ..data.sound_hdf5 import put, put_json, sound, sound_json
 from ..data.table import CountTable
 from ..data.whole_file import UNFINISHED
@@ -31,9 +39,18 @@ from ..data.whole_hdf5 import whole_hdf5
 
 Array = NDArray[Any]
 # The version changes with what is saved and with the steps that lead on from it.
-FORMAT, VERSION = "nmfscale-checkpoint", 9
+FORMAT, VERSION = "nmfscale-checkpoint", 10
+_FILES, _RESTARTS = "checkpoint-????????.h5", "restart-*"
 _KEPT = 2
 _MOST_FAILURES = 3
+# There as long as a fit uses the folder.
+_LOCK = ".in-use"
+# What is said of digests, of which nobody knows what they stand for.
+_OTHERS = {
+    "counts": "the counts are others",
+    "held": "what is held, weights or priors are others",
+    "start": "the start is another",
+}
 
 
 class CheckpointError(ValueError):
@@ -72,12 +89,7 @@ class Checkpoint:
         self.folder, self.about, self.every, self.resume = Path(folder), about, every, resume
         self._saved_at, self._failures = time.monotonic(), 0
         self.saved: int | None = None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint={str(folder)!r}: no such folder ({error})."
-            ) from None
+        _make(self.folder)
         for part in self.folder.glob(f"{UNFINISHED}*-checkpoint-*"):  # of a process that was killed
             part.unlink(missing_ok=True)
         if self._files() and not resume:
@@ -147,16 +159,15 @@ class Checkpoint:
             )
         about = json.loads(file.attrs["about"])
         for name in sorted(set(about) | set(self.about)):
-            if about.get(name) != self.about.get(name):
-                raise CheckpointError(
-                    f"{path} is of another fit: {name} was {about.get(name)!r} and is "
-                    f"{self.about.get(name)!r} now."
-                )
+            was, now = about.get(name), self.about.get(name)
+            if was != now:
+                what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
+                raise CheckpointError(f"{path} is of another fit: {what}.")
         names = json.loads(file.attrs["arrays"])
         return sound_json(file, "numbers"), {name: sound(file, name) for name in names}
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoint-????????.h5"))
+        return sorted(self.folder.glob(_FILES))
 
 
 def checkpoints_for(
@@ -177,40 +188,199 @@ def checkpoints_for(
         return [None] * n_starts
     if solver != "auto":
         raise ValueError(f"checkpoint= goes with solver='auto', not {solver!r}.")
-    if not every >= 0:
+    if not isinstance(every, Real) or not every >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
-    folders = [Path(folder)]
-    if n_starts > 1:
-        folders = [folders[0] / f"restart-{i}" for i in range(n_starts)]
+    top = _path(folder)
+    several, single = list(top.glob(f"{_RESTARTS}/{_FILES}")), list(top.glob(_FILES))
+    if single if n_starts > 1 else several:
+        raise CheckpointError(
+            f"{top} holds checkpoints of a fit with n_init{'=1' if single else ' > 1'}, and n_init "
+            f"is {n_starts} now: fit as before, or give another folder."
+        )
+    folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
     about = _describe(counts, n_components, dtype, held, start) | {"solver": solver} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
-def recorded_level(folder: str | os.PathLike[str] | None) -> str | None:
+def recorded_level(folder: Path | None) -> str | None:
     """Return the instruction set of the newest checkpoint in a folder, if there is one."""
-    import h5py
-
-    found = sorted(Path(folder).glob("**/checkpoint-????????.h5")) if folder is not None else []
-    for path in reversed(found):
-        with suppress(OSError, KeyError, RuntimeError, ValueError), h5py.File(path, "r") as file:
-            about = json.loads(file.attrs["about"])
-            return "baseline" if about["instruction set"] == "baseline" else "avx2"
+    if folder is None:
+        return None
+    for path in sorted([*folder.glob(_FILES), *folder.glob(f"{_RESTARTS}/{_FILES}")])[::-1]:
+        with suppress(OSError, KeyError, RuntimeError, ValueError):
+            level = read_file(path, lambda file: json.loads(file.attrs["about"])["instruction set"])
+            return "baseline" if level.startswith("baseline") else "avx2"
     return None
+
+
+@contextmanager
+def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
+    """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it.
+
+    Raises
+    ------
+    CheckpointError
+        If another fit uses it, or if it cannot be made.
+    """
+    folder = _make(_path(given).resolve())
+    with ExitStack() as stack:
+        try:
+            alone = stack.enter_context(locked(folder / _LOCK))
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of "
+                "that fit, or give another folder."
+            ) from None
+        for path in folder.glob(left) if alone else ():
+            shutil.rmtree(path, ignore_errors=True)
+        yield folder
+
+
+def _path(folder: Any) -> Path:
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+        raise ValueError(f"checkpoint={folder!r}: the path of a folder is needed.")
+    return Path(folder)
+
+
+def _make(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint={str(folder)!r}: no such folder ({error}).") from None
+    return folder
+
+
+# Files whose locks this process holds.
+_locks: set[int] = set()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on a file, made for that; whether there is one: not every file system has locks.
+
+    It is let go when the process ends, however it does, and does not pass on to its children.
+
+    Raises
+    ------
+    BlockingIOError
+        If another has it: who that is.
+    """
+    file = _lock(path)
+    try:
+        yield file is not None
+    finally:
+        if file in _locks:  # not so in a child
+            _locks.remove(file)
+            with suppress(OSError):
+                if _is_at(file, path):
+                    path.unlink()
+            os.close(file)
+
+
+def _lock(path: Path) -> int | None:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # nobody writes here
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):  # not removed by the one who had it
+                break
+        except BlockingIOError:
+            owner = os.pread(file, 1000, 0).decode(errors="replace") or "another process"
+            os.close(file)
+            raise BlockingIOError(errno.EAGAIN, owner, str(path)) from None
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(file)
+            return None
+        os.close(file)
+    _locks.add(file)
+    with suppress(OSError):  # of a full disk
+        os.truncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return file
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _let_go() -> None:
+    """Close what a child has of its parent's locks, which would outlast the parent."""
+    for file in _locks:
+        os.close(file)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def _describe(
     counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
-    totals = (counts.row_nnz, counts.column_nnz, counts.row_totals, counts.column_totals)
     of_held = [getattr(held, name) for name in held.__dataclass_fields__]
     parts = [part for each in of_held for part in (each if isinstance(each, tuple) else (each,))]
-    # AVX2 and AVX-512 give the same bits
-    level = "baseline" if kernels.level() == "baseline" else "avx2 or avx512"
+    # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
+    baseline = kernels.level() == "baseline"
     return {
-        "counts": _digest(counts.shape, *totals), "held": _digest(*parts), "start": _digest(*start),
-        "n_components": n_components, "dtype": str(np.dtype(dtype)), "instruction set": level,
+        "counts": _digest(counts.shape, _marks(counts)), "held": _digest(*parts),
+        "start": _digest(*start), "n_components": n_components, "dtype": str(np.dtype(dtype)),
+        "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
     }  # fmt: skip
+
+
+def _marks(counts: CountTable) -> NDArray[np.uint64]:
+    """Sum every row's counts, each times a number that stands for its column, modulo 2^64.
+
+    Sums of integers are the same in any order, so that it does not matter how the counts are kept.
+    """
+    known, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
+    if not counts.from_file:
+        for first, indptr, indices, data in counts.chunks():
+            filled = np.flatnonzero(np.diff(indptr))
+            if filled.size:
+                terms = _as_integers(data, counts.is_integer) * known[indices]
+                out[first + filled] = np.add.reduceat(terms, indptr[filled])
+        return out[:-1]
+    layout = counts.layout()
+    known = known[layout.column_order]
+    for block, slices in layout.visit("rows"):
+        rows = layout.row_order[block.first : block.last].reshape(-1, LANES)
+        for first, last in row_chunks(slices.offset, CHUNK // LANES):
+            low, high = slices.offset[first], slices.offset[last]
+            here = slice(low * LANES, high * LANES)
+            terms = _as_integers(slices.count[here], counts.is_integer) * known[slices.index[here]]
+            filled = np.flatnonzero(np.diff(slices.offset[first : last + 1]))
+            if filled.size:
+                steps = slices.offset[first:last][filled] - low
+                sums = np.add.reduceat(terms.reshape(-1, LANES), steps, axis=0)
+                out[rows[first:last][filled]] = sums
+    return out[:-1]
+
+
+def _scattered(size: int) -> NDArray[np.uint64]:
+    """Return a number for each of the first integers that looks random: splitmix64."""
+    z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
+    """Return counts as integers; if they are not whole, the bits of the same in float64."""
+    # a count that is split is the sum of its pieces, and what fills up is 0
+    return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
 
 
 def _digest(*values: Any) -> str:

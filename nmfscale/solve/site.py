@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import shutil
 import socket
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +27,9 @@ from ..data.packing import pack
 from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
-from ..data.workers import Crew, active_client, worker_memory
-from .bench import Setting, take_level
-from .checkpoint import recorded_level
+from ..data.workers import Crew, active_client, in_task, worker_memory
+from .bench import Setting, forget_run, take_level
+from .checkpoint import folder_in_use, locked, recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .grouping import group_size_within
@@ -53,6 +54,7 @@ class Sight(NamedTuple):
     memory: int | None
     sees_store: bool
     sees_folder: bool
+    machine: str = ""  # unknown to versions before
 
 
 def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
@@ -60,6 +62,7 @@ def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
     return Sight(
         package_version(), kernels.available_levels(), socket.gethostname(),
         available_processors(), worker_memory(), _mark(store) == mark, _text(probe) == token,
+        platform.machine(),
     )  # fmt: skip
 
 
@@ -170,6 +173,7 @@ def open_site(
         yield Site(crew, setting, place, size, save_every)
     finally:
         crew.forget_all()
+        crew.tell_all(forget_run, crew.run_name)
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
 
@@ -200,9 +204,21 @@ def client_of_fit(client: Any, solver: str) -> Any:
     if client is None:
         return active_client() if solver == "auto" else None
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
-        raise ValueError(f"client={client!r} is no distributed.Client.")
+        raise ValueError(
+            f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
+            "its address."
+        )
     if solver != "auto":
         raise ValueError(f"client= goes with solver='auto', not {solver!r}.")
+    if client.status in ("closed", "closing"):
+        raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
+    if in_task(of_pool=True):
+        raise ValueError(
+            "client= of a task that keeps others from its worker: fit in "
+            "`with distributed.worker_client() as client:`."
+        )
+    if client.asynchronous:
+        raise ValueError(f"client={client!r} is asynchronous: pass a synchronous Client.")
     return client
 
 
@@ -212,32 +228,50 @@ def site_of_fit(
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
 ) -> Iterator[tuple[CountTable, Site | None]]:  # fmt: skip
     """Give the counts as a fit needs them, and the site; None where it is this process."""
-    level = recorded_level(checkpoint) if resume else None
-    if resume and checkpoint is not None:
-        for left in Path(checkpoint).glob(f"{_PREFIX}*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-    if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
-        client = None
-        if verbose:
-            print("counts of a single block are fitted in this process", file=sys.stderr)
-    if client is None:
-        with _at_level(level):
+    with ExitStack() as stack:
+        folder, remedy = None, "With checkpoint= a fit can be resumed."
+        if checkpoint is not None:
+            folder = stack.enter_context(folder_in_use(checkpoint, left=f"{_PREFIX}*"))
+            remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
+        level = recorded_level(folder) if resume else None
+        if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
+            client = None
+            if verbose:
+                print("counts of a single block are fitted in this process", file=sys.stderr)
+        if client is None:
+            stack.enter_context(_at_level(level))
             yield counts, None
-        return
-    remedy, folder = "With checkpoint= a fit can be resumed.", None
-    if checkpoint is not None:
-        folder = str(Path(checkpoint).resolve())
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=folder) as place:
+            return
+        home = str(folder or stack.enter_context(_scratch()))
         if not isinstance(counts, StoredCounts):
-            pack(counts, Path(place, "counts.nmf"), n_threads=resolve_threads(n_threads))
-            counts = StoredCounts(Path(place, "counts.nmf"))
-        with open_site(
-            client, counts, n_components, n_threads=n_threads, folder=folder, level=level,
+            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=home)
+            store = Path(stack.enter_context(place), "counts.nmf")
+            pack(counts, store, n_threads=resolve_threads(n_threads))
+            counts = StoredCounts(store)
+        site = open_site(
+            client, counts, n_components, n_threads=n_threads, folder=home, level=level,
             remedy=remedy, verbose=verbose,
-        ) as site:  # fmt: skip
-            yield counts, site
+        )  # fmt: skip
+        yield counts, stack.enter_context(site)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a temporary folder; those of processes that were killed on this machine go."""
+    home = Path(tempfile.gettempdir())
+    for left in home.glob(f"{_PREFIX}fit-*"):
+        if left.is_dir():
+            with suppress(BlockingIOError), locked(Path(f"{left}.lock")) as alone:
+                if alone:
+                    shutil.rmtree(left, ignore_errors=True)
+    place = home / f"{_PREFIX}fit-{secrets.token_hex(8)}"
+    # locked before it is there, so that no other process takes it for left
+    with locked(Path(f"{place}.lock")):
+        place.mkdir(mode=0o700)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
@@ -266,12 +300,10 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
             break
     sights, reasons = {}, []
     for worker, sight in found.items():
-        if isinstance(sight, Sight) and sight.version == package_version():
+        why = _unlike(sight) if isinstance(sight, Sight) else f"{type(sight).__name__}: {sight}"
+        if not why:
             sights[worker] = sight
             continue
-        why = f"{type(sight).__name__}: {sight}"
-        if isinstance(sight, Sight):
-            why = f"it has nmfscale {sight.version}, and this is {package_version()}"
         # one that only did not answer in time, or died, may do so later
         if isinstance(sight, OSError):
             reasons.append(f"worker {worker} does not answer yet: {why}")
@@ -283,6 +315,16 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     for reason in reasons:
         warn_caller(reason)
     return sights
+
+
+def _unlike(sight: Sight) -> str:
+    """Say why a worker would not compute as this process does; nothing if it would."""
+    if sight.version != package_version():
+        return f"it has nmfscale {sight.version}, and this is {package_version()}"
+    # each has a logarithm of its own
+    if sight.machine != platform.machine():
+        return f"it is a machine of type {sight.machine}, and this of {platform.machine()}"
+    return ""
 
 
 def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
