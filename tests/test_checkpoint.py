@@ -21,9 +21,10 @@ import nmfscale
 from nmfscale import kernels
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
+from nmfscale.data.locked_file import locked
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated
-from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks, locked
+from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks
 
 fcntl = pytest.importorskip("fcntl")
 rng = np.random.default_rng(0)

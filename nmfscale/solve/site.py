@@ -23,13 +23,14 @@ from ..data.block_file import mark_of
 from ..data.caller import warn_caller
 from ..data.jobs import NoWorkersError, Patience, UnfitWorkerError
 from ..data.layout import cut_blocks
+from ..data.locked_file import locked
 from ..data.packing import pack
 from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, in_task, worker_memory
 from .bench import Setting, forget_run, take_level
-from .checkpoint import folder_in_use, locked, recorded_level
+from .checkpoint import folder_in_use, recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .grouping import group_size_within
