@@ -351,9 +351,9 @@ def test_external_storage_is_refused(store, tmp_path):
 @pytest.mark.parametrize("part", ["rows_index", "rows_count", "columns_index", "columns_count"])
 def test_a_flipped_bit_is_found(store, part):
     stored = StoredCounts(store)
-    place = stored.layout().blocks[1].places[part]
+    extent = stored.layout().blocks[1].extents[part]
     with open(store, "rb+") as file:
-        file.seek(place.offset + place.size // 2)
+        file.seek(extent.offset + extent.size // 2)
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 4]))

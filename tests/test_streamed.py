@@ -167,7 +167,7 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
 
 
 def test_any_range_of_a_dask_array():
-    from nmfscale.data.distributed import DaskRows
+    from nmfscale.data.dask_rows import DaskRows
 
     stream = DaskRows(dask_array("csr", (20, 33, 0, 37)))
     for start, stop in [(0, 90), (19, 21), (20, 53), (52, 90), (53, 54), (89, 90), (5, 5)]:

@@ -30,7 +30,7 @@ class DamagedStoreError(ValueError):
     """A file is no packed store, or not complete, or its numbers are not those written."""
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where an array is in the file."""
 
     offset: int
@@ -45,7 +45,7 @@ class StoredBlock:
 
     Attributes
     ----------
-    places : dict of Place
+    extents : dict of Extent
         Of ``rows_index``, ``rows_count`` and so on.
     n_others : dict of int
         Number of columns, for the rows, and of lanes, for the columns.
@@ -57,13 +57,13 @@ class StoredBlock:
     stop: int
     first: int
     last: int
-    places: dict[str, Place]
+    extents: dict[str, Extent]
     n_others: dict[str, int]
     n_column_lanes: int
 
     def nbytes(self, which: str) -> int:
         """Bytes of the rows or of the columns."""
-        return sum(self.places[f"{which}_{p}"].size for p in PARTS)
+        return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
 
 
 class BlockFile:
@@ -75,7 +75,7 @@ class BlockFile:
     count_dtype : dtype
         Of the slices' counts.
     mark : tuple of int
-        What `mark_of` the file was when the places were looked up.
+        What `mark_of` the file was when the extents were looked up.
     """
 
     def __init__(self, path: Path, count_dtype: np.dtype[Any], mark: tuple[int, ...]):
@@ -89,7 +89,7 @@ class BlockFile:
             buffer = np.empty(block.nbytes(which), np.uint8)
         pieces, first = {}, 0
         for part in PARTS[::-1]:  # int64 first, so that every array is aligned
-            size = block.places[f"{which}_{part}"].size
+            size = block.extents[f"{which}_{part}"].size
             pieces[f"{which}_{part}"] = buffer[first : first + size]
             first += size
         patiently(self.path, lambda: self._fill(block, pieces))
@@ -97,7 +97,7 @@ class BlockFile:
             if (block.number, name) not in self.checked:
                 self._check(block, name, piece)
         index, count, offset = (
-            pieces[f"{which}_{part}"].view(block.places[f"{which}_{part}"].dtype) for part in PARTS
+            pieces[f"{which}_{part}"].view(block.extents[f"{which}_{part}"].dtype) for part in PARTS
         )
         slices = Slices(index, count, offset, block.n_others[which])
         if (block.number, which) not in self.checked:
@@ -113,7 +113,7 @@ class BlockFile:
             for name, piece in pieces.items():
                 done = 0
                 while done < len(piece):
-                    at = block.places[name].offset + done
+                    at = block.extents[name].offset + done
                     read = os.preadv(file.fileno(), [piece[done:].data], at)
                     if not read:
                         raise DamagedStoreError(f"{self.path} ends at {at} bytes: it was cut.")
@@ -122,7 +122,7 @@ class BlockFile:
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
         """Compare an array with its checksum when it is first read."""
-        if zlib.crc32(piece.data) != block.places[name].crc32:
+        if zlib.crc32(piece.data) != block.extents[name].crc32:
             raise DamagedStoreError(
                 f"{self.path}: blocks/{block.number:06d}/{name} is damaged (its checksum differs); "
                 "pack the counts again."

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from . import placing
 from .caller import warn_caller
-from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
-from .distributed import DaskRows, is_dask_array
+from .compressed import CHUNK, CompressedRows, EntryNames, compressed_rows, row_chunks
+from .dask_rows import DaskRows, is_dask_array
 from .table import CountTable, RowRange, labels_of, totals_of_rows
 
 Whole = Literal["warn", "allow", "require"]
@@ -283,7 +283,7 @@ def checked_counts(
     # part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
-        rows = compressed_rows(rows, Place(whom, sample_names, feature_names))
+        rows = compressed_rows(rows, EntryNames(whom, sample_names, feature_names))
     mind_fraction(rows.first_fraction, integer, whom)
     return Counts(
         rows.indptr,

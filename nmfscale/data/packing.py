@@ -11,7 +11,7 @@ import numpy as np
 
 from .block_file import ORDERS, PARTS
 from .counts import Whole, as_counts, mind_fraction
-from .distributed import is_dask_array
+from .dask_rows import is_dask_array
 from .formats import check_choices, given_choices
 from .layout import ValueCounts
 from .sound_hdf5 import put, put_json, put_names

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .compressed import Place, check_kind, rows_of_blocks
+from .compressed import EntryNames, check_kind, rows_of_blocks
 from .hdf5 import Reader, checked_dataset, need, sequential
 from .structure import (
     check_ends,
@@ -217,7 +217,7 @@ def check_number_type(dataset: Any, whom: str) -> None:
     """Refuse what is no real number: text, compounds, references, complex numbers."""
     if dataset.dtype.kind == "O":
         raise ValueError(f"{whom} holds {dataset.dtype}, not numbers.")
-    check_kind(dataset.dtype, Place(whom), None)
+    check_kind(dataset.dtype, EntryNames(whom), None)
 
 
 def slices(

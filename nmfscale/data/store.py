@@ -41,7 +41,7 @@ from .block_file import (
     PARTS,
     BlockFile,
     DamagedStoreError,
-    Place,
+    Extent,
     StoredBlock,
     mark_of,
 )
@@ -69,10 +69,10 @@ def _stored_block(
     """Look up where a block's arrays are."""
     if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
         raise KeyError(f"rows {start}:{stop} in {group.name}")
-    places = {}
+    extents = {}
     for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
         dataset = located(group, name)
-        places[name] = Place(
+        extents[name] = Extent(
             dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
         )
     m, n_lanes = shape[1], len(order)
@@ -82,7 +82,7 @@ def _stored_block(
         stop,
         first,
         first + n_lanes,
-        places,
+        extents,
         {"rows": m, "columns": n_lanes},
         -(-m // LANES) * LANES,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .distributed import DaskRows
+from .dask_rows import DaskRows
 from .layout import Layout
 from .sizes import parse_bytes
 from .store import is_store

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .block_file import patiently
-from .compressed import CHUNK, CompressedRows, Place, canonical_rows, row_chunks, working_type
+from .compressed import CHUNK, CompressedRows, EntryNames, canonical_rows, row_chunks, working_type
 from .fingerprint import Fingerprint, fingerprint
 from .formats import given_choices, open_table
 from .row_sources import Arrays, Table, Workspace
@@ -182,7 +182,7 @@ class CountStream:
             indices,
             working_type(data),
             (stop - start, self.shape[1]),
-            Place(self.whom, self.sample_names, self.feature_names, start),
+            EntryNames(self.whom, self.sample_names, self.feature_names, start),
             sort=sort,
         )
 

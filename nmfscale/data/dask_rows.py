@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .compressed import CompressedRows, Place, compressed_rows
+from .compressed import CompressedRows, EntryNames, compressed_rows
 from .structure import check_shape
 
 
@@ -85,6 +85,6 @@ class DaskRows:
         if self._last is None or self._last[0] != i:
             self._last = None  # one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
-            place = Place(self.whom, first_row=int(self._ends[i]))
-            self._last = i, compressed_rows(matrix, place, sort=True)
+            names = EntryNames(self.whom, first_row=int(self._ends[i]))
+            self._last = i, compressed_rows(matrix, names, sort=True)
         return self._last[1]
