@@ -1,17 +1,21 @@
 """Counts that stay in their own file: the same fit as in memory, bit for bit."""
 
+import gc
+import os
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
+from small_fits import open_files
 
 import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
-from nmfscale.data.streamed import StreamedCounts
+from nmfscale.data.streamed import StreamedCounts, stream_counts
 from nmfscale.data.streams import open_stream
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
@@ -137,6 +141,38 @@ def test_a_negative_count_is_found_before_the_first_iteration(tmp_path):
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(bad))
     with pytest.raises(ValueError, match="row 89.*column 59.*-2"):
         fit(tmp_path / "counts.h5ad", memory_limit="1TB")
+
+
+@pytest.fixture
+def without_gc():
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("this system does not say what is open")
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def open_below(folder):
+    return [path for path in open_files() if path.startswith(str(folder))]
+
+
+def test_no_file_stays_open(source, tmp_path, without_gc):
+    """An HDF5 file that is open is locked: others could not write to it."""
+    fit(source, memory_limit="2GB")
+    assert not open_below(tmp_path)
+    nmfscale.write_store(source, tmp_path / "counts.nmf")
+    assert not open_below(tmp_path)
+
+
+def test_a_file_that_is_refused_is_closed(tmp_path, without_gc):
+    bad = X.copy()
+    bad[-1, -1] = -2
+    write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(bad))
+    with pytest.raises(ValueError, match="row 89") as caught:
+        stream_counts(tmp_path / "counts.h5ad")
+    # as long as the error is at hand, so is all that it has been through
+    assert caught.tb is not None and not open_below(tmp_path)
 
 
 def test_a_file_that_changes_is_noticed(source):

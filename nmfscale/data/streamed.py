@@ -150,7 +150,12 @@ def stream_counts(
     if os.path.isfile(path) and is_store(path):
         raise ValueError(f"{path} is a packed store already.")
     pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
-    return StreamedCounts(open_stream(path, memory_limit=pieces, **choices))
+    stream = open_stream(path, memory_limit=pieces, **choices)
+    try:
+        return StreamedCounts(stream)
+    except BaseException:
+        stream.close()
+        raise
 
 
 def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:
