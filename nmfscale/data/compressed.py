@@ -144,7 +144,7 @@ def rows_of_blocks(
     step = max(1, n_entries // n_columns)
     narrow = index_type(n_columns)
     lengths, columns, values = [], [], []
-    for first in range(start, stop, step):
+    for first in range(start, max(stop, start + 1), step):  # one block at least, maybe empty
         block = np.asarray(matrix[first : min(first + step, stop)])
         stored = block != 0
         lengths.append(np.count_nonzero(stored, axis=1))
