@@ -136,11 +136,6 @@ class CountStream:
         """Return the fingerprint that the file had when it was opened."""
         return self._seen
 
-    def check_unchanged(self) -> None:
-        """Raise a ValueError if the file differs from what was opened."""
-        if fingerprint(self.path) != self._seen:
-            raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
-
     def close(self) -> None:
         """Close the file and remove temporary files."""
         self._closed = True
