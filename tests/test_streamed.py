@@ -13,9 +13,10 @@ from small_fits import open_files
 import nmfscale
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
+from nmfscale.data.dask_rows import DaskRows
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
-from nmfscale.data.streamed import StreamedCounts, stream_counts
+from nmfscale.data.streamed import StreamedCounts, StreamRows, stream_counts
 from nmfscale.data.streams import open_stream
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
@@ -182,6 +183,32 @@ def test_a_file_that_changes_is_noticed(source):
         fit(counts)
 
 
+def with_another_reader(kind, read):
+    """Make a kind of reader beside which another thread always reads rows 5:6 right after it."""
+
+    def set_attribute(self, name, value):
+        object.__setattr__(self, name, value)
+        if name == "_last" and value is not None and not busy:
+            busy.append(name)
+            read(self, 5, 6)
+            busy.clear()
+
+    busy = []
+    return type(kind.__name__, (kind,), {"__setattr__": set_attribute})
+
+
+def test_rows_are_those_asked_for_whoever_else_reads(tmp_path):
+    path = write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X))
+    with open_stream(path) as stream:
+        reader = with_another_reader(StreamRows, StreamRows.read)(stream)
+        _, indices, data = reader.read(20, 21)
+        assert_array_equal(indices, np.flatnonzero(X[20]))
+        assert_array_equal(data, X[20][indices])
+    reader = with_another_reader(DaskRows, DaskRows.rows)(dask_array("csr", 10))
+    rows = reader.rows(20, 21)
+    assert_array_equal(rows.indices, np.flatnonzero(X[20]))
+
+
 # Dask arrays ----------------------------------------------------------------------------------
 
 
@@ -203,8 +230,6 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
 
 
 def test_any_range_of_a_dask_array():
-    from nmfscale.data.dask_rows import DaskRows
-
     stream = DaskRows(dask_array("csr", (20, 33, 0, 37)))
     for start, stop in [(0, 90), (19, 21), (20, 53), (52, 90), (53, 54), (89, 90), (5, 5)]:
         rows = stream.rows(start, stop)

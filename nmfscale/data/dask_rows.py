@@ -82,9 +82,10 @@ class DaskRows:
                 yield start, self._chunk(i)
 
     def _chunk(self, i: int) -> CompressedRows:
-        if self._last is None or self._last[0] != i:
-            self._last = None  # one chunk in memory, not two
+        last = self._last
+        if last is None or last[0] != i:
+            last = self._last = None  # one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
             names = EntryNames(self.whom, first_row=int(self._ends[i]))
-            self._last = i, compressed_rows(matrix, names, sort=True)
-        return self._last[1]
+            last = self._last = i, compressed_rows(matrix, names, sort=True)
+        return last[1]  # not of self: another thread may have read meanwhile

@@ -37,12 +37,13 @@ class StreamRows:
 
     def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
         """Return rows start:stop as compressed rows, columns sorted."""
-        if self._last is None or self._last[0] != (start, stop):
-            self._last = None  # one range in memory, not two
+        last = self._last
+        if last is None or last[0] != (start, stop):
+            last = self._last = None  # one range in memory, not two
             rows = self.stream.rows(start, stop)
             self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-            self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
-        return self._last[1]
+            last = self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
+        return last[1]  # not of self: another thread may have read meanwhile
 
 
 class StreamedCounts(CountTable):
