@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -227,6 +228,24 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
     array = dask_array(kind, chunks)
     one, other = fit(X), fit(array, memory_limit=memory_limit)
     assert numbers(one, X) == numbers(other, array)
+
+
+@pytest.mark.parametrize("kind", ["memory", "store", "kept store", "dask"])
+def test_counts_are_pickled_without_what_a_fit_made_of_them(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, kind == "kept store", None))
+    counts = dask_array("csr", 45) if kind == "dask" else as_counts(X)
+    if "store" in kind:
+        counts = nmfscale.write_store(counts, tmp_path / "counts.nmf")
+    counts = as_counts(counts, in_memory=False)
+    assert counts.column_totals.sum() == counts.row_totals.sum() == X.sum()
+    size = len(pickle.dumps(counts))
+    model = fit(counts)
+    again = pickle.dumps(counts)
+    # a few numbers may go along, but no slices, which take some 15 bytes a count here
+    assert len(again) < size + 3 * counts.nnz
+    again = pickle.loads(again)
+    assert numbers(fit(again), again) == numbers(model, counts)
 
 
 def test_any_range_of_a_dask_array():

@@ -73,6 +73,10 @@ class Counts(CountTable):
         self.has_sorted_indices = has_sorted_indices
         self._layout: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the layout, as large as the counts, which follows from them."""
+        return {**self.__dict__, "_layout": None}
+
     @property
     def nnz(self) -> int:
         """Number of nonzero counts."""

@@ -58,6 +58,10 @@ class DaskRows:
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._last: tuple[int, CompressedRows] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the chunk that is kept."""
+        return {**self.__dict__, "_last": None}
+
     def rows(self, start: int, stop: int) -> CompressedRows:
         """Return rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
         import scipy.sparse as sp

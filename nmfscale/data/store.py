@@ -122,6 +122,12 @@ class StoredLayout:
         self._kept: dict[tuple[int, str], Slices] | None = None
         self._buffers: list[Array] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read, which is in the file."""
+        state = {**self.__dict__, "_kept": None if self._kept is None else {}, "_buffers": None}
+        state.pop("whole_columns", None)
+        return state
+
     @property
     def bytes_read(self) -> int:
         """Bytes of counts read so far."""

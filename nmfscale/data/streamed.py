@@ -91,6 +91,10 @@ class StreamedCounts(CountTable):
         if isinstance(stream, CountStream):
             self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
+        return {**self.__dict__, "_layout": None, "_reader": StreamRows(self._reader.stream)}
+
     @property
     def nnz(self) -> int:
         """Number of nonzero counts."""
