@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import nmfscale
+from nmfscale.data import block_file, whole_file
 from nmfscale.data import layout as layouts
 from nmfscale.data import store as stores
-from nmfscale.data import whole_file
 from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.sizes import parse_bytes
 from nmfscale.data.store import StoredCounts
+from nmfscale.data.whole_hdf5 import whole_hdf5
 from nmfscale.models import base
 from nmfscale.solve.memory import MemoryLimitError, Plan, plan_fit
 
@@ -233,6 +234,38 @@ def test_progress_counts_every_nonzero(tmp_path, small_blocks):
     pack(as_counts(X), tmp_path / "counts.nmf", progress=seen.append)
     assert len(seen) > 2
     assert sum(seen) == np.count_nonzero(X)
+
+
+def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks, monkeypatch):
+    """Linux moves at most 2 GiB in a call, macOS refuses to move more."""
+    pack(as_counts(X), tmp_path / "whole.nmf")
+    write, read, sizes = os.pwrite, os.preadv, []
+
+    def write_less(file, data, at):
+        sizes.append(len(data))
+        return write(file, data[: len(data) // 2 + 1], at)
+
+    def read_less(file, buffers, at):
+        sizes.extend(map(len, buffers))
+        return read(file, [buffers[0][: len(buffers[0]) // 2 + 1]], at)
+
+    monkeypatch.setattr(os, "pwrite", write_less)
+    monkeypatch.setattr(os, "preadv", read_less)
+    monkeypatch.setattr(block_file, "CALL_BYTES", 200)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    assert (tmp_path / "counts.nmf").read_bytes() == (tmp_path / "whole.nmf").read_bytes()
+    stored = StoredCounts(tmp_path / "counts.nmf")
+    stored.verify()
+    assert_array_equal(dense(stored), X)
+    assert max(sizes) == 200
+
+
+def test_hdf5_reads_back_all_that_it_wrote(tmp_path, monkeypatch):
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, at: read(file, [buffers[0][:9]], at))
+    with whole_hdf5(tmp_path / "a.h5") as (file, _):
+        file["numbers"] = np.arange(1, 1001)
+        assert_array_equal(file["numbers"][:], np.arange(1, 1001))
 
 
 # What is refused ------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ PARTS = "index", "count", "offset"
 # What a network file system says of a file that is there: asked again for so many seconds.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
 READ_PATIENCE = 30.0
+# Linux moves no more than 2 GiB in one call, macOS refuses to.
+CALL_BYTES = 1 << 30
 
 
 class DamagedStoreError(ValueError):
@@ -111,14 +113,13 @@ class BlockFile:
                     f"{self.path} was changed while it was in use; pack it again and start anew."
                 )
             for name, piece in pieces.items():
-                done = 0
-                while done < len(piece):
-                    at = block.extents[name].offset + done
-                    read = os.preadv(file.fileno(), [piece[done:].data], at)
-                    if not read:
-                        raise DamagedStoreError(f"{self.path} ends at {at} bytes: it was cut.")
-                    done += read
-                self.bytes_read += done
+                first = block.extents[name].offset
+                n_read = read_into(file.fileno(), piece.data, first)
+                if n_read < len(piece):
+                    raise DamagedStoreError(
+                        f"{self.path} ends at {first + n_read} bytes: it was cut."
+                    )
+                self.bytes_read += n_read
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
         """Compare an array with its checksum when it is first read."""
@@ -149,6 +150,17 @@ class BlockFile:
                 "rows and columns; pack the counts again."
             )
         self.checked.add((block.number, which))
+
+
+def read_into(file: int, buffer: memoryview, first: int) -> int:
+    """Fill a buffer of bytes from byte `first` of a file; how many bytes there were."""
+    done = 0
+    while done < len(buffer):
+        n_read = os.preadv(file, [buffer[done : done + CALL_BYTES]], first + done)
+        if not n_read:
+            break
+        done += n_read
+    return done
 
 
 def patiently(path: Path, read: Any) -> Any:
