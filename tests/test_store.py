@@ -19,6 +19,7 @@ import nmfscale
 from nmfscale.data import block_file, whole_file
 from nmfscale.data import layout as layouts
 from nmfscale.data import store as stores
+from nmfscale.data.array_file import save_arrays
 from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
@@ -324,6 +325,29 @@ def test_other_files_are_not_replaced(tmp_path):
     assert (tmp_path / "mine.nmf").read_text() == "precious"
     with pytest.raises(FileNotFoundError, match="absent does not exist"):
         pack(as_counts(X), tmp_path / "absent" / "counts.nmf")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_not_replaced(tmp_path, linked):
+    """As root, a device would become a file."""
+    pipe = target = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    writes = [
+        fit(X).save,
+        lambda path: pack(as_counts(X), path, overwrite=True),
+        lambda path: nmfscale.write_store(X, path, overwrite=True),
+        lambda path: save_arrays(path, {"a": X}),
+    ]
+    for write in writes:
+        with pytest.raises(OSError, match="pipe or a socket; give the name of a file"):
+            write(target)
+        with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
+            write(tmp_path)
+    assert pipe.is_fifo() and target.is_symlink() == linked
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", target.name}
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.3, 0.9, 0.999])
