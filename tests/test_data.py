@@ -383,6 +383,14 @@ def test_annotated_data(adata):
         as_counts(adata)
 
 
+def test_raw_of_annotated_data_is_no_table(adata):
+    adata.raw = adata[:, :3]
+    with pytest.raises(ValueError, match=r"X is a Raw.* Pass adata\.raw\.X or adata\.raw\.to_ad"):
+        as_counts(adata.raw)
+    for table in (adata.raw.X, adata.raw.to_adata()):
+        assert as_counts(table, integer="allow").shape == (4, 3)
+
+
 def test_layer_needs_annotated_data():
     with pytest.raises(ValueError, match="layer='counts' needs an AnnData object"):
         as_counts(TABLE, layer="counts")
@@ -498,6 +506,24 @@ def test_objects_that_are_no_numbers(value):
     for kind in (ValueError, TypeError):
         with pytest.raises(kind, match="row 1, column 2 holds"):
             as_counts(X)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: [text, text],
+        lambda text: [[text], [text]],
+        lambda text: np.array([[1, text]], object),
+        lambda text: np.array([text], object),
+        lambda text: np.array([text.encode()]),
+        lambda text: pytest.importorskip("pandas").DataFrame({"text": [text], "n": [1]}),
+        lambda text: pytest.importorskip("pandas").Series([text]),
+    ],
+)
+def test_texts_are_to_be_counted_first(form):
+    with pytest.raises(ValueError, match=r"texts have to be counted.*CountVectorizer") as caught:
+        as_counts(form("many words " * 10_000))
+    assert len(str(caught.value)) < 300
 
 
 def test_message_for_objects_is_what_scikit_learn_looks_for():

@@ -6,6 +6,7 @@ otherwise write outside an array.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .structure import check_range, check_shape, check_structure, index_type
+from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
 
@@ -22,6 +23,12 @@ LARGEST_COUNT = 2**53
 
 # Entries examined at a time: their temporaries stay in the processor's cache.
 CHUNK = 2**18
+
+_TO_NUMBERS = "Convert the data to numbers first."
+_TEXT_TO_NUMBERS = (
+    "Convert the data to numbers first: texts have to be counted, "
+    "for example by scikit-learn's CountVectorizer."
+)
 
 
 class EntryTypeError(TypeError, ValueError):
@@ -109,7 +116,7 @@ def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[Array, Array, Array,
         _refuse_dimensions(matrix.ndim, matrix, names)
     check_shape(matrix.shape)
     check_kind(matrix.dtype, names, None)
-    _check_parts(matrix, names.whom)
+    check_parts(matrix, names.whom)
     rows = _rows_of_triplets(matrix, names) if matrix.format == "coo" else matrix.tocsr()
     n_stored = int(rows.indptr[-1])
     indptr, indices = (_index_array(numbers) for numbers in (rows.indptr, rows.indices[:n_stored]))
@@ -175,10 +182,12 @@ def _as_dense(matrix: Any, names: EntryNames) -> Array:
         raise ValueError(f"{names.whom} has masked entries; fill them (.filled) before the fit.")
     array = np.asarray(matrix)
     check_kind(array.dtype, names, array)
+    if array.dtype.kind == "O" and array.ndim:
+        array = _numbers(array, names)
     if array.ndim != 2:
         _refuse_dimensions(array.ndim, array, names)
     check_shape(array.shape)
-    return _numbers(array, names) if array.dtype.kind == "O" else array
+    return array
 
 
 def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> None:
@@ -187,7 +196,7 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
         return
     first = ""
     if array is not None and array.ndim == 2 and array.size:
-        first = f" ({names.entry(0, 0, repr(array[0, 0]))})"
+        first = f" ({names.entry(0, 0, reprlib.repr(array[:1, :1].tolist()[0][0]))})"
     if dtype.kind == "c":
         raise ValueError(
             f"Complex data not supported: {names.whom} has dtype {dtype}{first}. "
@@ -195,7 +204,7 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
         )
     raise ValueError(
         f"{names.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
-        "Convert the data to numbers first."
+        f"{_TEXT_TO_NUMBERS if dtype.kind in 'SUT' else _TO_NUMBERS}"
     )
 
 
@@ -203,9 +212,11 @@ def _refuse_dimensions(ndim: int, array: Any, names: EntryNames) -> NoReturn:
     if ndim < 2:
         what = "scalar" if ndim == 0 else "1D"
         if ndim == 0 and array.dtype.kind == "O":
+            found = array.item()
+            remedy = " Pass adata.raw.X or adata.raw.to_adata()." * hasattr(found, "to_adata")
             raise ValueError(
                 f"Expected 2D array, got scalar array instead: {names.whom} is a "
-                f"{type(array.item()).__name__}, which is no matrix of counts that is known here."
+                f"{type(found).__name__}, which is no matrix of counts that is known here.{remedy}"
             )
         raise ValueError(
             f"Expected 2D array, got {what} array instead:\narray={array}.\n"
@@ -227,27 +238,14 @@ def _numbers(array: Array, names: EntryNames) -> Array:
             try:
                 float(value)
             except (TypeError, ValueError) as error:
-                where = f"{at} holds {value!r}" if len(at) != 2 else names.entry(*at, repr(value))
+                shown = reprlib.repr(value)  # a text may be a whole document
+                where = names.entry(*at, shown) if len(at) == 2 else f"entry {at[0]} holds {shown}"
+                is_text = isinstance(value, (str, bytes))
+                why, remedy = ("", _TEXT_TO_NUMBERS) if is_text else (f" ({error})", _TO_NUMBERS)
                 raise EntryTypeError(
-                    f"{names.whom} has an entry that is no number: {where} ({error}). "
-                    "Convert the data to numbers first."
+                    f"{names.whom} has an entry that is no number: {where}{why}. {remedy}"
                 ) from None
         raise
-
-
-def _check_parts(matrix: Any, whom: str) -> None:
-    """Check the index arrays of a sparse matrix."""
-    n_rows, n_columns = matrix.shape
-    if matrix.format == "coo":
-        if not len(matrix.row) == len(matrix.col) == len(matrix.data):
-            raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
-        check_range(matrix.row, n_rows, "row", whom)
-        check_range(matrix.col, n_columns, "col", whom)
-    elif matrix.format in ("csr", "csc", "bsr"):
-        height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
-        sizes = (n_rows // height, n_columns // width)
-        sizes = sizes[::-1] if matrix.format == "csc" else sizes
-        check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
 
 
 # ---------------------------------------------------------------------------
