@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nmfscale.data.counts import Counts, as_counts
+from nmfscale.data.packing import pack
 from nmfscale.data.simulate import (
     simulate_from_factors,
     simulate_poisson_nmf,
     simulate_topic_counts,
 )
+from nmfscale.data.stored import read_counts
 
 TABLE = np.array([[0, 2, 1, 0], [3, 0, 0, 0], [0, 0, 0, 0], [0, 7, 0, 5]])
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()
@@ -470,6 +472,28 @@ def test_integer_counts_may_be_warned_of_allowed_or_refused():
         as_counts(X, integer="require")
     with pytest.raises(ValueError, match="integer='no'"):
         as_counts(X, integer="no")
+
+
+def test_fractions_are_said_of_what_holds_them(tmp_path, adata):
+    """The model holds none; and raw counts may have been meant."""
+    sp.save_npz(tmp_path / "a.npz", sp.csr_array(TABLE / 2))
+    pack(as_counts(TABLE / 2, integer="allow"), tmp_path / "a.nmf")
+    dask = pytest.importorskip("dask.array").from_array(TABLE / 2)
+    advice = r"Pass the raw counts \(for AnnData: perhaps in a layer or raw\), or integer='allow'"
+    for use, holder in [
+        (lambda: as_counts(TABLE / 2), "X"),
+        (lambda: as_counts(dask), "X"),
+        (lambda: as_counts(TABLE / 2, whom="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(adata, whom="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(tmp_path / "a.npz"), f"{tmp_path}/a.npz"),
+        (lambda: as_counts(tmp_path / "a.nmf", in_memory=False), f"{tmp_path}/a.nmf"),
+        (lambda: read_counts(tmp_path / "a.nmf"), f"{tmp_path}/a.nmf"),
+        (lambda: read_counts(adata), "the AnnData object"),
+        (lambda: read_counts(TABLE / 2), "X"),
+    ]:
+        with pytest.warns(UserWarning, match=f"^{holder} holds counts that .*{advice}") as caught:
+            use()
+        assert len([each for each in caught if "holds" in str(each.message)]) == 1
 
 
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_array, sp.coo_matrix])

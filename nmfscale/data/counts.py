@@ -215,34 +215,43 @@ def as_counts(
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
     if isinstance(X, (str, os.PathLike)):
         return _file_counts(Path(X), layer, integer, in_memory)
+    if _is_annotated(X) and not in_memory and X.isbacked and not X.is_view:
+        counts = _file_counts(Path(X.filename), layer, integer, in_memory)
+        # the object's names may have been changed since it was opened
+        counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
+        counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
+        return counts
+    counts = _object_counts(X, layer, whom, in_memory)
+    if counts is not X or integer == "require":
+        holder = "X" if whom == "X" else f"X passed to {whom}"
+        mind_fraction(counts.first_fraction, integer, holder)
+    return counts
+
+
+def _is_annotated(X: Any) -> bool:
     anndata = sys.modules.get("anndata")
-    if anndata is not None and isinstance(X, anndata.AnnData):
-        if not in_memory and X.isbacked and not X.is_view:
-            counts = _file_counts(Path(X.filename), layer, integer, in_memory)
-            # the object's names may have been changed since it was opened
-            counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
-            counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
-            return counts
-        return annotated_counts(X, layer=layer, integer=integer, whom=whom)
+    return anndata is not None and isinstance(X, anndata.AnnData)
+
+
+def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountTable:
+    if _is_annotated(X):
+        return annotated_counts(X, layer=layer, whom=whom)
     if is_dask_array(X):
-        return _dask_counts(X, integer, whom, in_memory)
+        return _dask_counts(X, whom, in_memory)
     if layer is not None:
         raise ValueError(
             f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
         )
     if isinstance(X, CountTable):
-        if integer == "require":
-            mind_fraction(X.first_fraction, integer, whom)
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         return checked_counts(
             _frame_matrix(X),
-            integer=integer,
             whom=whom,
             sample_names=_frame_labels(getattr(X, "index", None)),
             feature_names=_frame_labels(X.columns),
         )
-    return checked_counts(X, integer=integer, whom=whom)
+    return checked_counts(X, whom=whom)
 
 
 def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool) -> CountTable:
@@ -261,22 +270,18 @@ def _file_counts(path: Path, layer: str | None, integer: Whole, in_memory: bool)
     return counts
 
 
-def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool) -> CountTable:
+def _dask_counts(X: Any, whom: str, in_memory: bool) -> CountTable:
     from .streamed import StreamedCounts
 
     stream = DaskRows(X)
-    counts: CountTable
     if in_memory:
-        return checked_counts(stream.rows(0, stream.shape[0]), integer=integer, whom=whom)
-    counts = StreamedCounts(stream)
-    mind_fraction(counts.first_fraction, integer, whom)
-    return counts
+        return checked_counts(stream.rows(0, stream.shape[0]), whom=whom)
+    return StreamedCounts(stream)
 
 
 def checked_counts(
     matrix: Any,
     *,
-    integer: Whole = "warn",
     whom: str = "X",
     sample_names: Any = None,
     feature_names: Any = None,
@@ -288,7 +293,6 @@ def checked_counts(
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
         rows = compressed_rows(rows, EntryNames(whom, sample_names, feature_names))
-    mind_fraction(rows.first_fraction, integer, whom)
     return Counts(
         rows.indptr,
         rows.indices,
@@ -309,7 +313,6 @@ def annotated_counts(
     layer: str | None = None,
     raw: bool = False,
     groups: str | None = None,
-    integer: Whole = "warn",
     whom: str = "X",
 ) -> Counts:
     """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
@@ -326,7 +329,6 @@ def annotated_counts(
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
     return checked_counts(
         matrix,
-        integer=integer,
         whom=whom,
         sample_names=adata.obs_names,
         feature_names=source.var_names,
@@ -369,13 +371,14 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:
-    """Warn of, or refuse, counts that are not whole numbers."""
+def mind_fraction(first_fraction: str | None, integer: Whole, holder: str) -> None:
+    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`."""
     if first_fraction is None or integer == "allow":
         return
-    message = f"{whom} holds counts that are not whole numbers: {first_fraction}. "
-    if integer == "require":
-        raise ValueError(f"{message}Pass the raw counts (for AnnData: perhaps in a layer or raw).")
-    warn_caller(
-        f"{message}They are fitted as they are; pass integer='allow' to say that you mean it."
+    message = (
+        f"{holder} holds counts that are not whole numbers: {first_fraction}. "
+        "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
     )
+    if integer == "require":
+        raise ValueError(f"{message}.")
+    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.")
