@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nmfscale.data.counts import Counts, as_counts
+from nmfscale.data.packing import pack
 from nmfscale.data.simulate import (
     simulate_from_factors,
     simulate_poisson_nmf,
     simulate_topic_counts,
 )
+from nmfscale.data.stored import read_counts
 
 TABLE = np.array([[0, 2, 1, 0], [3, 0, 0, 0], [0, 0, 0, 0], [0, 7, 0, 5]])
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()
@@ -383,6 +385,14 @@ def test_annotated_data(adata):
         as_counts(adata)
 
 
+def test_raw_of_annotated_data_is_no_table(adata):
+    adata.raw = adata[:, :3]
+    with pytest.raises(ValueError, match=r"X is a Raw.* Pass adata\.raw\.X or adata\.raw\.to_ad"):
+        as_counts(adata.raw)
+    for table in (adata.raw.X, adata.raw.to_adata()):
+        assert as_counts(table, integer="allow").shape == (4, 3)
+
+
 def test_layer_needs_annotated_data():
     with pytest.raises(ValueError, match="layer='counts' needs an AnnData object"):
         as_counts(TABLE, layer="counts")
@@ -464,6 +474,28 @@ def test_integer_counts_may_be_warned_of_allowed_or_refused():
         as_counts(X, integer="no")
 
 
+def test_fractions_are_said_of_what_holds_them(tmp_path, adata):
+    """The model holds none; and raw counts may have been meant."""
+    sp.save_npz(tmp_path / "a.npz", sp.csr_array(TABLE / 2))
+    pack(as_counts(TABLE / 2, integer="allow"), tmp_path / "a.nmf")
+    dask = pytest.importorskip("dask.array").from_array(TABLE / 2)
+    advice = r"Pass the raw counts \(for AnnData: perhaps in a layer or raw\), or integer='allow'"
+    for use, holder in [
+        (lambda: as_counts(TABLE / 2), "X"),
+        (lambda: as_counts(dask), "X"),
+        (lambda: as_counts(TABLE / 2, whom="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(adata, whom="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(tmp_path / "a.npz"), f"{tmp_path}/a.npz"),
+        (lambda: as_counts(tmp_path / "a.nmf", in_memory=False), f"{tmp_path}/a.nmf"),
+        (lambda: read_counts(tmp_path / "a.nmf"), f"{tmp_path}/a.nmf"),
+        (lambda: read_counts(adata), "the AnnData object"),
+        (lambda: read_counts(TABLE / 2), "X"),
+    ]:
+        with pytest.warns(UserWarning, match=f"^{holder} holds counts that .*{advice}") as caught:
+            use()
+        assert len([each for each in caught if "holds" in str(each.message)]) == 1
+
+
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_array, sp.coo_matrix])
 def test_complex_counts(container):
     with pytest.raises(ValueError, match="Complex data not supported"):
@@ -498,6 +530,24 @@ def test_objects_that_are_no_numbers(value):
     for kind in (ValueError, TypeError):
         with pytest.raises(kind, match="row 1, column 2 holds"):
             as_counts(X)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: [text, text],
+        lambda text: [[text], [text]],
+        lambda text: np.array([[1, text]], object),
+        lambda text: np.array([text], object),
+        lambda text: np.array([text.encode()]),
+        lambda text: pytest.importorskip("pandas").DataFrame({"text": [text], "n": [1]}),
+        lambda text: pytest.importorskip("pandas").Series([text]),
+    ],
+)
+def test_texts_are_to_be_counted_first(form):
+    with pytest.raises(ValueError, match=r"texts have to be counted.*CountVectorizer") as caught:
+        as_counts(form("many words " * 10_000))
+    assert len(str(caught.value)) < 300
 
 
 def test_message_for_objects_is_what_scikit_learn_looks_for():
@@ -633,6 +683,11 @@ def test_simulated_topic_counts():
         (lambda: simulate_from_factors([1], [[1]]), "L has shape"),
         (lambda: simulate_from_factors([[1]], [[1]], chunk_rows=0), "chunk_rows=0"),
         (lambda: simulate_from_factors([[1e12]], [[1]]), "1e.12 counts"),
+        (
+            lambda: simulate_from_factors([[0] * 3, [1e9] * 3], [[0] * 3, [1] * 3]),
+            r"Row 1, column 1 gets \d,\d{3},\d{3},\d{3} counts, int32 holds",
+        ),
+        (lambda: simulate_topic_counts(3, 3, 2, size=1e11), "column . gets .* counts, int32 holds"),
     ],
 )
 def test_simulation_refuses(call, message):

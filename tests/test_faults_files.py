@@ -1,6 +1,8 @@
 """What may happen to the files of a fit: full disks, damage, missing parts."""
 
+import errno
 import os
+import re
 import shutil
 import subprocess
 
@@ -14,6 +16,7 @@ from small_fits import SMALL_BLOCK, X, bits, model, run
 
 import nmfscale
 from nmfscale.data import layout as layouts
+from nmfscale.data.aligned import aligned_empty
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import DamagedStoreError, StoredCounts
@@ -139,6 +142,42 @@ def test_disk_full_on_a_store(tmp_path):
     assert len(run(LIMITED, tmp_path).split()) == 10
     assert os.listdir(tmp_path) == ["whole.nmf"]
     assert_array_equal(read_counts(tmp_path / "whole.nmf").data, as_counts(X).data)
+
+
+LOADINGS = """
+import errno, os, sys
+from small_fits import LONG_X, model
+from nmfscale.models import base
+from nmfscale.solve.memory import Plan
+folder = sys.argv[1]
+base.plan_fit = lambda *_, **__: Plan(0, True, folder)
+try:
+    model(200, max_iter=2, memory_limit="1TB", init="random").fit(LONG_X)
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+    assert not os.listdir(folder)
+    print(error)
+"""
+
+
+def test_disk_full_of_loadings(tmp_path):
+    said = run(LOADINGS, tmp_path, command=on_small_disk(tmp_path))
+    assert re.search(rf"an array of [57],\d+,\d+ bytes in {tmp_path} .No space.*TMPDIR", said)
+
+
+def test_a_disk_without_room_is_named_before_it_is_used(tmp_path, monkeypatch):
+    def answer(number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", fail, raising=False)
+        return aligned_empty((5, 16), np.float64, str(tmp_path))
+
+    with pytest.raises(OSError, match=f"640 bytes in {tmp_path} .No space.*raise memory_limit"):
+        answer(errno.ENOSPC)
+    assert answer(errno.EOPNOTSUPP).shape == (5, 16)  # a file system that cannot
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert aligned_empty((5, 16), np.float64, str(tmp_path)).shape == (5, 16)
 
 
 # Damage ---------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 ONLY_IN = {
-    "dask": ("data/distributed.py", "data/local_cluster.py", "data/workers.py"),
-    "distributed": ("data/distributed.py", "data/local_cluster.py", "data/workers.py"),
+    "dask": ("data/dask_rows.py", "data/local_cluster.py", "data/workers.py"),
+    "distributed": ("data/dask_rows.py", "data/local_cluster.py", "data/workers.py"),
     "matplotlib": ("plots/",),
 }
 LATE = {"anndata", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
@@ -164,7 +164,7 @@ def test_what_is_allowed_is_not_a_fault():
         "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "lanes.h" nogil:\n    pass',
         "data/counts.py": "def layout(self):\n    from .layout import Layout",
         "data/corpora.py": 'find_spec("dask")  # import dask would be slow',
-        "data/distributed.py": "import dask.array\nfrom distributed import Client",
+        "data/dask_rows.py": "import dask.array\nfrom distributed import Client",
         "solve/alternate.py": "from ..data.counts import Counts\nfrom ..kernels import rows",
         "models/base.py": '"""\nfrom ..kernels import rows\n"""\nfrom .. import solve, data',
         "models/poisson_nmf.py": "from .base import CountModel",

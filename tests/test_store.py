@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import nmfscale
+from nmfscale.data import block_file, whole_file
 from nmfscale.data import layout as layouts
 from nmfscale.data import store as stores
-from nmfscale.data import whole_file
+from nmfscale.data.array_file import save_arrays
 from nmfscale.data.block_file import DamagedStoreError
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.sizes import parse_bytes
 from nmfscale.data.store import StoredCounts
+from nmfscale.data.whole_hdf5 import whole_hdf5
 from nmfscale.models import base
 from nmfscale.solve.memory import MemoryLimitError, Plan, plan_fit
 
@@ -249,6 +251,38 @@ def test_progress_counts_every_nonzero(tmp_path, small_blocks):
     assert sum(seen) == np.count_nonzero(X)
 
 
+def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks, monkeypatch):
+    """Linux moves at most 2 GiB in a call, macOS refuses to move more."""
+    pack(as_counts(X), tmp_path / "whole.nmf")
+    write, read, sizes = os.pwrite, os.preadv, []
+
+    def write_less(file, data, at):
+        sizes.append(len(data))
+        return write(file, data[: len(data) // 2 + 1], at)
+
+    def read_less(file, buffers, at):
+        sizes.extend(map(len, buffers))
+        return read(file, [buffers[0][: len(buffers[0]) // 2 + 1]], at)
+
+    monkeypatch.setattr(os, "pwrite", write_less)
+    monkeypatch.setattr(os, "preadv", read_less)
+    monkeypatch.setattr(block_file, "CALL_BYTES", 200)
+    pack(as_counts(X), tmp_path / "counts.nmf")
+    assert (tmp_path / "counts.nmf").read_bytes() == (tmp_path / "whole.nmf").read_bytes()
+    stored = StoredCounts(tmp_path / "counts.nmf")
+    stored.verify()
+    assert_array_equal(dense(stored), X)
+    assert max(sizes) == 200
+
+
+def test_hdf5_reads_back_all_that_it_wrote(tmp_path, monkeypatch):
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, at: read(file, [buffers[0][:9]], at))
+    with whole_hdf5(tmp_path / "a.h5") as (file, _):
+        file["numbers"] = np.arange(1, 1001)
+        assert_array_equal(file["numbers"][:], np.arange(1, 1001))
+
+
 # What is refused ------------------------------------------------------------------------------
 
 
@@ -305,6 +339,29 @@ def test_other_files_are_not_replaced(tmp_path):
     assert (tmp_path / "mine.nmf").read_text() == "precious"
     with pytest.raises(FileNotFoundError, match="absent does not exist"):
         pack(as_counts(X), tmp_path / "absent" / "counts.nmf")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_not_replaced(tmp_path, linked):
+    """As root, a device would become a file."""
+    pipe = target = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    writes = [
+        fit(X).save,
+        lambda path: pack(as_counts(X), path, overwrite=True),
+        lambda path: nmfscale.write_store(X, path, overwrite=True),
+        lambda path: save_arrays(path, {"a": X}),
+    ]
+    for write in writes:
+        with pytest.raises(OSError, match="pipe or a socket; give the name of a file"):
+            write(target)
+        with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
+            write(tmp_path)
+    assert pipe.is_fifo() and target.is_symlink() == linked
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", target.name}
 
 
 @pytest.mark.parametrize("kept", [0, 10, 0.3, 0.9, 0.999])
@@ -365,9 +422,9 @@ def test_external_storage_is_refused(store, tmp_path):
 @pytest.mark.parametrize("part", ["rows_index", "rows_count", "columns_index", "columns_count"])
 def test_a_flipped_bit_is_found(store, part):
     stored = StoredCounts(store)
-    place = stored.layout().blocks[1].places[part]
+    extent = stored.layout().blocks[1].extents[part]
     with open(store, "rb+") as file:
-        file.seek(place.offset + place.size // 2)
+        file.seek(extent.offset + extent.size // 2)
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 4]))

@@ -1,5 +1,8 @@
 """Counts that stay in their own file: the same fit as in memory, bit for bit."""
 
+import gc
+import os
+import pickle
 import re
 import tempfile
 
@@ -14,9 +17,10 @@ import nmfscale
 from nmfscale.data import block_file
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
+from nmfscale.data.dask_rows import DaskRows
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
-from nmfscale.data.streamed import StreamedCounts
+from nmfscale.data.streamed import StreamedCounts, StreamRows, stream_counts
 from nmfscale.data.streams import open_stream
 from nmfscale.models import base
 from nmfscale.solve.memory import Plan
@@ -163,6 +167,38 @@ def test_a_negative_count_is_found_before_the_first_iteration(tmp_path):
         fit(tmp_path / "counts.h5ad", memory_limit="1TB")
 
 
+@pytest.fixture
+def without_gc():
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("this system does not say what is open")
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def open_below(folder):
+    return [path for path in open_files() if path.startswith(str(folder))]
+
+
+def test_no_file_stays_open(source, tmp_path, without_gc):
+    """An HDF5 file that is open is locked: others could not write to it."""
+    fit(source, memory_limit="2GB")
+    assert not open_below(tmp_path)
+    nmfscale.write_store(source, tmp_path / "counts.nmf")
+    assert not open_below(tmp_path)
+
+
+def test_a_file_that_is_refused_is_closed(tmp_path, without_gc):
+    bad = X.copy()
+    bad[-1, -1] = -2
+    write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(bad))
+    with pytest.raises(ValueError, match="row 89") as caught:
+        stream_counts(tmp_path / "counts.h5ad")
+    # as long as the error is at hand, so is all that it has been through
+    assert caught.tb is not None and not open_below(tmp_path)
+
+
 def test_a_file_that_changes_is_noticed(source):
     counts = StreamedCounts(open_stream(source))
     source.write_bytes(source.read_bytes() + b" ")
@@ -190,6 +226,32 @@ def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch,
     assert numbers(fit(counts), counts) == numbers(fit(nmfscale.read_counts(source)), counts)
 
 
+def with_another_reader(kind, read):
+    """Make a kind of reader beside which another thread always reads rows 5:6 right after it."""
+
+    def set_attribute(self, name, value):
+        object.__setattr__(self, name, value)
+        if name == "_last" and value is not None and not busy:
+            busy.append(name)
+            read(self, 5, 6)
+            busy.clear()
+
+    busy = []
+    return type(kind.__name__, (kind,), {"__setattr__": set_attribute})
+
+
+def test_rows_are_those_asked_for_whoever_else_reads(tmp_path):
+    path = write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X))
+    with open_stream(path) as stream:
+        reader = with_another_reader(StreamRows, StreamRows.read)(stream)
+        _, indices, data = reader.read(20, 21)
+        assert_array_equal(indices, np.flatnonzero(X[20]))
+        assert_array_equal(data, X[20][indices])
+    reader = with_another_reader(DaskRows, DaskRows.rows)(dask_array("csr", 10))
+    rows = reader.rows(20, 21)
+    assert_array_equal(rows.indices, np.flatnonzero(X[20]))
+
+
 # Dask arrays ----------------------------------------------------------------------------------
 
 
@@ -210,9 +272,25 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
     assert numbers(one, X) == numbers(other, array)
 
 
-def test_any_range_of_a_dask_array():
-    from nmfscale.data.distributed import DaskRows
+@pytest.mark.parametrize("kind", ["memory", "store", "kept store", "dask"])
+def test_counts_are_pickled_without_what_a_fit_made_of_them(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, kind == "kept store", None))
+    counts = dask_array("csr", 45) if kind == "dask" else as_counts(X)
+    if "store" in kind:
+        counts = nmfscale.write_store(counts, tmp_path / "counts.nmf")
+    counts = as_counts(counts, in_memory=False)
+    assert counts.column_totals.sum() == counts.row_totals.sum() == X.sum()
+    size = len(pickle.dumps(counts))
+    model = fit(counts)
+    again = pickle.dumps(counts)
+    # a few numbers may go along, but no slices, which take some 15 bytes a count here
+    assert len(again) < size + 3 * counts.nnz
+    again = pickle.loads(again)
+    assert numbers(fit(again), again) == numbers(model, counts)
 
+
+def test_any_range_of_a_dask_array():
     stream = DaskRows(dask_array("csr", (20, 33, 0, 37)))
     for start, stop in [(0, 90), (19, 21), (20, 53), (52, 90), (53, 54), (89, 90), (5, 5)]:
         rows = stream.rows(start, stop)

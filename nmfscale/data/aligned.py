@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
+import os
 import tempfile
 from contextlib import suppress
 from typing import Any
@@ -22,15 +24,35 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None)
 
     With `folder` it is kept in a file there, which has no name and goes with the array.
     """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if folder is not None:
         with tempfile.TemporaryFile(dir=folder) as file:
+            _claim(file.fileno(), size, folder)
             return np.memmap(file, dtype, "w+", shape=shape).view(np.ndarray)
-    size = math.prod(shape) * np.dtype(dtype).itemsize
     if size >= _MAPPED_BYTES:
         return _mapped(size).view(dtype).reshape(shape)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _claim(file: int, size: int, folder: str) -> None:
+    """Take the room of a file on the disk at once, where the system can.
+
+    A write to mapped memory for which a full disk has no room would end the process.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot
+            return
+        raise OSError(
+            error.errno,
+            f"cannot keep an array of {size:,} bytes in {folder} ({error.strerror}): make room "
+            "there, set TMPDIR to a folder with more, or raise memory_limit",
+        ) from error
 
 
 def _mapped(size: int) -> NDArray[np.uint8]:

@@ -24,13 +24,15 @@ PARTS = "index", "count", "offset"
 # What a network file system says of a file that is there: asked again for so many seconds.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
 READ_PATIENCE = 30.0
+# Linux moves no more than 2 GiB in one call, macOS refuses to.
+CALL_BYTES = 1 << 30
 
 
 class DamagedStoreError(ValueError):
     """A file is no packed store, or not complete, or its numbers are not those written."""
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where an array is in the file."""
 
     offset: int
@@ -45,7 +47,7 @@ class StoredBlock:
 
     Attributes
     ----------
-    places : dict of Place
+    extents : dict of Extent
         Of ``rows_index``, ``rows_count`` and so on.
     n_others : dict of int
         Number of columns, for the rows, and of lanes, for the columns.
@@ -57,13 +59,13 @@ class StoredBlock:
     stop: int
     first: int
     last: int
-    places: dict[str, Place]
+    extents: dict[str, Extent]
     n_others: dict[str, int]
     n_column_lanes: int
 
     def nbytes(self, which: str) -> int:
         """Bytes of the rows or of the columns."""
-        return sum(self.places[f"{which}_{p}"].size for p in PARTS)
+        return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
 
 
 class BlockFile:
@@ -75,7 +77,7 @@ class BlockFile:
     count_dtype : dtype
         Of the slices' counts.
     mark : tuple of int
-        What `mark_of` the file was when the places were looked up.
+        What `mark_of` the file was when the extents were looked up.
     """
 
     def __init__(self, path: Path, count_dtype: np.dtype[Any], mark: tuple[int, ...]):
@@ -89,7 +91,7 @@ class BlockFile:
             buffer = np.empty(block.nbytes(which), np.uint8)
         pieces, first = {}, 0
         for part in PARTS[::-1]:  # int64 first, so that every array is aligned
-            size = block.places[f"{which}_{part}"].size
+            size = block.extents[f"{which}_{part}"].size
             pieces[f"{which}_{part}"] = buffer[first : first + size]
             first += size
         patiently(self.path, lambda: self._fill(block, pieces))
@@ -97,7 +99,7 @@ class BlockFile:
             if (block.number, name) not in self.checked:
                 self._check(block, name, piece)
         index, count, offset = (
-            pieces[f"{which}_{part}"].view(block.places[f"{which}_{part}"].dtype) for part in PARTS
+            pieces[f"{which}_{part}"].view(block.extents[f"{which}_{part}"].dtype) for part in PARTS
         )
         slices = Slices(index, count, offset, block.n_others[which])
         if (block.number, which) not in self.checked:
@@ -111,18 +113,17 @@ class BlockFile:
                     f"{self.path} was changed while it was in use; pack it again and start anew."
                 )
             for name, piece in pieces.items():
-                done = 0
-                while done < len(piece):
-                    at = block.places[name].offset + done
-                    read = os.preadv(file.fileno(), [piece[done:].data], at)
-                    if not read:
-                        raise DamagedStoreError(f"{self.path} ends at {at} bytes: it was cut.")
-                    done += read
-                self.bytes_read += done
+                first = block.extents[name].offset
+                n_read = read_into(file.fileno(), piece.data, first)
+                if n_read < len(piece):
+                    raise DamagedStoreError(
+                        f"{self.path} ends at {first + n_read} bytes: it was cut."
+                    )
+                self.bytes_read += n_read
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
         """Compare an array with its checksum when it is first read."""
-        if zlib.crc32(piece.data) != block.places[name].crc32:
+        if zlib.crc32(piece.data) != block.extents[name].crc32:
             raise DamagedStoreError(
                 f"{self.path}: blocks/{block.number:06d}/{name} is damaged (its checksum differs); "
                 "pack the counts again."
@@ -149,6 +150,17 @@ class BlockFile:
                 "rows and columns; pack the counts again."
             )
         self.checked.add((block.number, which))
+
+
+def read_into(file: int, buffer: memoryview, first: int) -> int:
+    """Fill a buffer of bytes from byte `first` of a file; how many bytes there were."""
+    done = 0
+    while done < len(buffer):
+        n_read = os.preadv(file, [buffer[done : done + CALL_BYTES]], first + done)
+        if not n_read:
+            break
+        done += n_read
+    return done
 
 
 def patiently(path: Path, read: Any) -> Any:

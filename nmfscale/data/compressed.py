@@ -6,6 +6,7 @@ otherwise write outside an array.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .structure import check_range, check_shape, check_structure, index_type
+from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
 
@@ -23,12 +24,18 @@ LARGEST_COUNT = 2**53
 # Entries examined at a time: their temporaries stay in the processor's cache.
 CHUNK = 2**18
 
+_TO_NUMBERS = "Convert the data to numbers first."
+_TEXT_TO_NUMBERS = (
+    "Convert the data to numbers first: texts have to be counted, "
+    "for example by scikit-learn's CountVectorizer."
+)
+
 
 class EntryTypeError(TypeError, ValueError):
     """An entry of an object array is not a number (a TypeError for scikit-learn's sake)."""
 
 
-class Place(NamedTuple):
+class EntryNames(NamedTuple):
     """Who asks, what rows and columns are called, and which row a piece begins with."""
 
     whom: str
@@ -66,13 +73,13 @@ class Findings(NamedTuple):
     first_fraction: str | None
 
 
-def compressed_rows(matrix: Any, place: Place, *, sort: bool = False) -> CompressedRows:
+def compressed_rows(matrix: Any, names: EntryNames, *, sort: bool = False) -> CompressedRows:
     """Convert a dense or sparse matrix, check every entry, and bring it into canonical form."""
     if sp.issparse(matrix):
-        indptr, indices, data, shape = rows_of_sparse(matrix, place)
+        indptr, indices, data, shape = rows_of_sparse(matrix, names)
     else:
-        indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, place), place)
-    return canonical_rows(indptr, indices, data, shape, place, sort=sort)
+        indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, names), names)
+    return canonical_rows(indptr, indices, data, shape, names, sort=sort)
 
 
 def canonical_rows(
@@ -80,17 +87,17 @@ def canonical_rows(
     indices: Array,
     data: Array,
     shape: tuple[int, int],
-    place: Place,
+    names: EntryNames,
     *,
     sort: bool = False,
 ) -> CompressedRows:
     """Check every value of sound compressed rows; add up duplicates, drop zeros, maybe sort."""
     notes = []
-    findings = _examine(indptr, indices, data, place)
+    findings = _examine(indptr, indices, data, names)
     if not findings.rising and _has_duplicates(indptr, indices, shape):
         n_stored = data.size
         indptr, indices, data = _sum_duplicates(indptr, indices, data, shape)
-        findings = _examine(indptr, indices, data, place)
+        findings = _examine(indptr, indices, data, names)
         notes.append(f"{n_stored - data.size:,} duplicate entries were added up")
     if findings.n_zeros:
         indptr, indices, data = _drop_zeros(indptr, indices, data, shape)
@@ -103,28 +110,28 @@ def canonical_rows(
     return CompressedRows(indptr, indices, data, shape, rising, findings.first_fraction, notes)
 
 
-def rows_of_sparse(matrix: Any, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
+def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[Array, Array, Array, tuple[int, int]]:
     """Row pointers, column numbers, values and shape of a sparse matrix of any format."""
     if matrix.ndim != 2:
-        _refuse_dimensions(matrix.ndim, matrix, place)
+        _refuse_dimensions(matrix.ndim, matrix, names)
     check_shape(matrix.shape)
-    check_kind(matrix.dtype, place, None)
-    _check_parts(matrix, place.whom)
-    rows = _rows_of_triplets(matrix, place) if matrix.format == "coo" else matrix.tocsr()
+    check_kind(matrix.dtype, names, None)
+    check_parts(matrix, names.whom)
+    rows = _rows_of_triplets(matrix, names) if matrix.format == "coo" else matrix.tocsr()
     n_stored = int(rows.indptr[-1])
     indptr, indices = (_index_array(numbers) for numbers in (rows.indptr, rows.indices[:n_stored]))
     data = np.ascontiguousarray(rows.data[:n_stored])
     if data.dtype.kind == "O":
-        data = _numbers(data, place)
+        data = _numbers(data, names)
     return indptr, indices, working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
 
 
-def _rows_of_triplets(matrix: Any, place: Place) -> Any:
+def _rows_of_triplets(matrix: Any, names: EntryNames) -> Any:
     """CSR of a COO matrix; duplicates stay side by side.
 
     SciPy adds them up unseen, in the matrix's own, maybe narrow, type.
     """
-    values = _numbers(matrix.data, place) if matrix.dtype.kind == "O" else matrix.data
+    values = _numbers(matrix.data, names) if matrix.dtype.kind == "O" else matrix.data
     values = working_type(values)
     rows = sp.coo_array((values, (matrix.row, matrix.col)), shape=matrix.shape).tocsr()
     if rows.nnz == values.size:
@@ -144,7 +151,7 @@ def rows_of_blocks(
     step = max(1, n_entries // n_columns)
     narrow = index_type(n_columns)
     lengths, columns, values = [], [], []
-    for first in range(start, stop, step):
+    for first in range(start, max(stop, start + 1), step):  # one block at least, maybe empty
         block = np.asarray(matrix[first : min(first + step, stop)])
         stored = block != 0
         lengths.append(np.count_nonzero(stored, axis=1))
@@ -156,7 +163,7 @@ def rows_of_blocks(
     return indptr.astype(index_type(indices.size)), indices, np.concatenate(values)
 
 
-def _rows_of_dense(array: Array, place: Place) -> tuple[Array, Array, Array, tuple[int, int]]:
+def _rows_of_dense(array: Array, names: EntryNames) -> tuple[Array, Array, Array, tuple[int, int]]:
     indptr, indices, data = rows_of_blocks(array)
     return indptr, indices, working_type(data), (array.shape[0], array.shape[1])
 
@@ -165,47 +172,51 @@ def _rows_of_dense(array: Array, place: Place) -> tuple[Array, Array, Array, tup
 # Checks of what was given
 
 
-def _as_dense(matrix: Any, place: Place) -> Array:
+def _as_dense(matrix: Any, names: EntryNames) -> Array:
     """Return a two-dimensional array of real numbers, not copied if it is one."""
     if hasattr(matrix, "dask") and hasattr(matrix, "compute"):
         raise TypeError(
-            f"{place.whom} is a dask collection; pass its .compute() to hold it in memory."
+            f"{names.whom} is a dask collection; pass its .compute() to hold it in memory."
         )
     if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
-        raise ValueError(f"{place.whom} has masked entries; fill them (.filled) before the fit.")
+        raise ValueError(f"{names.whom} has masked entries; fill them (.filled) before the fit.")
     array = np.asarray(matrix)
-    check_kind(array.dtype, place, array)
+    check_kind(array.dtype, names, array)
+    if array.dtype.kind == "O" and array.ndim:
+        array = _numbers(array, names)
     if array.ndim != 2:
-        _refuse_dimensions(array.ndim, array, place)
+        _refuse_dimensions(array.ndim, array, names)
     check_shape(array.shape)
-    return _numbers(array, place) if array.dtype.kind == "O" else array
+    return array
 
 
-def check_kind(dtype: np.dtype[Any], place: Place, array: Array | None) -> None:
+def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> None:
     """Refuse a type that is no real number, naming the first entry where it is known."""
     if dtype.kind in "biufO":
         return
     first = ""
     if array is not None and array.ndim == 2 and array.size:
-        first = f" ({place.entry(0, 0, repr(array[0, 0]))})"
+        first = f" ({names.entry(0, 0, reprlib.repr(array[:1, :1].tolist()[0][0]))})"
     if dtype.kind == "c":
         raise ValueError(
-            f"Complex data not supported: {place.whom} has dtype {dtype}{first}. "
+            f"Complex data not supported: {names.whom} has dtype {dtype}{first}. "
             "Pass its real part if that is what was counted."
         )
     raise ValueError(
-        f"{place.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
-        "Convert the data to numbers first."
+        f"{names.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
+        f"{_TEXT_TO_NUMBERS if dtype.kind in 'SUT' else _TO_NUMBERS}"
     )
 
 
-def _refuse_dimensions(ndim: int, array: Any, place: Place) -> NoReturn:
+def _refuse_dimensions(ndim: int, array: Any, names: EntryNames) -> NoReturn:
     if ndim < 2:
         what = "scalar" if ndim == 0 else "1D"
         if ndim == 0 and array.dtype.kind == "O":
+            found = array.item()
+            remedy = " Pass adata.raw.X or adata.raw.to_adata()." * hasattr(found, "to_adata")
             raise ValueError(
-                f"Expected 2D array, got scalar array instead: {place.whom} is a "
-                f"{type(array.item()).__name__}, which is no matrix of counts that is known here."
+                f"Expected 2D array, got scalar array instead: {names.whom} is a "
+                f"{type(found).__name__}, which is no matrix of counts that is known here.{remedy}"
             )
         raise ValueError(
             f"Expected 2D array, got {what} array instead:\narray={array}.\n"
@@ -213,12 +224,12 @@ def _refuse_dimensions(ndim: int, array: Any, place: Place) -> NoReturn:
             "or array.reshape(1, -1) if it contains a single sample."
         )
     raise ValueError(
-        f"Found array with dim {ndim} (shape={array.shape}), while {place.whom} expects 2: "
+        f"Found array with dim {ndim} (shape={array.shape}), while {names.whom} expects 2: "
         "samples x features. Reshape your data."
     )
 
 
-def _numbers(array: Array, place: Place) -> Array:
+def _numbers(array: Array, names: EntryNames) -> Array:
     """float64 of an object array, or an error that names the entry that is no number."""
     try:
         return array.astype(np.float64)
@@ -227,27 +238,14 @@ def _numbers(array: Array, place: Place) -> Array:
             try:
                 float(value)
             except (TypeError, ValueError) as error:
-                where = f"{at} holds {value!r}" if len(at) != 2 else place.entry(*at, repr(value))
+                shown = reprlib.repr(value)  # a text may be a whole document
+                where = names.entry(*at, shown) if len(at) == 2 else f"entry {at[0]} holds {shown}"
+                is_text = isinstance(value, (str, bytes))
+                why, remedy = ("", _TEXT_TO_NUMBERS) if is_text else (f" ({error})", _TO_NUMBERS)
                 raise EntryTypeError(
-                    f"{place.whom} has an entry that is no number: {where} ({error}). "
-                    "Convert the data to numbers first."
+                    f"{names.whom} has an entry that is no number: {where}{why}. {remedy}"
                 ) from None
         raise
-
-
-def _check_parts(matrix: Any, whom: str) -> None:
-    """Check the index arrays of a sparse matrix."""
-    n_rows, n_columns = matrix.shape
-    if matrix.format == "coo":
-        if not len(matrix.row) == len(matrix.col) == len(matrix.data):
-            raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
-        check_range(matrix.row, n_rows, "row", whom)
-        check_range(matrix.col, n_columns, "col", whom)
-    elif matrix.format in ("csr", "csc", "bsr"):
-        height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
-        sizes = (n_rows // height, n_columns // width)
-        sizes = sizes[::-1] if matrix.format == "csc" else sizes
-        check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
 
 
 # ---------------------------------------------------------------------------
@@ -261,7 +259,7 @@ def row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
     return zip(edges[:-1], edges[1:], strict=True)
 
 
-def _examine(indptr: Array, indices: Array, data: Array, place: Place) -> Findings:
+def _examine(indptr: Array, indices: Array, data: Array, names: EntryNames) -> Findings:
     """Refuse what cannot be a count; find out about order, zeros and fractions."""
     rising, n_zeros, first_fraction = True, 0, None
     for first, last in row_chunks(indptr, CHUNK):
@@ -272,14 +270,14 @@ def _examine(indptr: Array, indices: Array, data: Array, place: Place) -> Findin
         with np.errstate(invalid="ignore"):
             least, most = values.min().item(), values.max().item()
         if not (least >= 0 and most <= LARGEST_COUNT):
-            _refuse_value(indptr, indices, data, start, stop, place)
+            _refuse_value(indptr, indices, data, start, stop, names)
         if least == 0:
             n_zeros += values.size - int(np.count_nonzero(values))
         if first_fraction is None and data.dtype.kind == "f":
             whole = np.rint(values) == values
             if not whole.all():
                 at = start + int(np.argmin(whole))
-                first_fraction = place.entry(*_row_and_column(indptr, indices, at), data[at])
+                first_fraction = names.entry(*_row_and_column(indptr, indices, at), data[at])
         if rising:
             rises = columns[1:] > columns[:-1]
             # From the last entry of a row to the first of the next, any step is fine.
@@ -294,21 +292,21 @@ def _row_and_column(indptr: Array, indices: Array, at: int) -> tuple[int, int]:
 
 
 def _refuse_value(
-    indptr: Array, indices: Array, data: Array, start: int, stop: int, place: Place
+    indptr: Array, indices: Array, data: Array, start: int, stop: int, names: EntryNames
 ) -> NoReturn:
     """Name the first entry of the range that cannot be a count."""
     values = data[start:stop]
     refusals = (
-        (np.isnan, f"Input X contains NaN, passed to {place.whom}", "leave out or fill in its row"),
-        (np.isinf, f"Input X contains infinity, passed to {place.whom}", "correct the entry"),
+        (np.isnan, f"Input X contains NaN, passed to {names.whom}", "leave out or fill in its row"),
+        (np.isinf, f"Input X contains infinity, passed to {names.whom}", "correct the entry"),
         (
             lambda counts: counts < 0,
-            f"Negative values in data passed to {place.whom}",
+            f"Negative values in data passed to {names.whom}",
             "pass the raw counts, not scaled or log-transformed values",
         ),
         (
             lambda counts: counts > LARGEST_COUNT,
-            f"A count above 2**53 passed to {place.whom}",
+            f"A count above 2**53 passed to {names.whom}",
             "rescale the counts",
         ),
     )
@@ -316,7 +314,7 @@ def _refuse_value(
         found = np.flatnonzero(test(values))
         if found.size:
             at = start + int(found[0])
-            where = place.entry(*_row_and_column(indptr, indices, at), data[at])
+            where = names.entry(*_row_and_column(indptr, indices, at), data[at])
             raise ValueError(f"{fault}: {where}; {remedy}.")
     raise AssertionError("no entry to refuse")
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from . import placing
 from .caller import warn_caller
-from .compressed import CHUNK, CompressedRows, Place, compressed_rows, row_chunks
-from .distributed import DaskRows, is_dask_array
+from .compressed import CHUNK, CompressedRows, EntryNames, compressed_rows, row_chunks
+from .dask_rows import DaskRows, is_dask_array
 from .sizes import parse_bytes
 from .table import CountTable, RowRange, labels_of, totals_of_rows
 
@@ -73,6 +73,10 @@ class Counts(CountTable):
         self.data = _read_only(data)
         self.has_sorted_indices = has_sorted_indices
         self._layout: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the layout, as large as the counts, which follows from them."""
+        return {**self.__dict__, "_layout": None}
 
     @property
     def nnz(self) -> int:
@@ -218,34 +222,43 @@ def as_counts(
         parse_bytes(memory_limit)
     if isinstance(X, (str, os.PathLike)):
         return _file_counts(Path(X), layer, integer, in_memory, memory_limit)
+    if _is_annotated(X) and not in_memory and X.isbacked and not X.is_view:
+        counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
+        # the object's names may have been changed since it was opened
+        counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
+        counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
+        return counts
+    counts = _object_counts(X, layer, whom, in_memory)
+    if counts is not X or integer == "require":
+        holder = "X" if whom == "X" else f"X passed to {whom}"
+        mind_fraction(counts.first_fraction, integer, holder)
+    return counts
+
+
+def _is_annotated(X: Any) -> bool:
     anndata = sys.modules.get("anndata")
-    if anndata is not None and isinstance(X, anndata.AnnData):
-        if not in_memory and X.isbacked and not X.is_view:
-            counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
-            # the object's names may have been changed since it was opened
-            counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
-            counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
-            return counts
-        return annotated_counts(X, layer=layer, integer=integer, whom=whom, in_memory=in_memory)
+    return anndata is not None and isinstance(X, anndata.AnnData)
+
+
+def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountTable:
+    if _is_annotated(X):
+        return annotated_counts(X, layer=layer, whom=whom, in_memory=in_memory)
     if is_dask_array(X):
-        return _dask_counts(X, integer, whom, in_memory)
+        return _dask_counts(X, whom, in_memory)
     if layer is not None:
         raise ValueError(
             f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
         )
     if isinstance(X, CountTable):
-        if integer == "require":
-            mind_fraction(X.first_fraction, integer, whom)
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         return checked_counts(
             _frame_matrix(X),
-            integer=integer,
             whom=whom,
             sample_names=_frame_labels(getattr(X, "index", None)),
             feature_names=_frame_labels(X.columns),
         )
-    return checked_counts(X, integer=integer, whom=whom)
+    return checked_counts(X, whom=whom)
 
 
 def _file_counts(
@@ -266,23 +279,18 @@ def _file_counts(
     return counts
 
 
-def _dask_counts(X: Any, integer: Whole, whom: str, in_memory: bool, **names: Any) -> CountTable:
+def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountTable:
     from .streamed import StreamedCounts
 
     stream = DaskRows(X, **names)
-    counts: CountTable
     if in_memory:
-        rows = stream.rows(0, stream.shape[0])
-        return checked_counts(rows, integer=integer, whom=whom, **names)
-    counts = StreamedCounts(stream)
-    mind_fraction(counts.first_fraction, integer, whom)
-    return counts
+        return checked_counts(stream.rows(0, stream.shape[0]), whom=whom, **names)
+    return StreamedCounts(stream)
 
 
 def checked_counts(
     matrix: Any,
     *,
-    integer: Whole = "warn",
     whom: str = "X",
     sample_names: Any = None,
     feature_names: Any = None,
@@ -293,8 +301,7 @@ def checked_counts(
     # part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
-        rows = compressed_rows(rows, Place(whom, sample_names, feature_names))
-    mind_fraction(rows.first_fraction, integer, whom)
+        rows = compressed_rows(rows, EntryNames(whom, sample_names, feature_names))
     return Counts(
         rows.indptr,
         rows.indices,
@@ -315,7 +322,6 @@ def annotated_counts(
     layer: str | None = None,
     raw: bool = False,
     groups: str | None = None,
-    integer: Whole = "warn",
     whom: str = "X",
     in_memory: bool = True,
 ) -> CountTable:
@@ -337,8 +343,8 @@ def annotated_counts(
         "groups": None if groups is None else _group_labels(adata.obs, groups),
     }
     if is_dask_array(matrix):
-        return _dask_counts(matrix, integer, whom, in_memory, **names)
-    return checked_counts(matrix, integer=integer, whom=whom, **names)
+        return _dask_counts(matrix, whom, in_memory, **names)
+    return checked_counts(matrix, whom=whom, **names)
 
 
 def _group_labels(obs: Any, column: str) -> NDArray[Any]:
@@ -382,13 +388,14 @@ def check_whole(integer: Any) -> None:
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
 
-def mind_fraction(first_fraction: str | None, integer: Whole, whom: str) -> None:
-    """Warn of, or refuse, counts that are not whole numbers."""
+def mind_fraction(first_fraction: str | None, integer: Whole, holder: str) -> None:
+    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`."""
     if first_fraction is None or integer == "allow":
         return
-    message = f"{whom} holds counts that are not whole numbers: {first_fraction}. "
-    if integer == "require":
-        raise ValueError(f"{message}Pass the raw counts (for AnnData: perhaps in a layer or raw).")
-    warn_caller(
-        f"{message}They are fitted as they are; pass integer='allow' to say that you mean it."
+    message = (
+        f"{holder} holds counts that are not whole numbers: {first_fraction}. "
+        "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
     )
+    if integer == "require":
+        raise ValueError(f"{message}.")
+    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.")

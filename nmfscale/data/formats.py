@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from . import h5ad, tenx
 from .block_file import patiently
-from .compressed import Place, rows_of_sparse
+from .compressed import EntryNames, rows_of_sparse
 from .docword import docword_rows, is_docword, vocabulary_beside
 from .hdf5 import find, open_hdf5
 from .matrix_market import matrix_market_rows, matrix_market_shape
@@ -103,7 +103,7 @@ def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> 
         raise ValueError(
             f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
         ) from error
-    rows = rows_of_sparse(matrix.T if transpose else matrix, Place(str(path)))
+    rows = rows_of_sparse(matrix.T if transpose else matrix, EntryNames(str(path)))
     return Table(path, MemoryRows(*rows), str(path))
 
 

@@ -245,23 +245,24 @@ class Reader:
     node : h5py.Group or h5py.Dataset
     path : Path
         Its file.
-    attach : callable
-        Called with the node now, and again whenever the file was opened anew.
     """
 
-    def __init__(self, node: Any, path: Path, attach: Callable[[Any], None]) -> None:
-        self._path, self._name, self._file, self._attach = path, node.name, node.file, attach
-        attach(node)
+    def __init__(self, node: Any, path: Path) -> None:
+        self._path, self._name, self._file = path, node.name, node.file
 
-    def read(self, from_datasets: Callable[[], Any]) -> Any:
-        """Return what the function reads from the datasets, after a while if need be."""
-        return patiently(self._path, lambda: self._attempt(from_datasets))
+    def read(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
+        """Return what `from_datasets` reads, after a while if need be.
 
-    def _attempt(self, from_datasets: Callable[[], Any]) -> Any:
+        `attach` is called with the node whenever the file was opened anew. It is not kept: a
+        cycle with its owner would leave the file open, and locked, until garbage is collected.
+        """
+        return patiently(self._path, lambda: self._attempt(attach, from_datasets))
+
+    def _attempt(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
         if not self._file:
             with opened_hdf5(self._path) as file:
                 self._file = file
-                self._attach(need(file, self._name))
+                attach(need(file, self._name))
         try:
             with hdf5_errors(self._path):
                 return from_datasets()

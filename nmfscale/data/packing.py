@@ -19,7 +19,7 @@ from .store import FORMAT, FORMAT_VERSION, StoredCounts, is_store
 from .stored import object_counts
 from .streamed import stream_counts
 from .table import CountTable
-from .whole_file import package_version
+from .whole_file import check_replaceable, package_version
 from .whole_hdf5 import whole_hdf5
 
 
@@ -74,7 +74,8 @@ def write_store(
     FileExistsError
         If `path` is there and is not a packed store.
     OSError
-        If a file is damaged, or the disk is full or cannot be written.
+        If a file is damaged, if the disk is full or cannot be written, or if `path` is a folder,
+        a device, a pipe or a socket.
     ValueError
         If the numbers are not counts, a choice does not fit the format, or `source` is a packed
         store already, or what would be replaced.
@@ -135,6 +136,7 @@ def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    check_replaceable(target)
     if target.exists() and not overwrite and not is_store(target):
         raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
     return target
@@ -176,7 +178,7 @@ def pack(
     FileExistsError
         If `path` is there and is not a packed store.
     OSError
-        If the disk is full or cannot be written.
+        If the disk is full or cannot be written, or `path` is no place for a file.
     """
     target = _check_target(path, overwrite)
     with whole_hdf5(target) as (file, check_disk):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .compressed import Place, check_kind, rows_of_blocks
+from .compressed import EntryNames, check_kind, rows_of_blocks
 from .hdf5 import Reader, checked_dataset, need, sequential
 from .structure import (
     check_ends,
@@ -99,7 +99,8 @@ class CompressedGroup:
     def __init__(self, group: Any, shape: tuple[int, int], path: Path) -> None:
         self.shape = shape
         self.whom = f"{path} ({group.name})"
-        self._reader = Reader(group, path, self._attach)
+        self._reader = Reader(group, path)
+        self._attach(group)
         data, indices, indptr = self._data, self._indices, self._indptr
         check_shape(shape)
         check_index_arrays(indptr, indices, self.whom)
@@ -121,7 +122,7 @@ class CompressedGroup:
 
     def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Entries of indptr from `start` to `stop`, the last included."""
-        numbers: Array = self._reader.read(lambda: self._indptr[start : stop + 1])
+        numbers: Array = self._reader.read(self._attach, lambda: self._indptr[start : stop + 1])
         check_rising(numbers, self.whom, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
             # Pointers outside this range may be wrong: here only those asked for are known.
@@ -156,7 +157,7 @@ class CompressedGroup:
             for start, stop in slices(self._data, first, last):
                 data[start - first : stop - first] = self._data[start:stop]
 
-        self._reader.read(fill)
+        self._reader.read(self._attach, fill)
         return indices, data
 
     def transposed(self, n_entries: int) -> Iterator[Arrays]:
@@ -190,7 +191,8 @@ class DenseDataset:
         # Two reads in a row may share one band of chunks, across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
         self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
-        self._reader = Reader(dataset, path, self._attach)
+        self._reader = Reader(dataset, path)
+        self._attach(dataset)
         # A block is taken apart in temporaries of up to 24 bytes for each entry.
         self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
 
@@ -204,7 +206,8 @@ class DenseDataset:
     def read(self, start: int, stop: int) -> Arrays:
         """Nonzero entries of a range of rows."""
         rows: Arrays = self._reader.read(
-            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop)
+            self._attach,
+            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop),
         )
         return rows
 
@@ -217,7 +220,7 @@ def check_number_type(dataset: Any, whom: str) -> None:
     """Refuse what is no real number: text, compounds, references, complex numbers."""
     if dataset.dtype.kind == "O":
         raise ValueError(f"{whom} holds {dataset.dtype}, not numbers.")
-    check_kind(dataset.dtype, Place(whom), None)
+    check_kind(dataset.dtype, EntryNames(whom), None)
 
 
 def slices(

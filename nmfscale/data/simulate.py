@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 
 # Counts (with repetition) drawn at a time, some 100 MB of temporaries.
 _CHUNK_TOTAL = 2**21
+_LARGEST = np.iinfo(np.int32).max
 
 
 class PoissonTruth(NamedTuple):
@@ -66,7 +67,8 @@ def simulate_poisson_nmf(
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, or another number not positive and finite.
+        If a size is no whole number of at least 1, another number not positive and finite, or a
+        count too large for int32.
 
     Examples
     --------
@@ -127,7 +129,8 @@ def simulate_topic_counts(
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, or another number not positive and finite.
+        If a size is no whole number of at least 1, another number not positive and finite, or a
+        count too large for int32.
 
     Examples
     --------
@@ -177,7 +180,8 @@ def simulate_from_factors(
     Raises
     ------
     ValueError
-        If a factor is negative or not finite, or if the shapes do not fit.
+        If a factor is negative or not finite, if the shapes do not fit, or if a count is too
+        large for int32.
 
     Examples
     --------
@@ -196,8 +200,8 @@ def simulate_from_factors(
         raise ValueError(f"chunk_rows={chunk_rows} must be at least 1.")
     rng = _generator(random_state)
     expected = L * F.sum(axis=0)
-    if expected.size and expected.max() > np.iinfo(np.int32).max:
-        raise ValueError(f"A component gives a sample {expected.max():.3g} counts; at most 2**31.")
+    if expected.size and expected.max() > _LARGEST:
+        raise _too_large(f"A component gives a sample {expected.max():.3g} counts")
     return _draw_features(rng, rng.poisson(expected), F, chunk_rows)
 
 
@@ -224,6 +228,9 @@ def _draw_features(
         cells, times = _draw_cells(rng, by_component[start:stop], frequencies, cumulated)
         lengths.append(np.bincount(cells // n_features, minlength=stop - start))
         columns.append((cells % n_features).astype(np.int32))
+        if times.size and times.max() > _LARGEST:
+            row, column = divmod(int(cells[times.argmax()]), n_features)
+            raise _too_large(f"Row {start + row}, column {column} gets {times.max():,} counts")
         values.append(times.astype(np.int32))
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     if indptr[-1] <= np.iinfo(np.int32).max:
@@ -276,6 +283,10 @@ def _generator(random_state: Seed) -> np.random.Generator:
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31, size=4))
     return np.random.default_rng(random_state)
+
+
+def _too_large(what: str) -> ValueError:
+    return ValueError(f"{what}, int32 holds up to {_LARGEST:,}: simulate smaller samples.")
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -161,7 +161,7 @@ class SortedRows:
             raise OSError(
                 error.errno,
                 f"cannot write a temporary file in {folder} ({error.strerror}); "
-                "choose another folder with scratch=, or a larger memory_limit=",
+                "make room there, set TMPDIR to a folder with more, or raise memory_limit",
             ) from error
 
 

@@ -41,7 +41,7 @@ from .block_file import (
     PARTS,
     BlockFile,
     DamagedStoreError,
-    Place,
+    Extent,
     StoredBlock,
     mark_of,
 )
@@ -81,10 +81,10 @@ def _stored_block(
     """Look up where a block's arrays are."""
     if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
         raise KeyError(f"rows {start}:{stop} in {group.name}")
-    places = {}
+    extents = {}
     for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
         dataset = located(group, name)
-        places[name] = Place(
+        extents[name] = Extent(
             dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
         )
     m, n_lanes = shape[1], len(order)
@@ -94,7 +94,7 @@ def _stored_block(
         stop,
         first,
         first + n_lanes,
-        places,
+        extents,
         {"rows": m, "columns": n_lanes},
         -(-m // LANES) * LANES,
     )
@@ -133,6 +133,12 @@ class StoredLayout:
             self._values = sound(file, "values/value"), sound(file, "values/times")
         self._kept: dict[tuple[int, str], Slices] | None = None
         self._buffers: list[Array] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read, which is in the file."""
+        state = {**self.__dict__, "_kept": None if self._kept is None else {}, "_buffers": None}
+        state.pop("whole_columns", None)
+        return state
 
     @property
     def bytes_read(self) -> int:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from .counts import Counts, Whole, annotated_counts, as_counts, check_whole, checked_counts
+from .counts import (
+    Counts,
+    Whole,
+    annotated_counts,
+    as_counts,
+    check_whole,
+    checked_counts,
+    mind_fraction,
+)
 from .formats import ANNOTATED, check_choices, given_choices
 from .store import StoredCounts, is_store
-from .streams import open_stream
+from .streams import CountStream, open_stream
 from .table import CountTable
 
 
@@ -111,18 +119,23 @@ def read_counts(
         return found
     if Path(path_or_object).is_file() and is_store(path_or_object):
         check_choices(given_choices(**choices), (), str(path_or_object))
-        counts = StoredCounts(path_or_object).in_memory()
-        return cast(Counts, as_counts(counts, integer=integer, whom=str(path_or_object)))
-    with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
-        return checked_counts(
-            stream.whole(),
-            integer=integer,
-            whom=stream.whom,
-            sample_names=stream.sample_names,
-            feature_names=stream.feature_names,
-            groups=stream.groups,
-            notes=stream.notes,
-        )
+        counts, holder = StoredCounts(path_or_object).in_memory(), str(path_or_object)
+    else:
+        with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
+            counts, holder = _stream_counts(stream), stream.whom
+    mind_fraction(counts.first_fraction, integer, holder)
+    return counts
+
+
+def _stream_counts(stream: CountStream) -> Counts:
+    return checked_counts(
+        stream.whole(),
+        whom=stream.whom,
+        sample_names=stream.sample_names,
+        feature_names=stream.feature_names,
+        groups=stream.groups,
+        notes=stream.notes,
+    )
 
 
 def object_counts(
@@ -132,8 +145,8 @@ def object_counts(
     whom = type(given_object).__name__
     if hasattr(given_object, "obs_names"):
         check_choices(given, ANNOTATED, whom)
-        return annotated_counts(
-            given_object, **given, integer=integer, whom=whom, in_memory=in_memory
-        )
+        annotated = annotated_counts(given_object, **given, whom=whom, in_memory=in_memory)
+        mind_fraction(annotated.first_fraction, integer, f"the {whom} object")
+        return annotated
     check_choices(given, (), whom)
-    return as_counts(given_object, integer=integer, whom=whom, in_memory=in_memory)
+    return as_counts(given_object, integer=integer, in_memory=in_memory)

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .distributed import DaskRows
+from .dask_rows import DaskRows
 from .layout import Layout
 from .sizes import parse_bytes
 from .store import is_store
@@ -37,12 +37,13 @@ class StreamRows:
 
     def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
         """Return rows start:stop as compressed rows, columns sorted."""
-        if self._last is None or self._last[0] != (start, stop):
-            self._last = None  # one range in memory, not two
+        last = self._last
+        if last is None or last[0] != (start, stop):
+            last = self._last = None  # one range in memory, not two
             rows = self.stream.rows(start, stop)
             self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-            self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
-        return self._last[1]
+            last = self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
+        return last[1]  # not of self: another thread may have read meanwhile
 
 
 class StreamedCounts(CountTable):
@@ -91,6 +92,10 @@ class StreamedCounts(CountTable):
         self.source = {"object": stream.whom}
         if isinstance(stream, CountStream):
             self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
+        return {**self.__dict__, "_layout": None, "_reader": StreamRows(self._reader.stream)}
 
     @property
     def nnz(self) -> int:
@@ -153,7 +158,12 @@ def stream_counts(
     if os.path.isfile(path) and is_store(path):
         raise ValueError(f"{path} is a packed store already.")
     pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
-    return StreamedCounts(open_stream(path, memory_limit=pieces, **choices))
+    stream = open_stream(path, memory_limit=pieces, **choices)
+    try:
+        return StreamedCounts(stream)
+    except BaseException:
+        stream.close()
+        raise
 
 
 def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:

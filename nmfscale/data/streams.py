@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .block_file import patiently
-from .compressed import CHUNK, CompressedRows, Place, canonical_rows, row_chunks, working_type
+from .compressed import CHUNK, CompressedRows, EntryNames, canonical_rows, row_chunks, working_type
 from .fingerprint import Fingerprint, fingerprint
 from .formats import given_choices, open_table
 from .row_sources import Arrays, Table, Workspace
@@ -138,11 +138,6 @@ class CountStream:
         """Return the fingerprint that the file had when it was opened."""
         return self._seen
 
-    def check_unchanged(self) -> None:
-        """Raise a ValueError if the file differs from what was opened."""
-        if fingerprint(self.path) != self._seen:
-            raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
-
     def close(self) -> None:
         """Close the file and remove temporary files."""
         self._closed = True
@@ -184,7 +179,7 @@ class CountStream:
             indices,
             working_type(data),
             (stop - start, self.shape[1]),
-            Place(self.whom, self.sample_names, self.feature_names, start),
+            EntryNames(self.whom, self.sample_names, self.feature_names, start),
             sort=sort,
         )
 

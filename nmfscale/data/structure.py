@@ -25,6 +25,21 @@ def check_shape(shape: tuple[int, ...]) -> None:
             )
 
 
+def check_parts(matrix: Any, whom: str) -> None:
+    """Check the index arrays of a sparse matrix."""
+    n_rows, n_columns = matrix.shape
+    if matrix.format == "coo":
+        if not len(matrix.row) == len(matrix.col) == len(matrix.data):
+            raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
+        check_range(matrix.row, n_rows, "row", whom)
+        check_range(matrix.col, n_columns, "col", whom)
+    elif matrix.format in ("csr", "csc", "bsr"):
+        height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
+        sizes = (n_rows // height, n_columns // width)
+        sizes = sizes[::-1] if matrix.format == "csc" else sizes
+        check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
+
+
 def check_structure(
     indptr: Array, indices: Array, n_data: int, n_major: int, n_minor: int, whom: str
 ) -> None:

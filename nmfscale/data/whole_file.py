@@ -23,7 +23,13 @@ def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
     What was written is on the disk before it gets its name, and the name before this returns,
     unless it need not outlast the machine (`durable`). If the block fails, what was written is
     removed and `target` is as it was.
+
+    Raises
+    ------
+    OSError
+        If `target` is a folder, a device, a pipe or a socket, or cannot be written.
     """
+    check_replaceable(target)
     part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
     try:
         yield part
@@ -40,6 +46,14 @@ def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
             os.close(folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to put a file in the place of anything that is there and is no file."""
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; give the name of a file in it.")
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target} is a device, a pipe or a socket; give the name of a file.")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from . import block_file
 from .whole_file import whole_stream
 
 
@@ -76,7 +77,7 @@ class _Disk:
         return os.pread(self._file, size, self._at)
 
     def readinto(self, buffer: memoryview) -> int:
-        found = os.preadv(self._file, [buffer], self._at)
+        found = block_file.read_into(self._file, buffer, self._at)
         buffer[found:] = bytes(len(buffer) - found)
         return len(buffer)
 
@@ -84,7 +85,8 @@ class _Disk:
         done = 0
         try:
             while done < len(data) and self._failure is None:
-                done += os.pwrite(self._file, data[done:], self._at + done)
+                piece = data[done : done + block_file.CALL_BYTES]
+                done += os.pwrite(self._file, piece, self._at + done)
         except OSError as error:
             self._failure = error
         return len(data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .compressed import CompressedRows, Place, compressed_rows
+from .compressed import CompressedRows, EntryNames, compressed_rows
 from .structure import check_shape
 
 
@@ -62,6 +62,10 @@ class DaskRows:
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._last: tuple[int, CompressedRows] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the chunk that is kept."""
+        return {**self.__dict__, "_last": None}
+
     def rows(self, start: int, stop: int) -> CompressedRows:
         """Return rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
         import scipy.sparse as sp
@@ -86,8 +90,9 @@ class DaskRows:
                 yield start, self._chunk(i)
 
     def _chunk(self, i: int) -> CompressedRows:
-        if self._last is None or self._last[0] != i:
-            self._last = None  # one chunk in memory, not two
+        last = self._last
+        if last is None or last[0] != i:
+            last = self._last = None  # one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
             start, stop = self._ends[i : i + 2].tolist()
             if np.shape(matrix) != (stop - start, self.shape[1]):
@@ -95,6 +100,6 @@ class DaskRows:
                     f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
                     f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
-            place = Place(self.whom, self.sample_names, self.feature_names, start)
-            self._last = i, compressed_rows(matrix, place, sort=True)
-        return self._last[1]
+            names = EntryNames(self.whom, self.sample_names, self.feature_names, start)
+            last = self._last = i, compressed_rows(matrix, names, sort=True)
+        return last[1]  # not of self: another thread may have read meanwhile
