@@ -1,5 +1,6 @@
 """Counts that stay in their own file: the same fit as in memory, bit for bit."""
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -150,7 +151,6 @@ def test_a_file_that_changes_is_noticed(source):
 
 
 def dask_array(kind, chunks):
-    da = pytest.importorskip("dask.array")
     form = {"csr": sp.csr_matrix, "csc": sp.csc_array, "dense": np.asarray}[kind]
     return da.from_array(X, chunks=(chunks, -1)).map_blocks(form, dtype=X.dtype)
 
@@ -177,7 +177,6 @@ def test_any_range_of_a_dask_array():
 
 
 def test_dask_arrays_that_do_not_serve():
-    da = pytest.importorskip("dask.array")
     array = da.from_array(X, chunks=(40, 30))
     with pytest.raises(ValueError, match=r"2 chunks of columns.*rechunk"):
         fit(array)
