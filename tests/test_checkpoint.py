@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import h5py
 import numpy as np
@@ -16,8 +15,8 @@ import scipy.sparse as sp
 import small_fits
 from count_files import write_h5ad
 from sklearn.exceptions import ConvergenceWarning
+from small_fits import X, bits, model
 
-import nmfscale
 from nmfscale import kernels
 from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
@@ -27,8 +26,6 @@ from nmfscale.solve import accelerated
 from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks
 
 fcntl = pytest.importorskip("fcntl")
-rng = np.random.default_rng(0)
-X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
 # the same sums of rows and of columns, and as many nonzeros of each
 SWAPPED = X.copy()
 SWAPPED[np.ix_([0, 1], [2, 4])] += [[1, -1], [-1, 1]]
@@ -36,17 +33,6 @@ SWAPPED[np.ix_([0, 1], [2, 4])] += [[1, -1], [-1, 1]]
 
 class StopError(Exception):
     """Raised in the middle of a fit."""
-
-
-def model(n_components=3, **options):
-    options = {"max_iter": 24, "tol": 0, "random_state": 0} | options
-    return nmfscale.PoissonNMF(n_components, **options)
-
-
-def bits(fitted):
-    names = sorted(set(fitted.history_.dtype.names) - {"seconds", "bytes_read"})
-    arrays = [fitted.components_, fitted.loadings_, *(fitted.history_[name] for name in names)]
-    return [array.tobytes() for array in arrays]
 
 
 def stop_at(iteration):
@@ -96,11 +82,9 @@ def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
         assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
 
 
-def test_resumed_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+def test_resumed_elsewhere(tmp_path, store):
     expected = bits(model().fit(X))
-    pack(as_counts(X), tmp_path / "counts.nmf")
-    places = [(X, 1), (tmp_path / "counts.nmf", 2), (X, 3), (tmp_path / "counts.nmf", 1)]
+    places = [(X, 1), (store, 2), (X, 3), (store, 1)]
     for iteration, (source, n_threads) in zip((4, 9, 16), places[:-1], strict=True):
         with pytest.raises(StopError):
             model(callback=stop_at(iteration), n_threads=n_threads).fit(
@@ -131,41 +115,6 @@ def test_more_iterations_than_before(tmp_path):
     model(max_iter=10).fit(X, checkpoint=tmp_path, checkpoint_every=0)
     longer = model(max_iter=20).fit(X, checkpoint=tmp_path, resume=True)
     assert len(longer.history_) == 20
-
-
-PROGRAM = """
-import sys, numpy as np, nmfscale
-rng = np.random.default_rng(0)
-X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
-model = nmfscale.PoissonNMF(3, max_iter=400, tol=0, random_state=0, n_threads=2)
-model.fit(X, checkpoint=sys.argv[1], checkpoint_every=0, resume=True)
-np.savez(sys.argv[2], L=model.loadings_, F=model.components_)
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment(tmp_path):
-    whole = nmfscale.PoissonNMF(3, max_iter=400, tol=0, random_state=0).fit(X)
-    out, random = tmp_path / "end.npz", np.random.default_rng(3)
-    words = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "state"), str(out)]
-    kills = 0
-    for _ in range(60):
-        process = subprocess.Popen(words)
-        begun, first = time.monotonic(), len(list((tmp_path / "state").glob("*.h5")))
-        while process.poll() is None and time.monotonic() - begun < 60:
-            if kills < 6 and len(list((tmp_path / "state").glob("checkpoint*"))) >= min(first, 1):
-                time.sleep(random.uniform(0.0, 0.4))
-                if any((tmp_path / "state").glob("checkpoint*")):
-                    process.kill()
-                    kills += 1
-                    break
-            time.sleep(0.01)
-        if process.wait() == 0:
-            break
-    assert kills and process.returncode == 0
-    with np.load(out) as end:
-        assert end["L"].tobytes() == whole.loadings_.tobytes()
-        assert end["F"].tobytes() == whole.components_.tobytes()
 
 
 def test_an_interrupted_fit_is_saved(tmp_path):

@@ -52,7 +52,6 @@ from nmfscale.solve.points import Ref
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-pytest.importorskip("distributed")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 

@@ -10,8 +10,6 @@ from nmfscale.data.jobs import NoWorkersError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-pytest.importorskip("distributed")
-
 
 @pytest.fixture
 def change(client):

@@ -5,6 +5,7 @@ import re
 import tracemalloc
 import warnings
 
+import dask.bag as bag
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -556,7 +557,6 @@ def test_message_for_objects_is_what_scikit_learn_looks_for():
 
 
 def test_a_dask_collection_that_is_no_array_is_refused():
-    bag = pytest.importorskip("dask.bag")
     with pytest.raises(TypeError, match=r"\.compute\(\)"):
         as_counts(bag.from_sequence([1, 2]))
 

@@ -29,17 +29,7 @@ from nmfscale.solve.memory import Plan
 
 ROOT = Path(__file__).parent.parent
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
-
-
-@pytest.fixture
-def store(tmp_path):
-    pack(as_counts(X), tmp_path / "counts.nmf")
-    return tmp_path / "counts.nmf"
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.fixture
@@ -56,10 +46,10 @@ import hashlib, os, random, signal, sys, time
 from pathlib import Path
 import h5py, psutil, sklearn, nmfscale.models
 from nmfscale.data import layout
-from small_fits import SMALL_BLOCK, bits, model
+from small_fits import SMALL_BLOCK, X, bits, model
 layout.BLOCK_NONZEROS = SMALL_BLOCK
 
-def begin(state, end):
+def begin(state, end, source, n_threads):
     process = os.fork()
     if process:
         return process
@@ -67,53 +57,45 @@ def begin(state, end):
     try:
         signal.alarm(60)
         saving = {"checkpoint": state, "checkpoint_every": 0, "resume": True}
-        fitted = model().fit(sys.argv[1], **saving)
+        fitted = model(max_iter=16, n_threads=n_threads).fit(source, **saving)
         end.write_bytes(hashlib.sha256(bits(fitted)).digest())
         code = 0
     finally:
         os._exit(code)
 
-def finish(state, end):
-    assert os.waitpid(begin(state, end), 0)[1] == 0
+def finish(state, end, *how):
+    assert os.waitpid(begin(state, end, *how), 0)[1] == 0
     return end.read_bytes()
 
-folder, trials = Path(sys.argv[2]), int(sys.argv[3])
+store, folder, trials = sys.argv[1], Path(sys.argv[2]), 50
 begun = time.monotonic()
-expected = finish(folder / "calm", folder / "end")
+expected = finish(folder / "calm", folder / "end", store, 1)
 took = time.monotonic() - begun
 chance, kills, saved = random.Random(trials), 0, 0
 for trial in range(trials):
-    state = folder / str(trial)
-    process = begin(state, folder / "end")
-    while trial % 3 == 0 and not list(state.glob("checkpoint-*")):
-        time.sleep(0.001)
-    time.sleep(chance.uniform(0, took) if trial else 0)
-    os.kill(process, signal.SIGKILL)
-    kills += os.WIFSIGNALED(os.waitpid(process, 0)[1])
-    for path in state.glob("checkpoint-*"):
-        with h5py.File(path) as file:
-            assert file.attrs["complete"] == 1
-            saved += 1
-    assert finish(state, folder / "end") == expected
+    state, in_memory = folder / str(trial), trial % 5 == 4
+    how = (X, 2) if in_memory else (store, 1)
+    for again in range(1 + in_memory):
+        process = begin(state, folder / "end", *how)
+        while trial % 3 == 0 and not list(state.glob("checkpoint-*")):
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, took / (1 + again)) if trial else 0)
+        os.kill(process, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(process, 0)[1])
+        for path in state.glob("checkpoint-*"):
+            with h5py.File(path) as file:
+                assert file.attrs["complete"] == 1
+                saved += 1
+    assert finish(state, folder / "end", *how) == expected
     assert all(path.name.startswith("checkpoint-") for path in state.iterdir())
 print(kills, saved)
 """
 
 
-def kill_and_resume(tmp_path, store, trials, limit):
-    kills, saved = map(int, run(KILLED, store, tmp_path, trials, limit=limit).split())
-    assert saved
-    return kills
-
-
-@pytest.mark.slow
-def test_driver_killed(tmp_path, store):
-    kill_and_resume(tmp_path, store, 3, 60)
-
-
 @pytest.mark.slow
 def test_driver_killed_at_random_points(tmp_path, store):
-    assert kill_and_resume(tmp_path, store, 50, 300) >= 10
+    kills, saved = map(int, run(KILLED, store, tmp_path, limit=300).split())
+    assert kills >= 10 and saved
 
 
 @linux

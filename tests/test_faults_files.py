@@ -12,10 +12,9 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
-from small_fits import SMALL_BLOCK, X, bits, model, run
+from small_fits import X, bits, model, run
 
 import nmfscale
-from nmfscale.data import layout as layouts
 from nmfscale.data.aligned import aligned_empty
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
@@ -23,10 +22,7 @@ from nmfscale.data.store import DamagedStoreError, StoredCounts
 from nmfscale.data.stored import read_counts
 from nmfscale.solve.checkpoint import CheckpointError
 
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.fixture

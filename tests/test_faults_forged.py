@@ -12,21 +12,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad
-from small_fits import SMALL_BLOCK, X, model
+from small_fits import X, model
 
 import nmfscale
-from nmfscale.data import layout as layouts
 from nmfscale.data.counts import as_counts
 from nmfscale.data.packing import pack
 from nmfscale.data.store import StoredCounts
 from nmfscale.data.stored import read_counts
 
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
 SECRET = b"0123456789abcdef" * 64
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
 
 
 def write_checkpoint(folder):

@@ -51,7 +51,7 @@ def test_locked_file(tmp_path, monkeypatch, seconds):
                 assert holder.stdout.readline() == b"held\n"
                 if seconds == 30:
                     error = CheckpointError if path is checkpoint else BlockingIOError
-                    with pytest.raises(error, match=f"{path.name} is locked"):
+                    with pytest.raises(error, match=f"{path.name} is locked, probably by"):
                         use(path)
                 else:
                     use(path)

@@ -230,24 +230,7 @@ def test_likelihood_of_the_start(trajectories, load):
     assert_allclose(constant, start["loglik_const"], rtol=1e-12)
 
 
-# Conversion, prediction ------------------------------------------------------------------------
-
-
-def test_conversion(goldens):
-    golden = goldens["tiny"]
-    X, L, F = (np.array(golden[key]) for key in "XLF")
-    P, W, s, u = nmfscale.poisson_to_multinomial(L, F)
-    theirs = golden["poisson2multinom"]
-    assert_allclose(P, theirs["L"], rtol=1e-14)
-    assert_allclose(W, theirs["F"], rtol=1e-14)
-    assert_allclose(s, theirs["s"], rtol=1e-14)
-    for sizes, key in [
-        (s, "multinom2poisson_of_poisson2multinom"),
-        (X.sum(axis=1), "multinom2poisson_with_X"),
-    ]:
-        back = oracle.rescale(*nmfscale.multinomial_to_poisson(P, W, sizes, u))
-        assert_allclose(back[0], golden[key]["L"], rtol=1e-14)
-        assert_allclose(back[1], golden[key]["F"], rtol=1e-14)
+# Prediction ------------------------------------------------------------------------------------
 
 
 def test_prediction_for_new_samples(goldens):
@@ -284,17 +267,6 @@ def test_vertex_hunting(reference_dir):
     order = [int(np.argmin(np.abs(vertices - vertex).sum(axis=1))) for vertex in expected]
     assert sorted(order) == list(range(5))
     assert_allclose(vertices[order], expected, rtol=1e-12)
-
-
-def test_vertex_hunting_on_random_points():
-    rng = np.random.default_rng(0)
-    for k in (2, 3, 4):
-        for _ in range(5):
-            centers = rng.normal(size=(3 * k, k - 1))
-            found = hunt_vertices(centers, k)
-            expected = oracle.hunt_vertices(centers, k)
-            key = np.lexsort(found.T), np.lexsort(expected.T)
-            assert_allclose(found[key[0]], expected[key[1]], rtol=1e-12)
 
 
 def test_topic_score_factors(reference_dir, data_dir):

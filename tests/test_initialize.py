@@ -234,11 +234,6 @@ def _matched_correlation(found, expected):
     return correlation[linear_sum_assignment(-correlation)]
 
 
-def test_vertices_of_fasttopics(reference):
-    vertices = hunt_vertices(reference["kmeans_centers"], 5)
-    np.testing.assert_allclose(_sorted_rows(vertices), _sorted_rows(reference["vertices"]))
-
-
 def test_factors_of_fasttopics_from_its_vectors(reference):
     size = np.abs(reference["V"][:, :1])
     F = size * mixture_weights(reference["V"][:, 1:] / size, reference["vertices"])

@@ -3,16 +3,15 @@
 import json
 import os
 
+import h5py
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-h5py = pytest.importorskip("h5py")
-
-from nmfscale.data.hdf5 import format_of  # noqa: E402
-from nmfscale.data.sound_hdf5 import put, put_json  # noqa: E402
-from nmfscale.models.file import (  # noqa: E402
+from nmfscale.data.hdf5 import format_of
+from nmfscale.data.sound_hdf5 import put, put_json
+from nmfscale.models.file import (
     is_model_file,
     load_model,
     read_header,

@@ -18,8 +18,6 @@ from nmfscale.data.packing import pack
 from nmfscale.solve import cluster as remote
 from nmfscale.solve import site as sites
 
-pytest.importorskip("distributed")
-
 pytestmark = pytest.mark.slow
 
 WALL = 200

@@ -67,10 +67,13 @@ def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_score_is_the_mean_log_probability(model):
     one = fitted(model)
-    mu = one.transform(X) @ one.components_
-    mu[11] = 1
-    logs = np.log(np.maximum(mu / mu.sum(axis=1, keepdims=True), 1e-30))
-    np.testing.assert_allclose(one.score(X), (X * logs).sum() / X.sum(), rtol=1e-12)
+    for counts in (X, X[:, ::-1] * X.any(axis=0)):
+        mu = one.transform(counts) @ one.components_
+        mu[11] = 1
+        logs = np.log(np.maximum(mu / mu.sum(axis=1, keepdims=True), 1e-30))
+        expected = (counts * logs).sum() / counts.sum()
+        np.testing.assert_allclose(one.score(counts), expected, rtol=1e-12)
+    assert 1 <= one.perplexity(X) <= X.shape[1]
 
 
 # To a file --------------------------------------------------------------------------------------
@@ -215,10 +218,10 @@ def memory(name):
 
 folder, gathered = Path(sys.argv[1]), sys.argv[2] == "gathered"
 rng = np.random.default_rng(0)
-model = nmfscale.TopicModel(48, max_iter=1, tol=0, init="random", random_state=0, n_threads=1)
+model = nmfscale.TopicModel(12, max_iter=1, tol=0, init="random", random_state=0, n_threads=1)
 model.fit(rng.integers(1, 3, (60, 40)))
 counts = StoredCounts(folder / "counts.nmf")
-predicted = check_projection(counts, 48, np.float64, "1TB", gathered=gathered)
+predicted = check_projection(counts, 12, np.float64, "1TB", gathered=gathered)
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")
 model.transform(counts, out=None if gathered else folder / "loadings.npy")
@@ -236,5 +239,5 @@ def test_the_predicted_memory_is_enough_and_not_far_off(tmp_path, monkeypatch, h
     words = [sys.executable, "-P", "-c", HIGHEST, str(tmp_path), how]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     predicted, before, highest = map(int, done.stdout.split())
-    assert highest < predicted < highest + (150 << 20)
-    assert (highest - before > n * 48 * 8) == (how == "gathered")
+    assert highest < predicted < highest + (100 << 20)
+    assert (highest - before > n * 12 * 8) == (how == "gathered")

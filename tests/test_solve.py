@@ -683,8 +683,9 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
         assert say(each, -40.0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
+    """The best point is held in float32: in float64 it is a little lower than it was."""
     best, turn_into = [], accelerated._Path.turn_into
 
     def note_and_turn(path, halves, dtype):
@@ -697,14 +698,6 @@ def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
     assert model.converged_
     (best_in_float32,) = best
     assert best_in_float32 == pytest.approx(max(model.history_["loglik"]), rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_going_back_does_not_end_the_way(seed):
-    """The best point is held in float32: in float64 it is a little lower than it was."""
-    X = make_counts(120, 80, K=5, seed=seed)
-    model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
-    assert model.converged_
 
 
 def steps_taken(monkeypatch, X, K, seed, max_iter):

@@ -6,6 +6,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import dask.array as da
 import h5py
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ def backed(folder):
 
 
 def dask_rows(folder):
-    array = pytest.importorskip("dask.array").from_array(X, chunks=(20, -1))
+    array = da.from_array(X, chunks=(20, -1))
     return array.map_blocks(sp.csr_matrix, dtype=X.dtype)
 
 

@@ -1,9 +1,7 @@
-"""What a stream does to the files around it: temporary ones, locked ones, changed ones."""
+"""What a stream does to the files around it: temporary ones, changed ones."""
 
 import errno
 import os
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad
 
-from nmfscale.data import hdf5, sorted_rows
+from nmfscale.data import sorted_rows
 from nmfscale.data.fingerprint import fingerprint
 from nmfscale.data.streams import open_stream
 
@@ -95,36 +93,6 @@ def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
         with pytest.raises(OSError, match=said) as caught:
             stream.rows(0, 10)
     assert caught.value.errno == errno.ENOSPC and temporary_files[0].closed
-
-
-HOLD = """
-import h5py, sys, time
-with h5py.File(sys.argv[1], "r+"):
-    print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
-
-
-def test_locked_file(sound, monkeypatch):
-    monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
-    content = sound.read_bytes()
-    for seconds, patience in (("20", 0.2), ("0.7", 20.0)):
-        monkeypatch.setattr(hdf5, "LOCK_PATIENCE", patience)
-        holder = subprocess.Popen(
-            [sys.executable, "-c", HOLD, sound, seconds], stdout=subprocess.PIPE
-        )
-        try:
-            assert holder.stdout.readline() == b"held\n"
-            if patience < 1:
-                with pytest.raises(BlockingIOError, match="a.h5ad is locked, probably by"):
-                    open_stream(sound)
-            else:
-                with open_stream(sound) as stream:
-                    assert stream.rows(0, 10).data.sum() == COUNTS.sum()
-        finally:
-            holder.kill()
-            holder.communicate()
-    assert len(sound.read_bytes()) == len(content)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -6,6 +6,7 @@ import pickle
 import re
 import tempfile
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -256,7 +257,6 @@ def test_rows_are_those_asked_for_whoever_else_reads(tmp_path):
 
 
 def dask_array(kind, chunks):
-    da = pytest.importorskip("dask.array")
     form = {"csr": sp.csr_matrix, "csc": sp.csc_array, "dense": np.asarray}[kind]
     return da.from_array(X, chunks=(chunks, -1)).map_blocks(form, dtype=X.dtype)
 
@@ -299,7 +299,6 @@ def test_any_range_of_a_dask_array():
 
 
 def test_dask_arrays_that_do_not_serve():
-    da = pytest.importorskip("dask.array")
     array = da.from_array(X, chunks=(40, 30))
     with pytest.raises(ValueError, match=r"2 chunks of columns.*rechunk"):
         fit(array)

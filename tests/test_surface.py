@@ -260,18 +260,6 @@ def test_names_of_counts():
     assert counts.sample_names is None and counts.feature_names is None
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_have_help(command, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([command, "--help"])
-    out = capsys.readouterr().out
-    assert end.value.code == 0
-    assert f"nmfscale {command}" in out.split("examples:")[1]
-    if command == "fit":
-        flags = "-k -o --model --solver --seed --max-iter --tol --threads"
-        assert all(f"{flag} " in out for flag in flags.split())
-
-
 def test_version(capsys):
     if nmfscale.__version__ == "unknown":
         pytest.skip("nmfscale is imported from its sources, not installed")
