@@ -57,7 +57,8 @@ class PoissonNMF(CountFactorization):
         Type of the factors and of the arithmetic; None takes float32 for counts in float32 and
         float64 otherwise. Sums over samples are float64 always.
     n_threads : int, default=None
-        Threads; None uses the processors this process may use. The result does not depend on it.
+        Threads, at most 4,096; None uses the processors this process may use. One in a process that
+        was forked from one that has used several. The result does not depend on it.
     memory_limit : float or str, default=None
         Bytes that the process may hold, such as ``"2GB"``. Counts in a file then stay there: what
         does not fit is read in every iteration, and loadings that do not fit are kept on disk.
