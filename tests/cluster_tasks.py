@@ -15,9 +15,9 @@ import numpy as np
 
 from nmfscale.data.jobs import MissingArraysError, UnfitWorkerError
 from nmfscale.data.workers import perform
-from nmfscale.solve.bench import Bench
 from nmfscale.solve.site import look
 from nmfscale.solve.visits import ColumnVisit
+from nmfscale.solve.workbench import Workbench
 
 
 def twice(number, given):
@@ -53,7 +53,7 @@ def always(error, number, given):
 
 
 # What takes the time of a task.
-WORK = {"rows": (Bench, "move"), "columns": (ColumnVisit, "over")}
+WORK = {"rows": (Workbench, "move"), "columns": (ColumnVisit, "over")}
 
 
 def perform_and_count(folder, kind, number, function, args, given):
@@ -199,16 +199,16 @@ def level():
 
 def forget_everything():
     """Let a worker remember nothing of the fits that it took part in."""
-    from nmfscale.solve import bench
+    from nmfscale.solve import workbench
 
-    bench._memory.__init__()
+    workbench._memory.__init__()
 
 
 def bytes_remembered():
     """Say how much a worker remembers of the fits that it took part in."""
-    from nmfscale.solve import bench
+    from nmfscale.solve import workbench
 
-    return bench._memory._held
+    return workbench._memory._held
 
 
 def limit_files(n_bytes):

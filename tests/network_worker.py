@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nmfscale.solve import bench
+from nmfscale.solve import workbench
 
 HOST = Path(os.environ["NETWORK_HOST"])
 
@@ -16,7 +16,7 @@ def told(what):
 
 def dask_setup(worker):
     """Hold rows up from `hold` on, until `go`; use wrong counts, and say so, while `stale`."""
-    slices, save_arrays = bench.Bench.slices, bench.save_arrays
+    slices, save_arrays = workbench.Workbench.slices, workbench.save_arrays
 
     def bent_slices(here, which):
         if which == "rows" and told("hold"):
@@ -31,5 +31,5 @@ def dask_setup(worker):
         if told("stale"):
             HOST.joinpath("late").write_text(str(target))
 
-    bench.Bench.slices, bench.save_arrays = bent_slices, bent_save
+    workbench.Workbench.slices, workbench.save_arrays = bent_slices, bent_save
     HOST.joinpath("pid").write_text(str(os.getpid()))

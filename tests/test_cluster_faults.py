@@ -44,10 +44,10 @@ from nmfscale.data.jobs import (
 from nmfscale.data.packing import pack
 from nmfscale.solve import accelerated, cluster
 from nmfscale.solve import site as sites
-from nmfscale.solve.bench import Bench, Setting
 from nmfscale.solve.cluster import RemoteRows
 from nmfscale.solve.memory import MemoryLimitError
 from nmfscale.solve.points import Ref
+from nmfscale.solve.workbench import Setting, Workbench
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -326,7 +326,7 @@ def test_tasks_of_a_fit_that_has_ended_end_soon(tmp_path):
     setting = Setting("", "", None, str(tmp_path / "gone"), 1, 1, "baseline", 0)
     begin = time.monotonic()
     with pytest.raises(OSError, match="gone is gone"):
-        within(WALL, lambda: Bench(setting, None, {}).arrays(ref))
+        within(WALL, lambda: Workbench(setting, None, {}).arrays(ref))
     assert time.monotonic() - begin < 10
 
 

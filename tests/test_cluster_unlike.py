@@ -31,7 +31,7 @@ def addresses(client):
 
 def test_a_worker_has_another_version(client, store, change):
     old = addresses(client)[:1]
-    for module in ("site", "bench"):
+    for module in ("site", "workbench"):
         change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
     with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
         fitted = fit(store, client, max_iter=4)
@@ -40,7 +40,7 @@ def test_a_worker_has_another_version(client, store, change):
 
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
-    actions = {2: lambda: change(old, "nmfscale.solve.bench", "package_version", "0.0.1")}
+    actions = {2: lambda: change(old, "nmfscale.solve.workbench", "package_version", "0.0.1")}
     with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
         fitted = fit(store, client, actions, max_iter=5)
     assert bits(fitted) == bits(fit(X, max_iter=5))

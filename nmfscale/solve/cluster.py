@@ -23,12 +23,11 @@ from ..data.array_file import Arrays, load_arrays, save_arrays
 from ..data.jobs import Job
 from ..data.store import StoredCounts
 from ..data.workers import Crew
-from .bench import Setting
 from .factor import Array, Factor, Held, Report
 from .local_rows import factor_in_lanes, per_lane
 from .points import (
-    Ahead,
     Changed,
+    Extrapolated,
     Group,
     Move,
     Point,
@@ -49,6 +48,7 @@ from .tasks import (
     sum_rows,
 )
 from .visits import FAN_IN, Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, branches
+from .workbench import Setting
 
 # Factors that may be asked for again.
 _RECENT_FACTORS = 4
@@ -248,7 +248,7 @@ class RemoteRows:
             best.parts = self.cast(self.factor.values, best.dtype).parts
         self._n_points += 1
         self.factor.values.parts = [
-            Ahead(f"ahead-{self._n_points}", here, old, momentum)
+            Extrapolated(f"ahead-{self._n_points}", here, old, momentum)
             for here, old in zip(now.parts, before.parts, strict=True)
         ]
         sums, sums_before = np.zeros((2, kernels.row_stride(self.factor.n_components)))

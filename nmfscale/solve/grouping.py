@@ -7,10 +7,10 @@ from typing import Any
 from .. import kernels
 from ..data.sizes import readable
 from .accelerated import SHARED_FROM
-from .bench import Setting
 from .factor import LANES
 from .memory import MemoryLimitError
 from .visits import FAN_IN
+from .workbench import Setting
 
 # Groups of blocks, each a branch of the tree and a task: at most; at least, so that workers that
 # join later find something to do; and at least for each task that the workers do at a time.

@@ -30,7 +30,7 @@ class Visited:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Extrapolated:
     """Loadings that went on from `now`."""
 
     name: str
@@ -59,7 +59,7 @@ class Move:
     kept: Move | Ref | None = None
 
 
-Point = Visited | Ahead | Changed
+Point = Visited | Extrapolated | Changed
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from ..data.store import StoredCounts
 from ..data.table import CountTable
 from ..data.whole_file import package_version
 from ..data.workers import Crew, active_client, in_task, worker_memory
-from .bench import Setting, forget_run, take_level
 from .checkpoint import folder_in_use, recorded_level
 from .cluster import RemoteRows
 from .factor import Array, Held
 from .grouping import group_size_within
 from .projection import design_of
 from .threads import available_processors, resolve_threads
+from .workbench import Setting, forget_run, take_level
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.array_file import Arrays
-from .bench import Setting, bench_of
 from .factor import Array, aligned_copy
-from .points import Ahead, Group, Move, Point, Ref, numbered
+from .points import Extrapolated, Group, Move, Point, Ref, numbered
 from .projection import TOL, Projector
 from .visits import Arrival, ColumnVisit, RowReport, fold, sliced_counts
+from .workbench import Setting, workbench_of
 
 
 class Moved(NamedTuple):
@@ -33,9 +33,9 @@ def move_rows(
     setting: Setting, group: Group, move: Move, save: bool, given: Mapping[str, Any]
 ) -> Moved:
     """Move the rows of a group."""
-    with bench_of(setting, group, given) as bench:
-        found = bench.move(move)
-        saved = bench.save(move.name, numbered(found.values)) if save else None
+    with workbench_of(setting, group, given) as work:
+        found = work.move(move)
+        saved = work.save(move.name, numbered(found.values)) if save else None
     return Moved(found.reports, found.log_sizes, found.log_priors, saved)
 
 
@@ -67,21 +67,21 @@ def sum_columns(
 
     With a name the answer is saved, too: it need not be found again if this worker dies.
     """
-    with bench_of(setting, group, given) as bench:
+    with workbench_of(setting, group, given) as work:
 
         def find() -> Arrays:
-            arrivals = bench.arrive(point)[1] if isinstance(point, Ahead) else []
-            here = replace(visit, start=bench.arrays(visit.start)["F"])
-            blocks = zip(bench.slices("columns"), bench.rows(bench.point(point)), strict=True)
+            arrivals = work.arrive(point)[1] if isinstance(point, Extrapolated) else []
+            here = replace(visit, start=work.arrays(visit.start)["F"])
+            blocks = zip(work.slices("columns"), work.rows(work.point(point)), strict=True)
             return Summed(arrivals, here.over(blocks, setting.n_threads)).arrays()
 
-        return Summed.of(bench.once(name, find))
+        return Summed.of(work.once(name, find))
 
 
 def sum_rows(setting: Setting, group: Group, point: Point, given: Mapping[str, Any]) -> list[Array]:
     """Return the column sums of every block's loadings at a point."""
-    with bench_of(setting, group, given) as bench:
-        rows = bench.rows(bench.point(point))
+    with workbench_of(setting, group, given) as work:
+        rows = work.rows(work.point(point))
         return [each.factor.column_sums(each.weights) for each in rows]
 
 
@@ -97,21 +97,21 @@ def project(
     given: Mapping[str, Any],
 ) -> Ref | Arrays:  # fmt: skip
     """Save the loadings that a few steps from a point lead to while F is held."""
-    with bench_of(setting, group, given) as bench:
+    with workbench_of(setting, group, given) as work:
         K, n_threads = setting.n_components, setting.n_threads
-        projector = Projector(bench.arrays(F)["F"], total, K, n_steps, TOL, n_threads)
-        all_rows = bench.rows([aligned_copy(values) for values in bench.point(point)])
-        for slices, rows in zip(bench.slices("rows"), all_rows, strict=True):
+        projector = Projector(work.arrays(F)["F"], total, K, n_steps, TOL, n_threads)
+        all_rows = work.rows([aligned_copy(values) for values in work.point(point)])
+        for slices, rows in zip(work.slices("rows"), all_rows, strict=True):
             sliced = sliced_counts(slices, slices.n_others)
             projector.move(sliced, rows.factor.values, rows.totals, rows.factor.prior())
-        return bench.save(name, numbered([rows.factor.values for rows in all_rows]))
+        return work.save(name, numbered([rows.factor.values for rows in all_rows]))
 
 
 def save_point(
     setting: Setting, group: Group, name: str, point: Point | Move | Ref, given: Mapping[str, Any]
 ) -> Ref | Arrays:
     """Save the loadings at a point, or the curvature that a visit kept."""
-    with bench_of(setting, group, given) as bench:
+    with workbench_of(setting, group, given) as work:
         if isinstance(point, Move | Ref):
-            return bench.save(name, numbered(bench.curvature(point)))
-        return bench.save(name, numbered(bench.point(point)))
+            return work.save(name, numbered(work.curvature(point)))
+        return work.save(name, numbered(work.point(point)))

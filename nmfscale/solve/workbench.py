@@ -25,7 +25,7 @@ from ..data.slicer import Slices
 from ..data.whole_file import package_version
 from .factor import Array, Factor, aligned_copy
 from .local_rows import restore_zeros
-from .points import Ahead, Changed, Group, Move, Point, Ref, counts_name, file_name
+from .points import Changed, Extrapolated, Group, Move, Point, Ref, counts_name, file_name
 from .threads import single_blas_thread
 from .visits import Arrival, RowReport, Rows, go_on
 
@@ -142,7 +142,7 @@ class MovedHere(NamedTuple):
     log_priors: list[float]
 
 
-class Bench:
+class Workbench:
     """One group of blocks, and how to find what a task needs of it."""
 
     def __init__(self, setting: Setting, group: Group, given: Mapping[str, Any]):
@@ -209,7 +209,7 @@ class Bench:
 
     def point(self, point: Point) -> list[Array]:
         """Return the loadings of every block at a point."""
-        if isinstance(point, Ahead):
+        if isinstance(point, Extrapolated):
             return self.arrive(point)[0]
         if isinstance(point, Changed):
             dtype = np.dtype(point.dtype)
@@ -223,7 +223,7 @@ class Bench:
         assert point.made is not None
         return self.move(point.made).values
 
-    def arrive(self, point: Ahead) -> tuple[list[Array], list[Arrival]]:
+    def arrive(self, point: Extrapolated) -> tuple[list[Array], list[Arrival]]:
         """Return the loadings of a point ahead, and what is to be said of every block."""
         key = self.setting.run, self.group.number, point.name
         found = _memory.get(key)
@@ -306,8 +306,8 @@ class Bench:
 
 
 @contextmanager
-def bench_of(setting: Setting, group: Group, given: Mapping[str, Any]) -> Iterator[Bench]:
+def workbench_of(setting: Setting, group: Group, given: Mapping[str, Any]) -> Iterator[Workbench]:
     """Compute as all workers of a fit do, on a group of its blocks."""
     setting.take()
     with single_blas_thread():
-        yield Bench(setting, group, given)
+        yield Workbench(setting, group, given)
