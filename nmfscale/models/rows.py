@@ -147,6 +147,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
 
+        Notes
+        -----
+        A feature of `X` that the fit never saw has next to no probability in any topic: a few such
+        counts can outweigh all others. A prior such as ``prior_factors=1.01`` smooths the topics.
+
         Examples
         --------
         >>> from nmfscale import TopicModel
