@@ -336,7 +336,7 @@ class TestCluster:
         assert "neither the name nor" in failure(capsys, "cluster", "--host", "no host")
         absent = tmp_path / "absent"
         assert f"no folder {absent}" in failure(capsys, "cluster", "--local-directory", absent)
-        assert "'lots' is not a size" in failure(capsys, "cluster", "--memory-limit", "lots")
+        assert "'lots' is not a size" in misuse(capsys, "cluster", "--memory-limit", "lots")
         for words in (["--port", 65536], ["--port", -1], ["--workers", 0]):
             assert "usage: nmfscale cluster" in misuse(capsys, "cluster", *words)
 

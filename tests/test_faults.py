@@ -227,7 +227,7 @@ def test_no_slow_leak(tmp_path, store):
     grown = settled[-100:, 0].mean() - settled[:100, 0].mean()
     assert grown < 190 * 20_000
     assert np.ptp(settled[:, 1]) == 0
-    assert settled[:, 2].max() <= 2
+    assert settled[:, 2].max() <= 3  # two checkpoints, and the lock of the folder
     assert len(os.listdir(tmp_path / "scratch" / "state")) == 2
 
 
