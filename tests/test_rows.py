@@ -175,7 +175,9 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
 @pytest.mark.parametrize("model", MODELS)
 def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_steps, model):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
-    monkeypatch.setattr(nmfscale.solve.memory, "_held_and_limit", lambda limit: (0, limit))
+    monkeypatch.setattr(
+        nmfscale.solve.memory, "_held_and_limit", lambda limit: (0, limit or 1 << 60)
+    )
     n, K = 30_000, 32
     counts = sparse_rows(n)
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(counts))

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ from .workbench import Setting, forget_run, take_level
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"
+# Seconds in which workers of a cluster that is restarting may come to answer.
+_LOOKS_FOR = 30.0
 # Recent points that a worker need not read again, as a share of its memory or where it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
 # A dataset of loadings larger than this is not saved at every visit.
@@ -293,12 +296,15 @@ def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
-    for attempt in range(crew.patience.attempts):
-        if attempt:  # workers of a cluster that restarts are listed for a while after they died
-            time.sleep(min(2.0, crew.patience.workers / 4))
+    end = time.monotonic() + min(_LOOKS_FOR, crew.patience.workers)
+    for attempt in count(1):
         found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
         if not all(isinstance(sight, OSError) for sight in found.values()):
             break
+        if attempt >= crew.patience.attempts and time.monotonic() > end:
+            break
+        # workers of a cluster that restarts are listed for a while after they died
+        time.sleep(min(2.0, crew.patience.workers / 4))
     sights, reasons = {}, []
     for worker, sight in found.items():
         why = _unlike(sight) if isinstance(sight, Sight) else f"{type(sight).__name__}: {sight}"
