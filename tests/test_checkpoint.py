@@ -309,6 +309,7 @@ model(callback=fork_and_die).fit(X, checkpoint=sys.argv[1], checkpoint_every=0)
 """
 
 
+@pytest.mark.slow
 def test_a_folder_whose_process_was_killed_and_left_a_child(tmp_path):
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-P", "-c", FORKED, tmp_path]

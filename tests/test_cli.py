@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
+from shell import failure, misuse, run
 
 import nmfscale
 from nmfscale.cli import commands, main
@@ -53,30 +54,6 @@ def folder(tmp_path_factory):
         arguments = ["fit", folder / source, "-k", "3", "-o", folder / model, "--quiet"]
         assert main([*map(str, arguments), *FIT]) == 0
     return folder
-
-
-def run(*words):
-    return main([str(word) for word in words])
-
-
-def failure(capsys, *words):
-    """Return the one line that a failing command writes."""
-    assert run(*words) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("nmfscale: error: ")
-    assert err.count("\n") == 1
-    return err
-
-
-def misuse(capsys, *words):
-    """Return what a command used in a wrong way writes."""
-    with pytest.raises(SystemExit) as caught:
-        run(*words)
-    assert caught.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    return err
 
 
 class TestFit:
@@ -746,6 +723,7 @@ def test_version_without_metadata():
     assert (done.returncode, done.stdout) == (0, "nmfscale unknown\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_as_a_program(folder, tmp_path):
     def program(*words):
         command = [sys.executable, "-m", "nmfscale", *map(str, words)]

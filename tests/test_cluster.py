@@ -238,6 +238,7 @@ def test_a_client_that_is_asynchronous(client, store, opened):
     assert not opened
 
 
+@slow
 def test_a_client_that_keeps_its_worker_from_other_tasks(client, store):
     found = client.submit(tasks.fit_with_get_client, str(store), pure=False)
     assert "with distributed.worker_client() as client" in found.result(timeout=WALL)
@@ -431,7 +432,8 @@ def press():
 
 
 @pytest.mark.parametrize(
-    "end", ["well", pytest.param("ZeroDivisionError", marks=slow), "KeyboardInterrupt"]
+    "end",
+    ["well", *(pytest.param(e, marks=slow) for e in ("ZeroDivisionError", "KeyboardInterrupt"))],
 )
 def test_nothing_is_left(client, tmp_path, temporary, end):
     actions = {"well": {}, "ZeroDivisionError": {2: lambda: 1 / 0}, "KeyboardInterrupt": {2: press}}

@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse as sp
+from shell import failure, misuse
 
 import nmfscale
 from nmfscale.cli import main
@@ -146,24 +147,6 @@ def closed(certificates, tmp_path_factory):
     words = ["--workers", 1, "--host", "127.0.0.2", "--tls", certificates, "--dashboard-port", 0]
     with cluster(tmp_path_factory.mktemp("closed"), *words) as running:
         yield running
-
-
-def failure(capsys, *words):
-    """Return the one line that a failing command writes."""
-    assert main([*map(str, words)]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("nmfscale: error: ")
-    assert err.count("\n") == 1
-    return err
-
-
-def misuse(capsys, *words):
-    """Return what is said about wrong usage."""
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, words)])
-    assert end.value.code == 2
-    return capsys.readouterr().err
 
 
 class TestReach:

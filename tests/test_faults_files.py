@@ -156,6 +156,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 def test_disk_full_of_loadings(tmp_path):
     said = run(LOADINGS, tmp_path, command=on_small_disk(tmp_path))
     assert re.search(rf"an array of [57],\d+,\d+ bytes in {tmp_path} .No space.*TMPDIR", said)
@@ -321,6 +322,7 @@ def test_flipped_bits_anywhere(tmp_path, kind, store):
     assert int(run(FLIPPED, path, 300, limit=300)) > 100
 
 
+@pytest.mark.slow
 def test_datasets_that_are_missing(tmp_path, store):
     needed = [name for name in datasets_of(store) if not name.startswith(("values", "names"))]
     assert len(needed) > 20

@@ -169,8 +169,9 @@ def test_trajectory_with_single_inner_steps(trajectories, load, name):
     assert_allclose(found, progress["loglik"], rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["em", "scd", "em_extrapolate", "scd_extrapolate"])
-@pytest.mark.parametrize("name", ["neurips", pytest.param("pbmc_facs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["neurips", "pbmc_facs"])
 def test_trajectory_from_fifty_em_iterations(reference_dir, load, name, run):
     # Away from the wild first iterations the guard hardly moves the factors.
     golden = json.loads((reference_dir / f"fasttopics_timing_{name}.json").read_text())["runs"]

@@ -41,10 +41,16 @@ def fitted(model=PoissonNMF, counts=X, n_components=3, **options):
 # Checks of scikit-learn -----------------------------------------------------------------------
 
 
+@parametrize_with_checks([PoissonNMF(n_threads=1), TopicModel(2, n_threads=1, tol=1e-3)])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         PoissonNMF(2, n_threads=1, tol=1e-3, integer="allow"),
-        PoissonNMF(n_threads=1),
         PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
         PoissonNMF(2, solver="joint-em", init="nndsvd", n_threads=1, max_iter=20),
         PoissonNMF(2, solver="sn", dtype="float32", n_threads=1, max_iter=20),
@@ -54,7 +60,7 @@ def fitted(model=PoissonNMF, counts=X, n_components=3, **options):
     ]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learn(estimator, check):
+def test_scikit_learn_with_other_options(estimator, check):
     check(estimator)
 
 

@@ -161,7 +161,9 @@ class TestStructurePlot:
         long = structure_plot(shares, np.repeat([c * 40 for c in "abcd"], 10))
         assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
 
-    @pytest.mark.parametrize("n_groups", [3, 12, 40, 100])
+    @pytest.mark.parametrize(
+        "n_groups", [100, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 12, 40))]
+    )
     @pytest.mark.parametrize("label", ["{}", "a cell type, number {}"])
     def test_many_groups(self, n_groups, label):
         groups = [label.format(place % n_groups) for place in range(300)]

@@ -47,7 +47,13 @@ def places(tmp_path, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"prior_loadings": (1.1, 0.5)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prior_loadings": (1.1, 0.5)},
+        *(pytest.param(o, marks=pytest.mark.slow) for o in ({}, {"dtype": "float32"})),
+    ],
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options):
     one = fitted(model, **options)

@@ -309,6 +309,7 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 # Places of the counts -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_file_store_and_cluster_with_any_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
     path, store = tmp_path / "counts.h5ad", tmp_path / "counts.nmf"

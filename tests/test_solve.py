@@ -481,7 +481,10 @@ def test_size_factors(solver):
 
 
 @pytest.mark.parametrize("prior", [None, (1.5, 0.3)])
-@pytest.mark.parametrize("solver", ["auto", "em", "scd", "joint-em"])
+@pytest.mark.parametrize(
+    "solver",
+    ["auto", *(pytest.param(s, marks=pytest.mark.slow) for s in ("em", "scd", "joint-em"))],
+)
 def test_integer_weights_are_repeated_samples(solver, prior):
     if prior and solver == "joint-em":
         pytest.skip("has no priors")
@@ -535,8 +538,14 @@ def test_equal_weights_are_no_weights(solver):
 # Extremes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("solver", "dtype"),
+    [
+        *((solver, "float64") for solver in SOLVERS),
+        ("auto", "float32"),
+        *(pytest.param(s, "float32", marks=pytest.mark.slow) for s in SOLVERS if s != "auto"),
+    ],
+)
 @pytest.mark.parametrize(
     "case", ["empty", "nothing", "one", "row", "column", "wide", "huge", "tiny", "diagonal"]
 )

@@ -475,7 +475,9 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", ["read", *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS if p != "read")]
+)
 @pytest.mark.parametrize(
     "options",
     [

@@ -48,7 +48,10 @@ def write(kind, folder):
     return path
 
 
-@pytest.fixture(params=["csr", "csc", "dense", "tenx", "mtx", "docword"])
+KINDS = ["csr", "csc", "dense", "tenx", "mtx", "docword"]
+
+
+@pytest.fixture(params=KINDS)
 def source(request, tmp_path, monkeypatch):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
     return write(request.param, tmp_path)
@@ -82,7 +85,7 @@ def test_what_is_known_of_streamed_counts(source):
                 assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
     monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, keep, None))
     before = source.read_bytes()
@@ -207,7 +210,9 @@ def test_a_file_that_changes_is_noticed(source):
         fit(counts)
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("source", "packed"), [*((kind, False) for kind in KINDS), ("csr", True)], indirect=["source"]
+)
 def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
     monkeypatch.setattr(block_file, "READ_PATIENCE", 0.1)
     monkeypatch.chdir(source.parent)
@@ -262,7 +267,7 @@ def dask_array(kind, chunks):
 
 
 @pytest.mark.parametrize("memory_limit", [None, "1TB"])
-@pytest.mark.parametrize("chunks", [90, (1, 0, 50, 39)])
+@pytest.mark.parametrize("chunks", [(1, 0, 50, 39), pytest.param(90, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)

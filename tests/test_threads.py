@@ -151,7 +151,7 @@ assert found == [(1, expected[1])] * 2, found
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["after", pytest.param("before", marks=pytest.mark.slow)])
 def test_a_forked_process_fits_alone(when):
     words = [sys.executable, "-P", "-W", "ignore", "-c", FORKED, when]
     subprocess.run(words, check=True, timeout=60)

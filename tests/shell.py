@@ -1,0 +1,30 @@
+"""Commands of the shell, run in this process."""
+
+import pytest
+
+from nmfscale.cli import main
+
+
+def run(*words):
+    """Run a command; its exit code."""
+    return main([str(word) for word in words])
+
+
+def failure(capsys, *words):
+    """Return the one line that a failing command writes."""
+    assert run(*words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nmfscale: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def misuse(capsys, *words):
+    """Return what a command used in a wrong way writes."""
+    with pytest.raises(SystemExit) as caught:
+        run(*words)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
