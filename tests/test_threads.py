@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from nmfscale import kernels
+from nmfscale import PoissonNMF, kernels
 from nmfscale.solve import threads
 from nmfscale.solve.threads import available_processors, resolve_threads, single_blas_thread
 
@@ -155,6 +156,32 @@ assert found == [(1, expected[1])] * 2, found
 def test_a_forked_process_fits_alone(when):
     words = [sys.executable, "-P", "-W", "ignore", "-c", FORKED, when]
     subprocess.run(words, check=True, timeout=60)
+
+
+def threads_woken_by(work):
+    """How many threads of the system a new thread of Python needs for `work`."""
+    found = []
+
+    def count():
+        before = set(os.listdir("/proc/self/task"))
+        work()
+        found.append(len(set(os.listdir("/proc/self/task")) - before))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not kernels.build_flags()["openmp"],
+    reason="counts the threads of OpenMP in /proc",
+)
+@pytest.mark.parametrize(("n_rows", "expected"), [(16, 0), (640, 2)])
+def test_no_thread_is_woken_for_a_single_slice(n_rows, expected):
+    X = np.random.default_rng(0).poisson(3.0, (n_rows, 12))
+    model = PoissonNMF(2, n_threads=3, init="random", random_state=0, max_iter=5, tol=0)
+    assert threads_woken_by(lambda: model.fit(X).transform(X)) == expected
 
 
 @pytest.mark.skipif(

@@ -48,7 +48,8 @@ def count_columns(
 ):
     """Nonzeros of every column among the rows of each share of lanes."""
     cdef Py_ssize_t share, lane, q, row
-    for share in prange(found.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+    for share in prange(found.shape[0], nogil=True, schedule="static", num_threads=n_threads,
+                        use_threads_if=found.shape[0] > 1):
         for lane in range(cuts[share], cuts[share + 1]):
             row = order[lane]
             if row >= 0:
@@ -69,7 +70,8 @@ def place_rows(
 ):
     """Row slices: step q of lane r is the q-th nonzero of its row."""
     cdef Py_ssize_t s, lane, q, row, first, at
-    for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads):
+    for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
+                    use_threads_if=offset.shape[0] > 2):
         for lane in range(LANES):
             row = order[s * LANES + lane]
             if row >= 0:
@@ -93,7 +95,8 @@ def place_columns(
 ):
     """Column slices, rows in the order of their lanes; a share of lanes knows where it begins."""
     cdef Py_ssize_t share, lane, q, row, at
-    for share in prange(place.shape[0], nogil=True, schedule="static", num_threads=n_threads):
+    for share in prange(place.shape[0], nogil=True, schedule="static", num_threads=n_threads,
+                        use_threads_if=place.shape[0] > 1):
         for lane in range(cuts[share], cuts[share + 1]):
             row = order[lane]
             if row >= 0:

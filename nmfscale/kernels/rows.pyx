@@ -2,7 +2,8 @@
 
 Every function runs one kernel on every slice with `nogil` and an explicit number of threads.  A
 slice is the unit of work: it writes its own rows and its own partial sums, so nothing depends on
-the schedule or the number of threads.
+the schedule or the number of threads.  Where there is work for one thread only, no other is woken:
+for a few rows that would take longer than the work.
 """
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uintptr_t
@@ -77,7 +78,7 @@ cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem p
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
     cdef Py_ssize_t i
     for i in prange(slices.shape[0], nogil=True, schedule="dynamic", chunksize=2,
-                    num_threads=n_threads):
+                    num_threads=n_threads, use_threads_if=slices.shape[0] > 2):
         move_slice(kernel, counts, problem, rows, ahead, slices[i], size,
                    piece(memory, size + rows.row_bytes, threadid()))
     free(memory)
@@ -123,7 +124,7 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
     for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2,
-                    num_threads=n_threads):
+                    num_threads=n_threads, use_threads_if=last - first > 2):
         run_sums(counts, problem, all_rows, s, wanted, &out[s - first, 0, 0],
                  piece(memory, size, threadid()))
     free(memory)
@@ -152,7 +153,8 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
         raise ValueError(f"slices {first}:{first + n} have no rows, or nothing was kept")
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
-    for s in prange(n, nogil=True, schedule="static", num_threads=n_threads):
+    for s in prange(n, nogil=True, schedule="static", num_threads=n_threads,
+                    use_threads_if=n > 2):
         run_step(problem, &sums[s, 0, 0], all_rows, ahead, first + s, wanted, size,
                  piece(memory, size + all_rows.row_bytes, threadid()))
     free(memory)
@@ -174,7 +176,8 @@ def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):
     cdef Py_ssize_t s, n_slices = len(now) // LANES
     cdef const char *first = <const char *>address(now, problem.dtype, ahead.shape, "now")
     check_ahead(ahead, problem, len(now), None)
-    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads):
+    for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads,
+                    use_threads_if=n_slices > 2):
         ahead.go(problem, s, first + s * ahead.bytes_each)
 
 
@@ -230,7 +233,8 @@ cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, s
     cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t i
-    for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads):
+    for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads,
+                    use_threads_if=n > 1):
         values_of_slice(kernel, counts, problem, all_rows, first + i * every, out + i * n_each,
                         piece(memory, size, threadid()))
     free(memory)
