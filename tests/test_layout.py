@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from nmfscale.data import layout as layouts
+from nmfscale.data import placing, slicer
 from nmfscale.data.counts import as_counts
 from nmfscale.data.layout import LANES, Layout, cut_blocks
 from nmfscale.data.row_sources import MemoryRows
@@ -35,6 +36,7 @@ def counts_of(n=70, m=45, density=0.2, seed=0, largest=9):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100)
+    monkeypatch.setattr(slicer, "_LEAST_SHARE", 1)
 
 
 def unplaced(slices, n_lanes):
@@ -229,9 +231,27 @@ def test_the_form_of_the_input_does_not_matter(small_blocks, form):
 
 
 @pytest.mark.parametrize("n_threads", [2, 3, 4, 64])
-def test_the_number_of_threads_does_not_matter(small_blocks, n_threads):
-    counts = as_counts(counts_of())
+@pytest.mark.parametrize(("m", "density"), [(45, 0.2), (9, 0.8)])
+def test_the_number_of_threads_does_not_matter(small_blocks, n_threads, m, density):
+    counts = as_counts(counts_of(m=m, density=density))
     same(build_layout(counts), build_layout(counts, n_threads))
+
+
+def test_what_threads_count_of_columns_is_no_larger_than_the_counts(monkeypatch):
+    rooms = []
+    count_columns = placing.count_columns
+
+    def noting(indptr, indices, order, cuts, found, n_threads):
+        rooms.append(found.shape)
+        count_columns(indptr, indices, order, cuts, found, n_threads)
+
+    columns = np.arange(50_000) % 20_000
+    X = sp.csr_matrix((np.ones(50_000, np.int8), (np.arange(50_000) // 500, columns)))
+    counts = as_counts(X)
+    layout = build_layout(counts, 64)
+    monkeypatch.setattr(placing, "count_columns", noting)
+    assert layout.blocks[0].columns.count.sum() == 50_000
+    assert rooms == [(2, 20_000)]
 
 
 def test_the_counts_given_are_not_written_to(small_blocks):

@@ -17,6 +17,8 @@ Array = NDArray[Any]
 LANES = 16
 # Counts that are looked at together.
 _PIECE = 1 << 17
+# Counts for which it pays to wake a thread.
+_LEAST_SHARE = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,11 @@ class Slicer:
         n_columns, stands = self.shape[1], self._column_position()
         indptr, indices, data, pieces = self._csr(start, stop)
         in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
-        shares = np.arange(1, self._n_threads) * len(indices) / self._n_threads
+        # a share takes two numbers a column, and should not have fewer counts than that
+        n_shares = max(1, min(self._n_threads, len(indices) // max(n_columns, _LEAST_SHARE)))
+        shares = np.arange(1, n_shares) * len(indices) / n_shares
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
-        found = aligned_zeros((self._n_threads, n_columns), np.int64)
+        found = aligned_zeros((n_shares, n_columns), np.int64)
         placing.count_columns(indptr, indices, order, cuts, found, self._n_threads)
         place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
         length = place[-1][self.column_order[:n_columns]]
