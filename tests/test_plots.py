@@ -389,6 +389,21 @@ class TestTopFeatures:
     def test_one_topic_and_no_names(self):
         assert top_features([[1, 3, 2]], n_top=2) == [["feature 1", "feature 2"]]
 
+    @pytest.mark.parametrize("distinctive", [True, False])
+    def test_only_the_leading_features_are_sorted(self, monkeypatch, distinctive):
+        components = np.random.default_rng(0).random((3, 1000))
+        sort, lengths = np.lexsort, []
+        monkeypatch.setattr(np, "lexsort", lambda keys: lengths.append(len(keys[0])) or sort(keys))
+        by_topic = top_features(components, n_top=4, distinctive=distinctive)
+        assert [len(topic) for topic in by_topic] == [4] * 3
+        assert lengths == [4] * 3
+
+    @pytest.mark.parametrize("n_top", [1, 3, 5, 8, 9])
+    def test_ties_keep_the_order_of_the_features(self, n_top):
+        frequent = [1, 2, 0, 2, 1, 3, 2, 1]
+        names = [f"feature {j}" for j in (5, 1, 3, 6, 0, 4, 7)]
+        assert top_features([frequent], n_top=n_top) == [names[:n_top]]
+
     def test_equal_topics_fall_back_on_frequency(self):
         assert top_features([[1, 3, 2], [1, 3, 2]], list("abc"), n_top=2) == [["b", "c"]] * 2
 

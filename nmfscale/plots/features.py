@@ -52,9 +52,20 @@ def _leading_features(
         rivals = np.maximum(_largest_elsewhere(frequencies), 0.01 / n_features)
         ratio = np.maximum(frequencies / rivals, 1)
         scores = rivals * (ratio * np.log(ratio) - ratio + 1)
-    # Features that do not stand out (score 0) follow by frequency.
-    orders = [np.lexsort((-frequencies[k], -scores[k]))[:n_top] for k in range(n_topics)]
-    return frequencies, names, [order[frequencies[k, order] > 0] for k, order in enumerate(orders)]
+    leading = [_best(scores[k], frequencies[k], n_top) for k in range(n_topics)]
+    return frequencies, names, leading
+
+
+def _best(scores: np.ndarray, frequencies: np.ndarray, n_top: int) -> np.ndarray:
+    """Return the numbers of a topic's features of the highest scores, best first.
+
+    Features that do not stand out (score 0) follow by frequency.
+    """
+    some = np.flatnonzero(frequencies)
+    if len(some) > n_top:  # to sort all features takes long where there are a million
+        least = np.partition(scores[some], -n_top)[-n_top]
+        some = some[scores[some] >= least]
+    return some[np.lexsort((-frequencies[some], -scores[some]))[:n_top]]
 
 
 def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
