@@ -754,6 +754,23 @@ def test_rejected_steps_are_no_sign_of_the_end():
         assert monitor.converged == (i >= 5)
 
 
+def test_what_rounding_keeps_below_the_best_has_converged():
+    monitor = Monitor(100, 1e-4)
+    kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
+    monitor.record(loglik=-100.0, **kkt)
+    for i in range(30):
+        assert not monitor.converged
+        monitor.record(loglik=-100.0 - (1e-9 if i % 2 else 1e-3), **kkt)
+    assert monitor.converged
+
+
+def test_float32_converges_where_its_rounding_ends():
+    """From float32 counts, as AnnData objects hold them, with all else at its default."""
+    X = nmfscale.simulate_topic_counts(60, 40, 3, random_state=8)[0].astype(np.float32)
+    model = nmfscale.PoissonNMF(4, random_state=8).fit(X)
+    assert model.converged_ and model.n_iter_ < 100
+
+
 @pytest.mark.parametrize(("K", "seed"), [(3, 0), (5, 8)])
 def test_extrapolated_descent_converges_at_its_limit(K, seed):
     X = make_counts(120, 80, K=K, seed=seed)

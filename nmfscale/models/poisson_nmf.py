@@ -25,12 +25,14 @@ class PoissonNMF(CountFactorization):
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
         - "auto": a Newton step on each row of L (far from the optimum after an EM step) and one on
           each row of F (after an EM step where a feature has few counts and all counts make one
-          block), with momentum; begins in float32 whatever `dtype` is. The fastest.
+          block), with momentum; begins in float32 where that loses nothing, and ends in `dtype`.
+          The fastest.
         - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate
           descent, the methods of [1]_; "sn" is coordinate descent with the step size of scalar
           Newton [2]_, which never raises the loss of a row; "newton" an EM and a Newton step on
           both sides.
-        - "joint-em": both factors from the same expected counts (PLSA) [3]_.
+        - "joint-em": both factors from the same expected counts (PLSA) [3]_; takes neither priors
+          nor anything that is to stay fixed.
     init : {"auto", "topic-score", "random", "nndsvd"} or array-like, default="auto"
         Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array of
         shape (n_samples,) holds cluster labels.
@@ -38,26 +40,30 @@ class PoissonNMF(CountFactorization):
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4
         The fit has converged when the largest KKT residual, relative to the mean total of a sample
-        (for L) and of a feature (for F), is at most `tol`, or when five iterations gained less than
-        1e-7 of the log-likelihood. With 0 exactly `max_iter` iterations are run.
+        (for L) and of a feature (for F), is at most `tol`, or when the log-likelihood has settled:
+        five iterations that raised it gained less than 1e-7 of it, or thirty did not raise it. With
+        0 exactly `max_iter` iterations are run.
     n_init : int, default=1
         Number of starts; the fit with the highest likelihood is kept.
     inner_iter : int, default=None
-        Steps on each row in an iteration of the paper's methods; None takes 4 for "em", "scd" and
-        "sn", 1 for "ccd" and "newton". Not used by "auto" and "joint-em".
+        Steps on each row in an iteration; None takes 4 for "em", "scd" and "sn", 1 for "ccd" and
+        "newton". Not used by "auto" and "joint-em".
     extrapolate : bool, default=True
-        Momentum for "auto", the extrapolation of Ang and Gillis for the paper's methods.
+        Momentum for "auto", the extrapolation of Ang and Gillis for the others. Not used by
+        "joint-em".
     prior_factors, prior_loadings : float, array-like or tuple, default=None
         Gamma prior, given as shape alpha or (alpha, rate): the fit is the maximum of the posterior.
-        alpha is at least 1 and broadcasts to the factor; the rate is 1 unless given, but 0 for an
-        alpha of 1, which is no prior.
+        alpha is at least 1: a number, one for each component, or an array of the shape of F
+        (n_features, n_components) or L; the rate is 1 unless given, but 0 for an alpha of 1, which
+        is no prior.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
         Type of the factors and of the arithmetic; None takes float32 for counts in float32 and
         float64 otherwise. Sums over samples are float64 always.
     n_threads : int, default=None
-        Threads, at most 4,096; None uses the processors this process may use. One in a process that
+        Threads, at most 4,096; -1 takes all processors this process may use, and so does None,
+        unless the environment variable ``NMFSCALE_NUM_THREADS`` has a number. One in a process that
         was forked from one that has used several. The result does not depend on it.
     memory_limit : float or str, default=None
         Bytes that the process may hold, such as ``"2GB"``. Counts in a file then stay there: what
@@ -86,7 +92,7 @@ class PoissonNMF(CountFactorization):
         factor starts.
         ``pandas.DataFrame(model.history_)`` makes a table.
     loglik_ : float
-        Poisson log-likelihood of the fit (with priors, plus the log prior).
+        Poisson log-likelihood of the fit; with priors, plus the log prior without its constant.
     converged_, interrupted_ : bool
         Whether the fit converged, or was ended by Ctrl-C.
     n_iter_ : int
@@ -94,7 +100,7 @@ class PoissonNMF(CountFactorization):
     n_features_in_ : int
         Number of features.
     feature_names_in_, sample_names_ : ndarray of str
-        Names, where the input has them.
+        Names, where the input has them. Without, `sample_names_` is None, the other is not there.
 
     References
     ----------

@@ -21,6 +21,8 @@ HISTORY = np.dtype(
      ("zeros_loadings", np.float64), ("zeros_factors", np.float64), ("momentum", np.float64),
      ("bytes_read", np.int64)]
 )  # fmt: skip
+# More than from one step of the paper's methods that is not extrapolated, and rises, to the next.
+STILL = 30
 
 
 class Monitor:
@@ -28,7 +30,8 @@ class Monitor:
 
     A fit has converged when both relative KKT residuals are at most `tol`, or when the best
     log-likelihood has gained less than `rtol` times its size in `patience` iterations. Those that
-    ended below it do not count: a fit may have to go back from them.
+    ended below it do not count: a fit may have to go back from them. But where `STILL` iterations
+    in a row are below it, and the last one by no more than that, only rounding is left.
 
     Parameters
     ----------
@@ -61,7 +64,7 @@ class Monitor:
         self._bar: Any = None
         self._old_handler: Any = None
         self._best: list[float] = []  # log-likelihoods that were no lower than all before
-        self._risen = False
+        self._risen, self._below = False, 0
 
     def __enter__(self) -> Monitor:
         """Show the bar, and take over Ctrl-C where it would raise KeyboardInterrupt."""
@@ -126,7 +129,7 @@ class Monitor:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
-        self._best = []
+        self._best, self._below = [], 0
         for record in self.records:
             self._note(record["loglik"])
         self.started = time.perf_counter() - state["seconds"]
@@ -143,6 +146,7 @@ class Monitor:
     def _note(self, loglik: float, reached: float | None = None) -> None:
         best = max([loglik, *self._best[-1:]])
         self._risen = (loglik if reached is None else reached) >= best
+        self._below = 0 if self._risen else self._below + 1
         if self._risen:
             self._best.append(best)
 
@@ -151,9 +155,14 @@ class Monitor:
             return False
         if max(record["kkt_loadings"], record["kkt_factors"]) <= self.tol:
             return True
+        if not self._best:
+            return False
+        best, little = self._best[-1], self.rtol * abs(self._best[-1])
+        if self._below >= STILL and best - record["loglik"] <= little:
+            return True
         if len(self._best) <= self.patience or not self._risen:
             return False
-        return self._best[-1] - self._best[-1 - self.patience] <= self.rtol * abs(self._best[-1])
+        return best - self._best[-1 - self.patience] <= little
 
     @property
     def finished(self) -> bool:
