@@ -122,8 +122,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
-            Loadings to start from; `init` serves where they are not given. EM alone ("em",
-            "joint-em") leaves its zeros zero.
+            Loadings to start from; `init` serves where they are not given. Zeros are raised to
+            1e-10, which EM alone ("em", "joint-em") is slow to leave.
         F : array-like of shape (n_features, n_components), default=None
             Factors to start from, likewise.
         row_weights : array-like of shape (n_samples,), default=None
@@ -162,14 +162,18 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         ValueError
             If the counts or a parameter are not valid, or something is to be held that was not
             given.
+        OSError
+            If a file is not there, cannot be read, or there is no room for what is written.
         MemoryLimitError
-            If the fit needs more than `memory_limit`.
+            If the fit needs more than `memory_limit`: a MemoryError.
         FloatingPointError
             If numbers overflow, which takes counts or a start many orders of magnitude from usual.
         CheckpointError
-            If another fit uses the folder, or the checkpoints in it are of another, or damaged.
+            If another fit uses the folder, or the checkpoints in it are of another, or damaged: a
+            ValueError.
         ClusterError
-            If the workers, or the scheduler, are gone for good, or a task fails again and again.
+            If the workers, or the scheduler, are gone for good, or a task fails again and again: a
+            RuntimeError.
 
         Warns
         -----
@@ -231,6 +235,8 @@ class CountFactorization(RowsTransformer, BaseEstimator):
 
         Raises
         ------
+        NotFittedError
+            If the model is not fitted.
         TypeError
             If a parameter cannot be stored.
         OSError

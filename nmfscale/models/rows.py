@@ -152,6 +152,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         A feature of `X` that the fit never saw has next to no probability in any topic: a few such
         counts can outweigh all others. A prior such as ``prior_factors=1.01`` smooths the topics.
 
+        Since loadings are fitted to `X`, the score mostly goes on rising with the number of
+        components, also for samples that the fit did not see: enough are as many as raise it much.
+
         Examples
         --------
         >>> from nmfscale import TopicModel

@@ -30,7 +30,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     F : array-like of shape (n_features, n_components)
         Factors, non-negative.
     n_threads : int, default=None
-        Threads; None uses the processors this process may use.
+        Threads, as in :class:`PoissonNMF`.
 
     Returns
     -------
