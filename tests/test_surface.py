@@ -138,6 +138,16 @@ def test_map_of_the_package():
     assert sorted(named) == sorted(sources - {f"{r}/__init__.py" for r in os.listdir(package)})
 
 
+def test_defaults_in_the_shell_are_those_of_the_estimators(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    given = inspect.signature(nmfscale.TopicModel).parameters
+    for name, option in (("max_iter", "--max-iter N"), ("tol", "--tol T")):
+        described = text.split(f" {option} ", 1)[1]
+        assert float(re.search(r"\(default: (.*?)\)", described)[1]) == given[name].default
+
+
 # --- Docstrings -------------------------------------------------------------------------------
 
 

@@ -133,9 +133,18 @@ def _add_fit(subparsers: Any) -> None:
     add("--solver", choices=SOLVERS, default="auto", help="default: %(default)s")
     add("--init", choices=STARTS, default="auto", help="default: %(default)s")
     add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="makes the fit repeatable")
-    add("--max-iter", type=_at_least(int, 1), metavar="N", help="outer iterations")
-    add("--tol", type=_at_least(float, 0, 1e300), metavar="T", help="0 runs all iterations")
-    add("--dtype", choices=("float32", "float64"), help="of the factors")
+    add(
+        "--max-iter", type=_at_least(int, 1), metavar="N",
+        help="iterations at most (default: 1000)",
+    )  # fmt: skip
+    add(
+        "--tol", type=_at_least(float, 0, 1e300), metavar="T",
+        help="the KKT residual at which the fit ends; 0 runs all iterations (default: 0.0001)",
+    )  # fmt: skip
+    add(
+        "--dtype", choices=("float32", "float64"),
+        help="of the factors (default: float32 for counts in float32, else float64)",
+    )  # fmt: skip
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
@@ -153,7 +162,7 @@ def _add_store(subparsers: Any) -> None:
     )
     _add_input(command, packed=False)
     command.add_argument("output", metavar="OUT.nmf", help="the packed store to write")
-    _add_memory_limit(command)
+    _add_memory_limit(command, "such as 2GB: text is sorted on disk beyond a quarter of it")
     _add_run_options(command)
 
 
@@ -191,15 +200,30 @@ def _add_plot(subparsers: Any) -> None:
         help="files written by fit; several for --kind progress",
     )
     command.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
-    command.add_argument("--kind", choices=("structure", "progress", "top"), default="structure")
+    command.add_argument(
+        "--kind",
+        choices=("structure", "progress", "top"),
+        default="structure",
+        help="topic proportions of the samples, how the fit went, or leading features "
+        "(default: %(default)s)",
+    )
     command.add_argument(
         "--groups",
         metavar="FILE",
         help="for structure: on each line a label, or name TAB label (comma in a .csv)",
     )
-    command.add_argument("--n-top", type=_at_least(int, 1), default=10, metavar="N", help="for top")
     command.add_argument(
-        "--x", choices=("seconds", "iteration"), default="seconds", help="for progress"
+        "--n-top",
+        type=_at_least(int, 1),
+        default=10,
+        metavar="N",
+        help="for top: features of each topic (default: %(default)s)",
+    )
+    command.add_argument(
+        "--x",
+        choices=("seconds", "iteration"),
+        default="seconds",
+        help="for progress (default: %(default)s)",
     )
     command.set_defaults(usage=command.error)
     _add_last_options(command)
@@ -289,20 +313,20 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
     command.add_argument("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     command.add_argument("--genome", help="10x: genome to read")
     command.add_argument(
-        "--feature-type", metavar="TYPE", help="10x: such as 'Antibody Capture', or all"
+        "--feature-type",
+        metavar="TYPE",
+        help="10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)",
     )
     command.add_argument(
         "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples"
     )
 
 
-def _add_memory_limit(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--memory-limit",
-        type=_size,
-        metavar="SIZE",
-        help="such as 2GB: read from the file what does not fit",
-    )
+def _add_memory_limit(
+    command: argparse.ArgumentParser,
+    what: str = "such as 2GB: read from the file what does not fit",
+) -> None:
+    command.add_argument("--memory-limit", type=_size, metavar="SIZE", help=what)
 
 
 def _add_client_options(command: argparse.ArgumentParser) -> None:
@@ -327,7 +351,7 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
         "--threads",
         type=_at_least(int, 1, _MOST_THREADS),
         metavar="N",
-        help="default: all CPUs",
+        help="default: NMFSCALE_NUM_THREADS, or all CPUs",
     )
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     _add_last_options(command)
