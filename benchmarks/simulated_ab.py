@@ -2,8 +2,8 @@
 
 Both start from the same 50 EM iterations. On A they end together. On B the log-likelihood after 750
 more EM iterations of four steps is only 0.69 below the best, but topic proportions are off by up to
-0.23 (single steps: 5.3 and 0.41); 200 iterations of coordinate descent from there come within 0.002
-of the best log-likelihood.
+0.23 (single steps: 5.3 and 0.41); 200 iterations of coordinate descent from there come within
+0.0001 of the best log-likelihood.
 
     NMFSCALE_DATA=... python benchmarks/simulated_ab.py
 
