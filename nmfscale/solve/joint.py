@@ -5,8 +5,6 @@ Geiger and Park, Algorithms 4 and 6; PLSA when normalised.
 
 from __future__ import annotations
 
-import numpy as np
-
 from .accelerated import record_end
 from .factor import MINVAL, aligned_copy, at_floor
 from .monitor import Monitor
@@ -53,5 +51,4 @@ def fit_joint(halves: Halves, monitor: Monitor) -> None:
             "zeros_loadings": rows.zeros,
             "zeros_factors": columns.zeros,
         }
-    np.maximum(halves.F.values, 0, out=halves.F.values)
     record_end(halves, objective, monitor, pending, state["loglik"])

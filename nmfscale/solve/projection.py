@@ -82,7 +82,7 @@ class Projector:
         if prior:
             pseudo, rate = (prior[name][:, self._dead] for name in ("pseudo", "rate"))
             best = np.zeros_like(pseudo)
-            np.divide(pseudo, rate, out=best, where=(pseudo > 0) & (rate > 0))
+            np.divide(pseudo, rate, out=best, where=rate > 0)
             values[:, self._dead] = best
 
     def _visit(
