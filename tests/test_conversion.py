@@ -88,6 +88,12 @@ def test_empty_topic_and_empty_sample():
     np.testing.assert_allclose(back_L @ back_F.T, L @ F.T, rtol=1e-14)
 
 
+def test_a_topic_of_scale_zero_is_zero_in_both():
+    L, F = multinomial_to_poisson([[0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5]], [8.0], [4.0, 0.0])
+    np.testing.assert_array_equal(L, [[0.5, 0.0]])
+    np.testing.assert_array_equal(F, [[2.0, 0.0], [2.0, 0.0]])
+
+
 def test_arguments_are_not_changed():
     L, F = _factors()
     kept = L.copy(), F.copy()

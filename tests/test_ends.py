@@ -83,6 +83,15 @@ def test_the_history_is_that_of_the_held_features(solver, extrapolate):
         assert (np.diff(loglik) > -1e-6).all()
 
 
+@pytest.mark.parametrize("solver", ["em", "auto"])
+def test_what_is_held_has_no_residual(solver):
+    X, options = counts(), {"solver": solver, "max_iter": 6, "tol": 0}
+    for held, n_rows, name in (("samples", 30, "loadings"), ("features", 20, "factors")):
+        given = {f"fixed_{held}": np.full(n_rows, True)}
+        history = PoissonNMF(3, **options).fit(X, **given, **start(X, 3)).history_
+        assert not history[f"kkt_{name}"].any()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_held_samples_are_the_same_to_the_bit_whatever_their_sizes(dtype):
     X = np.random.default_rng(0).poisson(3, (20, 6))
@@ -109,6 +118,8 @@ def test_zeros_are_exact_once_a_fit_has_converged(solver):
     if solver not in ("em", "joint-em"):  # which reach zero only in the limit
         for factor in (model.loadings_, model.components_):
             assert factor[factor > 0].min() > 1e-8
+    loadings = model.transform(X)
+    assert (loadings == 0).any() and loadings[loadings > 0].min() > 1e-8
 
 
 @pytest.mark.parametrize("solver", ["em", "ccd", "newton", "auto"])

@@ -180,6 +180,7 @@ def test_counts_without_names_for_a_model_with_names():
     one = fitted(counts=pd.DataFrame(X, columns=[f"gene {j}" for j in range(X.shape[1])]))
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         one.transform(sp.csr_array(X))
+    assert not hasattr(one.fit(sp.csr_array(X)), "feature_names_in_")
 
 
 def test_sparse_loadings_are_multiplied():
