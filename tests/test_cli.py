@@ -564,6 +564,11 @@ class TestDemo:
         assert run("demo", "-o", tmp_path, "--quiet") == 0
         assert os.listdir(tmp_path) == ["model.h5"]
         assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
+        plot = tmp_path / "structure.png"
+        assert "pip install 'nmfscale[plot]'" in failure(
+            capsys, "plot", tmp_path / "model.h5", "-o", plot
+        )
+        assert not plot.exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--force"]])

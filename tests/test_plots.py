@@ -1,5 +1,6 @@
 """Plots: what is drawn, and which arguments are refused."""
 
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -54,6 +55,22 @@ def bars(ax):
         x, y = path.vertices[1:-2].T  # the closing vertex repeats the first
         heights.setdefault(tuple(color), []).append(np.column_stack([x[::2], y[::2]]))
     return [np.concatenate(pieces) for pieces in reversed(heights.values())]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: structure_plot(shares_of(4, 2)),
+        lambda: progress_plot({"default": history_of([-2.0, -1.0])}),
+        lambda: top_features_plot(np.eye(2)),
+        lambda: detached_axes(4.0, 3.0),
+    ],
+)
+def test_without_matplotlib(draw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'nmfscale\[plot\]'"):
+        draw()
+    assert top_features(np.eye(2)) == [["feature 0"], ["feature 1"]]
 
 
 @pytest.mark.parametrize("where", ["new figure", "detached", "pyplot"])

@@ -1,7 +1,8 @@
 """Plots of a fit: arrays in, Axes out.
 
 Each function draws on the Axes it is given, or on a new pyplot figure when given none, and
-returns the Axes.  Nothing here calls ``show`` or changes matplotlib's settings.
+returns the Axes.  Nothing here calls ``show`` or changes matplotlib's settings.  All but
+``top_features`` and ``topic_colors`` need matplotlib: ``pip install 'nmfscale[plot]'``.
 """
 
 from .canvas import detached_axes, topic_colors

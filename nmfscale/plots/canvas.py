@@ -38,11 +38,23 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 def check_arguments(function: str, **given: Any) -> None:
     """Refuse arguments of the wrong kind before any work."""
     constraints = dict(_CONSTRAINTS)
-    if given.get("ax") is not None:
+    if "ax" in given:
+        _need_matplotlib()
         from matplotlib.axes import Axes
 
         constraints["ax"] = [Axes, None]
     validate_parameter_constraints(constraints, given, function)
+
+
+def _need_matplotlib() -> None:
+    """Say where to get matplotlib if it is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "plots need the package matplotlib: pip install 'nmfscale[plot]', "
+            "or pip install matplotlib"
+        ) from error
 
 
 def topic_colors(n_topics: int) -> list[str]:
@@ -98,6 +110,7 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
     >>> ax.figure.get_size_inches().tolist()
     [4.0, 3.0]
     """
+    _need_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

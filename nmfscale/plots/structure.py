@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from .canvas import (
     axes_or_new,
@@ -243,13 +244,12 @@ def structure_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['old', 'young']
     """
-    from matplotlib.collections import PolyCollection
-    from sklearn.utils import check_random_state
-
     check_arguments(
         "structure_plot", groups=groups, max_samples=max_samples, topic_names=topic_names,
         colors=colors, gap=gap, random_state=random_state, ax=ax,
     )  # fmt: skip
+    from matplotlib.collections import PolyCollection
+
     _check_same_order(proportions, groups)
     shares = nonnegative_matrix(
         proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
