@@ -32,7 +32,7 @@ COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "cluster")
 
 def failures(test):
     """Run a doctest and return what it reports."""
-    runner = doctest.DocTestRunner()
+    runner = doctest.DocTestRunner(verbose=False)  # also where pytest has -v
     report = []
     runner.run(test, out=report.append)
     return "".join(report)
