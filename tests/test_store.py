@@ -143,6 +143,21 @@ def test_the_store_does_not_depend_on_threads(tmp_path, small_blocks):
             assert_array_equal(one[name][()], other[name][()])
 
 
+def contents(path):
+    """Return all that a store holds, and its size: older versions of h5py add the time of day."""
+    with h5py.File(path) as file:
+        found = {"/": [size_and_attributes(file)]}
+        file.visititems(lambda name, item: found.update({name: size_and_attributes(item)}))
+    return path.stat().st_size, found
+
+
+def size_and_attributes(item):
+    attributes = [(name, np.asarray(value).tolist()) for name, value in item.attrs.items()]
+    if not isinstance(item, h5py.Dataset):
+        return attributes
+    return attributes, item.dtype.str, item.shape, item.id.get_offset(), item[()].tobytes()
+
+
 @pytest.mark.parametrize("factor", [1, 90, 2**20, 0.125])
 def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     matrix = sp.csr_array(X * factor)
@@ -153,9 +168,9 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     one, other = tmp_path / "one.nmf", tmp_path / "other.nmf"
     pack(counts, one)
     pack(StoredCounts(one), other)
-    assert other.read_bytes() == one.read_bytes()
+    assert contents(other) == contents(one)
     pack(StoredCounts(other), other)
-    assert other.read_bytes() == one.read_bytes()
+    assert contents(other) == contents(one)
 
 
 # Sources -------------------------------------------------------------------------------------
@@ -269,7 +284,7 @@ def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks,
     monkeypatch.setattr(os, "preadv", read_less)
     monkeypatch.setattr(block_file, "CALL_BYTES", 200)
     pack(as_counts(X), tmp_path / "counts.nmf")
-    assert (tmp_path / "counts.nmf").read_bytes() == (tmp_path / "whole.nmf").read_bytes()
+    assert contents(tmp_path / "counts.nmf") == contents(tmp_path / "whole.nmf")
     stored = StoredCounts(tmp_path / "counts.nmf")
     stored.verify()
     assert_array_equal(dense(stored), X)
