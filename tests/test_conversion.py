@@ -132,7 +132,7 @@ def test_results_are_always_finite(L, F):
 @pytest.mark.parametrize(
     ("L", "F", "message"),
     [
-        ([1.0, 2.0], [[1.0]], r"L has shape \(2,\); it needs \(any, any\)"),
+        ([1.0, 2.0], [[1.0]], r"L has shape \(2,\); it needs \(at least 1, at least 1\)"),
         ([[1.0]], np.ones((0, 1)), r"F has shape \(0, 1\)"),
         ([[1.0, 2.0]], [[1.0]], "L has 2 columns and F has 1"),
         ([[1.0], [-2.0]], [[1.0]], r"L\[1, 0\] is -2.0"),
@@ -152,8 +152,8 @@ def test_bad_factors_are_named(L, F, message):
 @pytest.mark.parametrize(
     ("changed", "value", "message"),
     [
-        ("size_factors", np.ones(3), r"size_factors has shape \(3,\); it needs \(7\)"),
-        ("scales", np.ones((3, 1)), r"scales has shape \(3, 1\); it needs \(3\)"),
+        ("size_factors", np.ones(3), r"size_factors has shape \(3,\); it needs \(7,\)"),
+        ("scales", np.ones((3, 1)), r"scales has shape \(3, 1\); it needs \(3,\)"),
         ("scales", [1.0, -1.0, 1.0], r"scales\[1\] is -1.0"),
         ("frequencies", np.ones((9, 2)), "proportions has 3 columns and frequencies has 2"),
         ("proportions", np.full((7, 3), np.nan), r"proportions\[0, 0\] is nan"),

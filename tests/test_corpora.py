@@ -93,7 +93,7 @@ def test_what_is_not_there_is_left_out(package, reason):
 
 
 def test_a_module_of_a_single_file():
-    counts = docstrings(["threadpoolctl"], min_count=1)
+    counts = docstrings("threadpoolctl", min_count=1)  # a name is no list of letters
     assert {"threadpoolctl", "threadpoolctl.threadpool_limits"} <= set(counts.sample_names)
     assert set(counts.groups) == {"threadpoolctl"}
 

@@ -66,7 +66,7 @@ class Corpus(Counts):
 
 
 def docstrings(
-    packages: Iterable[str] = PACKAGES, *, min_count: int = 5, min_words: int = 10
+    packages: str | Iterable[str] = PACKAGES, *, min_count: int = 5, min_words: int = 10
 ) -> Corpus:
     """Count the words of docstrings: real text on every machine, without a download.
 
@@ -76,7 +76,7 @@ def docstrings(
 
     Parameters
     ----------
-    packages : iterable of str, default=("stdlib", "numpy", "scipy", "dask", "sklearn")
+    packages : str or iterable of str, default=("stdlib", "numpy", "scipy", "dask", "sklearn")
         Names of installed packages, or of modules of a single file; ``"stdlib"`` stands for the
         standard library. Those without source files here are left out with a warning.
     min_count : int, default=5
@@ -110,7 +110,7 @@ def docstrings(
     >>> matrix.format, matrix.shape == counts.shape
     ('csr', True)
     """
-    packages = list(packages)
+    packages = [packages] if isinstance(packages, str) else list(packages)
     documents, groups, seen = [], [], set()
     for package in packages:
         try:

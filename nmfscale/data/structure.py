@@ -107,12 +107,13 @@ def non_negative(
         raise ValueError(f"{name} has type {array.dtype}; pass real numbers.")
     if array.dtype != np.float32:
         array = array.astype(np.float64, copy=False)
-    wanted = ", ".join("any" if length is None else str(length) for length in shape)
     if array.ndim != len(shape) or any(
         found == 0 or length not in (None, found)
         for found, length in zip(array.shape, shape, strict=True)
     ):
-        wanted = f"{axes} = ({wanted})" if axes else f"({wanted}), none of them 0"
+        lengths = ["at least 1" if length is None else str(length) for length in shape]
+        wanted = f"({', '.join(lengths)}{',' if len(shape) == 1 else ''})"
+        wanted = f"{axes} = {wanted}" if axes else wanted
         raise ValueError(f"{name} has shape {array.shape}; it needs {wanted}.")
     # One pass in the common case: a missing number makes the smallest one missing as well.
     lowest, highest = array.min(), array.max()

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def topic_colors(n_topics: int) -> list[str]:
     Parameters
     ----------
     n_topics : int
-        Number of colours.
+        Number of colours, not negative.
 
     Returns
     -------
@@ -77,6 +78,7 @@ def topic_colors(n_topics: int) -> list[str]:
     >>> topic_colors(3)
     ['#0072B2', '#E69F00', '#009E73']
     """
+    check_scalar(n_topics, "n_topics", Integral, min_val=0)
     colors = []
     for topic in range(n_topics):
         turn, place = divmod(topic, len(PALETTE))
