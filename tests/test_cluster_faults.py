@@ -99,12 +99,12 @@ def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
 def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
+    expected = bits(fit(X))
     for at in range(3, 8):
-        assert bits(fit(store, client, {at: Killer(client, at)})) == bits(fit(X))
+        assert bits(fit(store, client, {at: Killer(client, at)})) == expected
 
 
-@pytest.mark.parametrize("kind", ["rows", "columns"])
-@pytest.mark.parametrize("n_begun", [1, 5])
+@pytest.mark.parametrize(("kind", "n_begun"), [("rows", 1), ("columns", 5)])
 def test_one_task_is_done_again_for_a_worker_that_is_killed(
     store, tmp_path, monkeypatch, kind, n_begun
 ):
