@@ -62,7 +62,7 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
 
 def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
     """One worker and two, alternating."""
-    from nmfscale.data.local_cluster import local_client
+    from nmfscale.cluster.local import local_client
 
     found: dict[int, list[dict]] = {1: [], 2: []}
     for _ in range(repeats):
@@ -86,8 +86,8 @@ def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
     """Seconds an iteration of counts cut into many blocks; tasks of several blocks, and of one."""
     from nmfscale import write_store
-    from nmfscale.data import layout
-    from nmfscale.solve import grouping
+    from nmfscale.counts import blocks as layout
+    from nmfscale.engine import partition as grouping
 
     rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, grouping.MOST_BLOCKS), []
     try:
@@ -107,17 +107,17 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
 
 def zeros(n_bytes: int, given):
     """Return a branch of the sums, on a worker."""
-    from nmfscale.solve.tasks import Summed
+    from nmfscale.engine.tasks import Summed
 
     return Summed([], [np.zeros(n_bytes // 8)])
 
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
     """Seconds to add up arrays of several sizes in the tree."""
-    from nmfscale.data.jobs import Job
-    from nmfscale.data.workers import Crew
-    from nmfscale.solve.tasks import add_branches
-    from nmfscale.solve.visits import FAN_IN
+    from nmfscale.cluster.pool import Crew
+    from nmfscale.cluster.tasks import Job
+    from nmfscale.engine.tasks import add_branches
+    from nmfscale.methods.steps import FAN_IN
 
     crew, rows = Crew(client, str), []
     for size in sizes:
@@ -145,7 +145,7 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
     latency, per_task = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
-    from nmfscale.solve.grouping import group_size
+    from nmfscale.engine.partition import group_size
 
     sums, out = FEATURES * TOPICS * 8, []
     for workers in (50, 200, 1000):
@@ -233,7 +233,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure, and write what was found."""
     from nmfscale import PoissonNMF
-    from nmfscale.data.local_cluster import local_client
+    from nmfscale.cluster.local import local_client
 
     source = problems.load_counts(arguments.problem)
     drawn_from = PoissonNMF(arguments.topics, max_iter=30, tol=0, random_state=1).fit(source)

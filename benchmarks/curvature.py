@@ -36,7 +36,7 @@ def em_columns(steps):
 def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
     """History of one fit."""
     from nmfscale import PoissonNMF
-    from nmfscale.solve import accelerated
+    from nmfscale.methods import newton as accelerated
 
     path = accelerated._Path
     patches = {

@@ -71,7 +71,7 @@ class Side:
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
         from nmfscale import kernels
-        from nmfscale.solve.factor import lane_order
+        from nmfscale.methods.factors import lane_order
 
         self.counts = kernels.SlicedCounts(
             slices.index, slices.count, slices.offset, slices.n_others
@@ -92,7 +92,7 @@ class Side:
 
 def both_sides(X, n_components: int, dtype) -> list[Side]:
     """Rows and columns of the first block, with factors of a few EM iterations."""
-    from nmfscale.data.counts import as_counts
+    from nmfscale.readers.open import as_counts
 
     layout = as_counts(X).layout()
     block = layout.blocks[0]

@@ -44,7 +44,7 @@ class DrawnRows:
 
     def _group(self, number: int):
         """A thousand rows; beyond the first `groups` thousands they come again in another order."""
-        from nmfscale.data.simulate import simulate_from_factors
+        from nmfscale.datasets.simulate import simulate_from_factors
 
         source = number % self.n_groups
         if source not in self._made:
@@ -57,7 +57,7 @@ class DrawnRows:
         """Compressed rows start:stop."""
         import scipy.sparse as sp
 
-        from nmfscale.data.compressed import CompressedRows
+        from nmfscale.counts.validation import CompressedRows
 
         first, last = start // 1000, -(-stop // 1000)
         X = sp.vstack([self._group(g) for g in range(first, last)], format="csr")
@@ -73,9 +73,9 @@ class DrawnRows:
 
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
     """Draw and pack counts; the seconds of packing do not count those of drawing."""
-    from nmfscale.data.packing import pack
-    from nmfscale.data.simulate import simulate_from_factors
-    from nmfscale.data.streamed import StreamedCounts
+    from nmfscale.datasets.simulate import simulate_from_factors
+    from nmfscale.readers.file_counts import StreamedCounts
+    from nmfscale.storage.store_writer import pack
 
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)
     per_row = simulate_from_factors(L[sample], F, random_state=0).nnz / len(sample)

@@ -70,8 +70,8 @@ def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **sett
     One clock includes arranging the counts for the kernels, the second is that of the loop.
     """
     import nmfscale
-    from nmfscale.data.counts import as_counts
     from nmfscale.kernels import level
+    from nmfscale.readers.open import as_counts
 
     counts = as_counts(problem.X)
     began = time.perf_counter()

@@ -95,12 +95,12 @@ def load_counts(name: str) -> sp.csr_matrix:
     if reason := available(name):
         raise LookupError(reason)
     if name in BUILT_IN:
-        from nmfscale.data.corpora import PACKAGES, docstrings
+        from nmfscale.datasets.corpora import PACKAGES, docstrings
 
         counts = docstrings(["numpy"] if name == "docstrings-small" else PACKAGES)
         return sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
     if name in SIMULATED:
-        from nmfscale.data.simulate import simulate_poisson_nmf
+        from nmfscale.datasets.simulate import simulate_poisson_nmf
 
         return sp.csr_matrix(simulate_poisson_nmf(*SIMULATED[name], random_state=1)[0])
     return sp.load_npz(Path(os.environ["NMFSCALE_DATA"]) / f"{name}.npz").tocsr()

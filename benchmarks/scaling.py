@@ -35,7 +35,7 @@ def fitted(source: problems.Problem, n_components: int):
 
 def drawn(L, F, nonzeros: float) -> problems.Problem:
     """Counts of about so many nonzeros: rows of the fit, drawn with replacement."""
-    from nmfscale.data.simulate import simulate_from_factors
+    from nmfscale.datasets.simulate import simulate_from_factors
 
     # A sample of rows tells how many nonzeros a row has.
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)

@@ -43,7 +43,7 @@ class Fit:
 
     def proportions(self) -> np.ndarray:
         """Topic proportions of every document (n, K)."""
-        from nmfscale.solve.conversion import poisson_to_multinomial
+        from nmfscale.methods.conversion import poisson_to_multinomial
 
         return poisson_to_multinomial(self.L, self.F)[0]
 

@@ -6,23 +6,39 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import plots as pl
-    from .data import corpora
-    from .data.counts import Counts, as_counts
-    from .data.packing import write_store
-    from .data.simulate import simulate_from_factors, simulate_poisson_nmf, simulate_topic_counts
-    from .data.store import StoredCounts
-    from .data.stored import read_counts
-    from .models.file import load_model as load
-    from .models.poisson_nmf import PoissonNMF
-    from .models.topic_model import TopicModel
-    from .solve.conversion import multinomial_to_poisson, poisson_to_multinomial
-    from .solve.likelihood import (
-        deviance_poisson,
-        kkt_residuals,
-        loglik_multinomial,
-        loglik_poisson,
+    from . import plots as pl  # noqa: F401
+    from .counts.memory import Counts as Counts
+    from .datasets import corpora as corpora
+    from .datasets.simulate import (
+        simulate_from_factors as simulate_from_factors,
     )
+    from .datasets.simulate import (
+        simulate_poisson_nmf as simulate_poisson_nmf,
+    )
+    from .datasets.simulate import (
+        simulate_topic_counts as simulate_topic_counts,
+    )
+    from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
+    from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
+    from .methods.likelihood import (
+        deviance_poisson as deviance_poisson,
+    )
+    from .methods.likelihood import (
+        kkt_residuals as kkt_residuals,
+    )
+    from .methods.likelihood import (
+        loglik_multinomial as loglik_multinomial,
+    )
+    from .methods.likelihood import (
+        loglik_poisson as loglik_poisson,
+    )
+    from .models.persistence import load_model as load  # noqa: F401
+    from .models.poisson_nmf import PoissonNMF as PoissonNMF
+    from .models.topic_model import TopicModel as TopicModel
+    from .readers.convert import write_store as write_store
+    from .readers.open import as_counts as as_counts
+    from .readers.open import read_counts as read_counts
+    from .storage.store import StoredCounts as StoredCounts
 
 # OpenMP's threads wait for more work in a loop, GCC's for some milliseconds: two fits on the same
 # processors are several times slower for it. This is about 0.2 ms, more than lies between two loops
@@ -35,42 +51,21 @@ try:
 except PackageNotFoundError:
     __version__ = "unknown"
 
-__all__ = [
-    "Counts",
-    "PoissonNMF",
-    "StoredCounts",
-    "TopicModel",
-    "as_counts",
-    "corpora",
-    "deviance_poisson",
-    "kkt_residuals",
-    "load",
-    "loglik_multinomial",
-    "loglik_poisson",
-    "multinomial_to_poisson",
-    "pl",
-    "poisson_to_multinomial",
-    "read_counts",
-    "simulate_from_factors",
-    "simulate_poisson_nmf",
-    "simulate_topic_counts",
-    "write_store",
-]
-
 # Where the names are: they are imported when first asked for, so that the shell answers at once.
 _PLACES = {
-    "data.counts": "Counts as_counts",
-    "data.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
-    "data.packing": "write_store",
-    "data.store": "StoredCounts",
-    "data.stored": "read_counts",
-    "models.file": "load",
+    "counts.memory": "Counts",
+    "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
+    "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
+    "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
+    "models.persistence": "load",
     "models.poisson_nmf": "PoissonNMF",
     "models.topic_model": "TopicModel",
-    "solve.conversion": "multinomial_to_poisson poisson_to_multinomial",
-    "solve.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
+    "readers.convert": "write_store",
+    "readers.open": "as_counts read_counts",
+    "storage.store": "StoredCounts",
 }
-_MODULES = {"pl": "plots", "corpora": "data.corpora"}
+_MODULES = {"pl": "plots", "corpora": "datasets.corpora"}
+__all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 
 def __getattr__(name: str) -> Any:

@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from nmfscale.data.jobs import MissingArraysError, UnfitWorkerError
-from nmfscale.data.workers import perform
-from nmfscale.solve.site import look
-from nmfscale.solve.visits import ColumnVisit
-from nmfscale.solve.workbench import Workbench
+from nmfscale.cluster.pool import perform
+from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
+from nmfscale.engine.session import look
+from nmfscale.engine.worker import Workbench
+from nmfscale.methods.steps import ColumnVisit
 
 
 def twice(number, given):
@@ -138,7 +138,7 @@ def bits_of_a_fit(path, block, max_iter):
     from distributed import get_client
     from small_fits import bits, model
 
-    from nmfscale.data import layout
+    from nmfscale.counts import blocks as layout
 
     before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
     try:
@@ -153,7 +153,7 @@ def bits_with_worker_client(path, block, max_iter):
     from distributed import worker_client
     from small_fits import bits, model
 
-    from nmfscale.data import layout
+    from nmfscale.counts import blocks as layout
 
     before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
     try:
@@ -199,14 +199,14 @@ def level():
 
 def forget_everything():
     """Let a worker remember nothing of the fits that it took part in."""
-    from nmfscale.solve import workbench
+    from nmfscale.engine import worker as workbench
 
     workbench._memory.__init__()
 
 
 def bytes_remembered():
     """Say how much a worker remembers of the fits that it took part in."""
-    from nmfscale.solve import workbench
+    from nmfscale.engine import worker as workbench
 
     return workbench._memory._held
 

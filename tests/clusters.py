@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import psutil
 from small_fits import model
 
-from nmfscale.data import local_cluster
+from nmfscale.cluster import local as local_cluster
 
 # A hang is a failure: no test may take longer, also where the processors have much else to do.
 WALL = 120

@@ -49,7 +49,7 @@ def small_blocks(monkeypatch):
     """Blocks so small that the counts of small fits have several."""
     from small_fits import SMALL_BLOCK
 
-    from nmfscale.data import layout
+    from nmfscale.counts import blocks as layout
 
     monkeypatch.setattr(layout, "BLOCK_NONZEROS", SMALL_BLOCK)
 
@@ -59,8 +59,8 @@ def store(small_blocks, tmp_path):
     """The counts of small fits in a store of several blocks."""
     from small_fits import X
 
-    from nmfscale.data.counts import as_counts
-    from nmfscale.data.packing import pack
+    from nmfscale.readers.open import as_counts
+    from nmfscale.storage.store_writer import pack
 
     pack(as_counts(X), tmp_path / "counts.nmf")
     return tmp_path / "counts.nmf"

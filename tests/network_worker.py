@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nmfscale.solve import workbench
+from nmfscale.engine import worker as workbench
 
 HOST = Path(os.environ["NETWORK_HOST"])
 

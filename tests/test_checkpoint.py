@@ -18,12 +18,12 @@ from sklearn.exceptions import ConvergenceWarning
 from small_fits import X, bits, model
 
 from nmfscale import kernels
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.locked_file import locked
-from nmfscale.data.packing import pack
-from nmfscale.solve import accelerated
-from nmfscale.solve.checkpoint import Checkpoint, CheckpointError, _marks
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks
+from nmfscale.methods import newton as accelerated
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.atomic import locked
+from nmfscale.storage.store_writer import pack
 
 fcntl = pytest.importorskip("fcntl")
 # the same sums of rows and of columns, and as many nonzeros of each

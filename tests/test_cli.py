@@ -22,7 +22,7 @@ from nmfscale.cli import commands, main
 from nmfscale.cli.arguments import SOLVERS, STARTS
 from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
-from nmfscale.solve import fit, initialize
+from nmfscale.methods import fit, initialize
 
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
@@ -257,7 +257,7 @@ class TestTransform:
         np.testing.assert_array_equal(read, expected)
 
     def test_npy_is_written_as_it_goes(self, folder, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr("nmfscale.data.layout.BLOCK_NONZEROS", 300)
+        monkeypatch.setattr("nmfscale.counts.blocks.BLOCK_NONZEROS", 300)
         model, named = nmfscale.load(folder / "named.h5"), folder / "named.h5ad"
         # the limit of a fit is not that of this command
         model.set_params(memory_limit="1MB").save(tmp_path / "limited.h5")
@@ -537,7 +537,7 @@ class TestPlot:
 class TestDemo:
     @pytest.fixture(autouse=True)
     def small_corpus(self, monkeypatch):
-        from nmfscale.data import corpora
+        from nmfscale.datasets import corpora
 
         small = corpora.docstrings(["dask", "numpy"], min_count=20)
         monkeypatch.setattr(corpora, "docstrings", lambda: small)

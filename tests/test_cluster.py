@@ -18,13 +18,13 @@ from count_files import write_h5ad, write_tenx
 from small_fits import X, bits, model, run
 
 import nmfscale
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.store import StoredCounts
-from nmfscale.data.workers import Crew, active_client
-from nmfscale.solve import site as sites
-from nmfscale.solve.checkpoint import CheckpointError
+from nmfscale.cluster.pool import Crew, active_client
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine import session as sites
+from nmfscale.engine.checkpoint import CheckpointError
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store import StoredCounts
+from nmfscale.storage.store_writer import pack
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -307,7 +307,7 @@ import os, signal, sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
 from distributed import Client
-from nmfscale.data import layout
+from nmfscale.counts import blocks as layout
 from small_fits import bits, model
 store, state, address = sys.argv[1:4]
 presses, layout.BLOCK_NONZEROS = map(int, sys.argv[4:])
@@ -401,7 +401,7 @@ def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
 TERMINATED = """
 import os, signal, sys
 from distributed import Client
-from nmfscale.data import layout
+from nmfscale.counts import blocks as layout
 from small_fits import X, model
 layout.BLOCK_NONZEROS = int(sys.argv[2])
 with Client(sys.argv[1]) as client:
@@ -472,8 +472,8 @@ def test_control_c(client, store, tmp_path, presses):
 PRESSED = """
 import sys, warnings
 warnings.simplefilter("ignore")
-from nmfscale.data import layout
-from nmfscale.data.local_cluster import local_client
+from nmfscale.counts import blocks as layout
+from nmfscale.cluster.local import local_client
 from small_fits import model
 if __name__ == "__main__":
     layout.BLOCK_NONZEROS = int(sys.argv[2])

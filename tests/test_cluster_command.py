@@ -23,8 +23,8 @@ from shell import failure, misuse
 
 import nmfscale
 from nmfscale.cli import main
-from nmfscale.data.local_cluster import connected, local_cluster, make_certificates
-from nmfscale.data.local_cluster import read_certificates as read
+from nmfscale.cluster.local import connected, local_cluster, make_certificates
+from nmfscale.cluster.local import read_certificates as read
 
 pytestmark = pytest.mark.slow
 
@@ -400,7 +400,7 @@ class TestFit:
         """Which a terminal sends to them too, while the fit needs them for its last iteration."""
         code = """
 import os, signal
-from nmfscale.data.local_cluster import local_client
+from nmfscale.cluster.local import local_client
 seen = []
 with local_client(1) as client:
     before = client.submit(os.getpid, pure=False).result()

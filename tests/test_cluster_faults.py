@@ -29,11 +29,8 @@ from clusters import (
 )
 from small_fits import X, bits, model
 
-from nmfscale.data import workers
-from nmfscale.data.array_file import load_arrays, save_arrays
-from nmfscale.data.block_file import DamagedStoreError
-from nmfscale.data.counts import as_counts
-from nmfscale.data.jobs import (
+from nmfscale.cluster import pool as workers
+from nmfscale.cluster.tasks import (
     BlockFailedError,
     ClusterError,
     NoWorkersError,
@@ -41,13 +38,17 @@ from nmfscale.data.jobs import (
     SchedulerLostError,
     WorkerDiedError,
 )
-from nmfscale.data.packing import pack
-from nmfscale.solve import accelerated, cluster
-from nmfscale.solve import site as sites
-from nmfscale.solve.cluster import RemoteRows
-from nmfscale.solve.memory import MemoryLimitError
-from nmfscale.solve.points import Ref
-from nmfscale.solve.workbench import Setting, Workbench
+from nmfscale.engine import remote as cluster
+from nmfscale.engine import session as sites
+from nmfscale.engine.lineage import Ref
+from nmfscale.engine.memory import MemoryLimitError
+from nmfscale.engine.remote import RemoteRows
+from nmfscale.engine.worker import Setting, Workbench
+from nmfscale.methods import newton as accelerated
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.arrays import load_arrays, save_arrays
+from nmfscale.storage.store_blocks import DamagedStoreError
+from nmfscale.storage.store_writer import pack
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -6,7 +6,7 @@ from clusters import fit
 from small_fits import X, bits
 
 from nmfscale import kernels
-from nmfscale.data.jobs import NoWorkersError
+from nmfscale.cluster.tasks import NoWorkersError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -31,8 +31,8 @@ def addresses(client):
 
 def test_a_worker_has_another_version(client, store, change):
     old = addresses(client)[:1]
-    for module in ("site", "workbench"):
-        change(old, f"nmfscale.solve.{module}", "package_version", "0.0.1")
+    for module in ("session", "worker"):
+        change(old, f"nmfscale.engine.{module}", "package_version", "0.0.1")
     with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
         fitted = fit(store, client, max_iter=4)
     assert bits(fitted) == bits(fit(X, max_iter=4))
@@ -40,14 +40,14 @@ def test_a_worker_has_another_version(client, store, change):
 
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
-    actions = {2: lambda: change(old, "nmfscale.solve.workbench", "package_version", "0.0.1")}
+    actions = {2: lambda: change(old, "nmfscale.engine.worker", "package_version", "0.0.1")}
     with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
         fitted = fit(store, client, actions, max_iter=5)
     assert bits(fitted) == bits(fit(X, max_iter=5))
 
 
 def test_all_workers_have_another_version(client, store, change):
-    change(addresses(client), "nmfscale.solve.site", "package_version", "0.0.1")
+    change(addresses(client), "nmfscale.engine.session", "package_version", "0.0.1")
     with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
         fit(store, client)
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from nmfscale.data import corpora
-from nmfscale.data.corpora import docstrings
+from nmfscale.datasets import corpora
+from nmfscale.datasets.corpora import docstrings
 
 
 @pytest.fixture(scope="module")

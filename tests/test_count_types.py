@@ -8,10 +8,10 @@ from count_files import write_h5ad, write_mtx
 from numpy.testing import assert_array_equal
 
 import nmfscale
-from nmfscale.data import layout as layouts
-from nmfscale.data import streamed
-from nmfscale.data.counts import as_counts
-from nmfscale.data.store import StoredCounts
+from nmfscale.counts import blocks as layouts
+from nmfscale.readers import file_counts as streamed
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store import StoredCounts
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)

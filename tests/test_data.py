@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nmfscale.data.counts import Counts, as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.simulate import (
+from nmfscale.counts.memory import Counts
+from nmfscale.datasets.simulate import (
     simulate_from_factors,
     simulate_poisson_nmf,
     simulate_topic_counts,
 )
-from nmfscale.data.stored import read_counts
+from nmfscale.readers.open import as_counts, read_counts
+from nmfscale.storage.store_writer import pack
 
 TABLE = np.array([[0, 2, 1, 0], [3, 0, 0, 0], [0, 0, 0, 0], [0, 7, 0, 5]])
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()

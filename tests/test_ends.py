@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nmfscale import PoissonNMF, TopicModel, loglik_poisson
-from nmfscale.solve.fit import SOLVERS
+from nmfscale.methods.fit import SOLVERS
 
 PAPER = [name for name in SOLVERS if name not in ("auto", "joint-em")]
 

@@ -20,12 +20,12 @@ from small_fits import SMALL_BLOCK, X, bits, model, open_files, run
 import nmfscale
 from nmfscale import kernels
 from nmfscale.cli import main
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.store import DamagedStoreError
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine.memory import Plan
 from nmfscale.models import base
-from nmfscale.solve.memory import Plan
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store_blocks import DamagedStoreError
+from nmfscale.storage.store_writer import pack
 
 ROOT = Path(__file__).parent.parent
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -45,7 +45,7 @@ KILLED = """
 import hashlib, os, random, signal, sys, time
 from pathlib import Path
 import h5py, psutil, sklearn, nmfscale.models
-from nmfscale.data import layout
+from nmfscale.counts import blocks as layout
 from small_fits import SMALL_BLOCK, X, bits, model
 layout.BLOCK_NONZEROS = SMALL_BLOCK
 
@@ -135,7 +135,7 @@ def test_keyboard_interrupt(tmp_path, store, monkeypatch, read_anew, where):
 PRESSED = """
 import os, signal, sys, threading, numpy as np
 from pathlib import Path
-from nmfscale.data.whole_hdf5 import whole_hdf5
+from nmfscale.storage.atomic import whole_hdf5
 target, seen = Path(sys.argv[1]), 0
 for trial in range(40):
     press = threading.Timer(0.001 * trial, os.kill, (os.getpid(), signal.SIGINT))
@@ -202,9 +202,9 @@ def test_threads_are_those_asked_for(of_openmp, n_threads):
 LONG = """
 import json, os, sys, psutil
 from small_fits import SMALL_BLOCK, X, model, open_files
-from nmfscale.data import layout
+from nmfscale.counts import blocks as layout
 from nmfscale.models import base
-from nmfscale.solve.memory import Plan
+from nmfscale.engine.memory import Plan
 layout.BLOCK_NONZEROS = SMALL_BLOCK
 base.plan_fit = lambda *_, **__: Plan(0, False, sys.argv[2])
 process, seen = psutil.Process(), []

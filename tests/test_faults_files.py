@@ -15,12 +15,12 @@ from numpy.testing import assert_array_equal
 from small_fits import X, bits, model, run
 
 import nmfscale
-from nmfscale.data.aligned import aligned_empty
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.store import DamagedStoreError, StoredCounts
-from nmfscale.data.stored import read_counts
-from nmfscale.solve.checkpoint import CheckpointError
+from nmfscale.counts.aligned import aligned_empty
+from nmfscale.engine.checkpoint import CheckpointError
+from nmfscale.readers.open import as_counts, read_counts
+from nmfscale.storage.store import StoredCounts
+from nmfscale.storage.store_blocks import DamagedStoreError
+from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -116,9 +116,9 @@ LIMITED = """
 import errno, os, resource, sys
 from pathlib import Path
 from small_fits import SMALL_BLOCK, X
-from nmfscale.data import layout
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
+from nmfscale.counts import blocks as layout
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store_writer import pack
 layout.BLOCK_NONZEROS = SMALL_BLOCK
 folder = Path(sys.argv[1])
 pack(as_counts(X), folder / "whole.nmf")
@@ -144,7 +144,7 @@ LOADINGS = """
 import errno, os, sys
 from small_fits import LONG_X, model
 from nmfscale.models import base
-from nmfscale.solve.memory import Plan
+from nmfscale.engine.memory import Plan
 folder = sys.argv[1]
 base.plan_fit = lambda *_, **__: Plan(0, True, folder)
 try:
@@ -278,14 +278,14 @@ from pathlib import Path
 import numpy as np
 import nmfscale
 from small_fits import SMALL_BLOCK
-from nmfscale.data import layout
-from nmfscale.data.store import StoredCounts
+from nmfscale.counts import blocks as layout
+from nmfscale.storage.store import StoredCounts
 layout.BLOCK_NONZEROS = SMALL_BLOCK
 
 def contents(path):
     if path.suffix == ".h5":
         model = nmfscale.load(path)
-        known = {**vars(model), "header": nmfscale.models.file.read_header(path)}
+        known = {**vars(model), "header": nmfscale.models.persistence.read_header(path)}
     else:
         counts = StoredCounts(path)
         counts.verify()

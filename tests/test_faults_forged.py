@@ -15,10 +15,9 @@ from count_files import write_h5ad
 from small_fits import X, model
 
 import nmfscale
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.store import StoredCounts
-from nmfscale.data.stored import read_counts
+from nmfscale.readers.open import as_counts, read_counts
+from nmfscale.storage.store import StoredCounts
+from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 

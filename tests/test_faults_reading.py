@@ -12,11 +12,11 @@ from count_files import write_h5ad, write_mtx
 from small_fits import LONG_X, X, model, run
 
 import nmfscale
-from nmfscale.data import hdf5
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.solve.checkpoint import CheckpointError
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine.checkpoint import CheckpointError
+from nmfscale.readers.open import as_counts
+from nmfscale.storage import hdf5
+from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.slow
 
@@ -105,13 +105,14 @@ READS = """
 import errno, os, sys
 from pathlib import Path
 from small_fits import LONG_X, bits, model
-from nmfscale.data import block_file, layout
+from nmfscale.counts import blocks as layout
+from nmfscale.storage import atomic
 from nmfscale.models import base
-from nmfscale.solve.memory import Plan
+from nmfscale.engine.memory import Plan
 layout.BLOCK_NONZEROS = 5_000
 base.plan_fit = lambda *_, **__: Plan(0, False, None)
 path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
-number, times, block_file.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+number, times, atomic.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 iterations, left = [int(word) for word in sys.argv[5:]], []
 
 def stumble(iteration):

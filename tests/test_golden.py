@@ -18,9 +18,9 @@ from scipy.sparse import csr_array, load_npz
 from scipy.special import gammaln
 
 import nmfscale
-from nmfscale.solve.initialize import initialize
-from nmfscale.solve.projection import project_rows
-from nmfscale.solve.topic_score import hunt_vertices
+from nmfscale.methods.initialize import initialize
+from nmfscale.methods.topic_score import hunt_vertices
+from nmfscale.methods.transform import project_rows
 
 DATA = {"neurips": 10, "pbmc_facs": 6}
 SOLVERS = {"em": 4, "scd": 4, "ccd": 1}

@@ -11,13 +11,13 @@ from scipy.linalg import block_diag
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
-from nmfscale.data.counts import as_counts
-from nmfscale.solve import topic_score
-from nmfscale.solve.conversion import poisson_to_multinomial
-from nmfscale.solve.factor import MINVAL
-from nmfscale.solve.initialize import check_factors, initialize
-from nmfscale.solve.topic_score import NoSimplexError, hunt_vertices, mixture_weights
-from nmfscale.solve.updates import Halves
+from nmfscale.methods import topic_score
+from nmfscale.methods.conversion import poisson_to_multinomial
+from nmfscale.methods.factors import MINVAL
+from nmfscale.methods.initialize import check_factors, initialize
+from nmfscale.methods.poisson import Halves
+from nmfscale.methods.topic_score import NoSimplexError, hunt_vertices, mixture_weights
+from nmfscale.readers.open import as_counts
 
 STARTS = ["auto", "topic-score", "random", "nndsvd"]
 

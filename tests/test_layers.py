@@ -13,21 +13,26 @@ import nmfscale
 # A room is a folder of the package, or a module at its top.  Every room may import itself.
 MAY_IMPORT = {
     "kernels": set(),
-    "data": set(),
-    "solve": {"kernels", "data"},
-    "models": {"solve", "data"},
-    "inference": {"models", "solve", "data"},
+    "counts": set(),
+    "storage": {"counts", "cluster"},
+    "readers": {"counts", "storage"},
+    "cluster": {"counts"},
+    "engine": {"kernels", "counts", "storage", "cluster", "methods"},
+    "methods": {"kernels", "counts", "storage", "readers", "engine"},
+    "models": {"methods", "engine", "readers", "counts", "storage"},
+    "inference": {"models", "engine", "cluster"},
+    "datasets": {"counts", "readers"},
     "plots": set(),
-    "anndata": {"models", "inference", "solve", "data", "plots"},
-    "cli": {"__init__", "anndata", "models", "inference", "solve", "data", "plots"},
-    "__init__": {"anndata", "models", "inference", "solve", "data", "plots"},
+    "anndata": {"models", "inference", "readers", "counts", "plots"},
+    "cli": {
+        "__init__", "anndata", "models", "inference", "methods", "engine", "readers", "storage",
+        "cluster", "counts", "datasets", "plots",
+    },
+    "__init__": {"models", "methods", "readers", "storage", "counts", "datasets", "plots"},
     "__main__": {"cli"},
-}
-ONLY_IN = {
-    "dask": ("data/dask_rows.py", "data/local_cluster.py", "data/workers.py"),
-    "distributed": ("data/dask_rows.py", "data/local_cluster.py", "data/workers.py"),
-    "matplotlib": ("plots/",),
-}
+}  # fmt: skip
+_OF_DASK = ("readers/dask_array.py", "cluster/local.py", "cluster/pool.py")
+ONLY_IN = {"dask": _OF_DASK, "distributed": _OF_DASK, "matplotlib": ("plots/",)}
 LATE = {"anndata", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
@@ -115,28 +120,30 @@ def test_package_keeps_its_layers():
         for path in sorted(package.rglob("*"))
         if path.suffix in {".py", ".pyx", ".pxd", ".c", ".h"}
     }
-    assert {"kernels", "data", "solve", "models"} <= {room_of(path) for path in sources}
+    assert {"kernels", "counts", "engine", "methods", "models"} <= {
+        room_of(path) for path in sources
+    }
     assert not faults(sources)
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("data/counts.py", "from ..solve import alternate"),
-        ("data/counts.py", "from ..solve.alternate import fit_factors"),
-        ("data/counts.py", "import nmfscale.models.base as base"),
-        ("data/counts.py", "from nmfscale import models"),
-        ("data/counts.py", "from .. import PoissonNMF"),
-        ("data/counts.py", "import nmfscale"),
-        ("data/layout.pyx", "from ..kernels.row cimport dot"),
-        ("data/layout.pyx", "cimport numpy, nmfscale.kernels.row"),
-        ("data/layout.pxd", "from ..kernels cimport row"),
-        ("data/layout.pyx", 'cdef extern from "../kernels/lanes.h":\n    pass'),
-        ("kernels/rows.pyx", "from ..data cimport layout"),
-        ("kernels/rows.pyx", "    from nmfscale.data import layout"),
+        ("counts/memory.py", "from ..engine import loop"),
+        ("counts/memory.py", "from ..engine.loop import fit"),
+        ("counts/memory.py", "import nmfscale.models.base as base"),
+        ("counts/memory.py", "from nmfscale import models"),
+        ("counts/memory.py", "from .. import PoissonNMF"),
+        ("counts/memory.py", "import nmfscale"),
+        ("counts/blocks.pyx", "from ..kernels.row cimport dot"),
+        ("counts/blocks.pyx", "cimport numpy, nmfscale.kernels.row"),
+        ("counts/blocks.pxd", "from ..kernels cimport row"),
+        ("counts/blocks.pyx", 'cdef extern from "../kernels/lanes.h":\n    pass'),
+        ("kernels/rows.pyx", "from ..counts cimport blocks"),
+        ("kernels/rows.pyx", "    from nmfscale.counts import blocks as layout"),
         ("models/base.py", "from ..kernels import rows"),
         ("models/base.py", "def fit(self):\n    from ..kernels.rows import em_rows"),
-        ("models/base.py", "from .. import (\n    data,  # fine\n    kernels,\n)"),
+        ("models/base.py", "from .. import (\n    counts,  # fine\n    kernels,\n)"),
         ("models/base.py", "from .. \\\n    import kernels"),
         ("models/base.py", "if fast: from ..kernels import rows"),
         ("models/base.py", "x = 1; from ..kernels import rows"),
@@ -144,11 +151,11 @@ def test_package_keeps_its_layers():
         ("plots/structure.py", "from ..models import PoissonNMF"),
         ("cli.py", "from .kernels.rows import build"),
         ("__init__.py", "from .cli import main"),
-        ("solve/alternate.py", "import os, dask.array as da"),
-        ("data/stored.py", "def read():\n    from dask import delayed"),
-        ("data/counts.py", "from distributed import Client"),
+        ("methods/alternating.py", "import os, dask.array as da"),
+        ("readers/open.py", "def read():\n    from dask import delayed"),
+        ("counts/memory.py", "from distributed import Client"),
         ("cli.py", "from matplotlib import pyplot"),
-        ("solve/_utils.py", ""),
+        ("engine/_utils.py", ""),
         ("models/common.pxd", ""),
         ("extras/new.py", ""),
     ],
@@ -162,11 +169,11 @@ def test_what_is_allowed_is_not_a_fault():
         "kernels/lanes.h": '#include "other.h"',
         "kernels/slices_avx2.c": '#include "lanes.h"',
         "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "lanes.h" nogil:\n    pass',
-        "data/counts.py": "def layout(self):\n    from .layout import Layout",
-        "data/corpora.py": 'find_spec("dask")  # import dask would be slow',
-        "data/dask_rows.py": "import dask.array\nfrom distributed import Client",
-        "solve/alternate.py": "from ..data.counts import Counts\nfrom ..kernels import rows",
-        "models/base.py": '"""\nfrom ..kernels import rows\n"""\nfrom .. import solve, data',
+        "counts/memory.py": "def layout(self):\n    from .blocks import Layout",
+        "datasets/corpora.py": 'find_spec("dask")  # import dask would be slow',
+        "readers/dask_array.py": "import dask.array\nfrom distributed import Client",
+        "methods/alternating.py": "from ..counts.memory import Counts\nfrom ..kernels import rows",
+        "models/base.py": '"""\nfrom ..kernels import rows\n"""\nfrom .. import engine, counts',
         "models/poisson_nmf.py": "from .base import CountModel",
         "plots/structure.py": "def draw():\n    import matplotlib.pyplot as plt",
         "cli.py": "from . import __version__, models, plots",

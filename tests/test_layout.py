@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from nmfscale.data import layout as layouts
-from nmfscale.data import placing, slicer
-from nmfscale.data.counts import as_counts
-from nmfscale.data.layout import LANES, Layout, cut_blocks
-from nmfscale.data.row_sources import MemoryRows
+from nmfscale.counts import _sell as placing
+from nmfscale.counts import blocks as layouts
+from nmfscale.counts import sell as slicer
+from nmfscale.counts.blocks import Layout, cut_blocks
+from nmfscale.counts.memory import MemoryRows
+from nmfscale.counts.sell import LANES
+from nmfscale.readers.open import as_counts
 
 
 def build_layout(counts, n_threads=1):

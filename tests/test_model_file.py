@@ -9,14 +9,9 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from nmfscale.data.hdf5 import format_of
-from nmfscale.data.sound_hdf5 import put, put_json
-from nmfscale.models.file import (
-    is_model_file,
-    load_model,
-    read_header,
-    save_model,
-)
+from nmfscale.models.persistence import is_model_file, load_model, read_header, save_model
+from nmfscale.storage.arrays import put, put_json
+from nmfscale.storage.hdf5 import format_of
 
 HISTORY = np.dtype(
     [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64), ("reset", np.bool_)]

@@ -18,9 +18,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nmfscale
 from nmfscale import PoissonNMF, TopicModel
-from nmfscale.data.counts import Counts
-from nmfscale.solve.fit import SOLVERS
-from nmfscale.solve.memory import MemoryLimitError
+from nmfscale.counts.memory import Counts
+from nmfscale.engine.memory import MemoryLimitError
+from nmfscale.methods.fit import SOLVERS
 
 MODELS = [PoissonNMF, TopicModel]
 

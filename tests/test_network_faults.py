@@ -12,11 +12,11 @@ from cluster_tasks import near_sighted
 from network import UNAWARE, Meanwhile, alone, network, soon
 from small_fits import LONG_X, SMALL_BLOCK, bits, model
 
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.solve import cluster as remote
-from nmfscale.solve import site as sites
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine import remote as remote
+from nmfscale.engine import session as sites
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ import scipy.io
 import scipy.sparse as sp
 from count_files import write_sparse, write_tenx_group, write_with_unknown_filter
 
-from nmfscale.data.counts import as_counts
-from nmfscale.data.stored import read_counts
+from nmfscale.readers.open import as_counts, read_counts
 
 TABLE = np.array([[0, 2, 1, 0], [3, 0, 0, 0], [0, 7, 0, 5]], dtype=np.int32)
 CELLS, GENES = ["cell-1", "cell-2", "cell-3"], ["ACTB", "CD4", "CD8A", "ACTB"]

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 
 import nmfscale
-from nmfscale.data.simulate import simulate_poisson_nmf, simulate_topic_counts
+from nmfscale.datasets.simulate import simulate_poisson_nmf, simulate_topic_counts
 
 SOLVERS = ["auto", "scd", "sn", "newton"]
 

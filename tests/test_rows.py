@@ -13,14 +13,14 @@ from count_files import write_h5ad
 from numpy.testing import assert_array_equal
 
 import nmfscale
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.streamed import StreamedCounts
-from nmfscale.data.streams import open_stream
-from nmfscale.models import rows as row_models
-from nmfscale.solve.memory import MemoryLimitError, check_projection
-from nmfscale.solve.projection import Projection
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine.memory import MemoryLimitError, check_projection
+from nmfscale.methods.transform import Projection
+from nmfscale.models import transform as row_models
+from nmfscale.readers.file_counts import StreamedCounts
+from nmfscale.readers.open import as_counts
+from nmfscale.readers.stream import open_stream
+from nmfscale.storage.store_writer import pack
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
 rng = np.random.default_rng(0)
@@ -182,7 +182,7 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
 def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_steps, model):
     monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
     monkeypatch.setattr(
-        nmfscale.solve.memory, "_held_and_limit", lambda limit: (0, limit or 1 << 60)
+        nmfscale.engine.memory, "_held_and_limit", lambda limit: (0, limit or 1 << 60)
     )
     n, K = 30_000, 32
     counts = sparse_rows(n)
@@ -211,10 +211,10 @@ HIGHEST = """
 import sys, numpy as np, nmfscale
 from functools import partial
 from pathlib import Path
-from nmfscale.data import layout
-from nmfscale.data.store import StoredCounts
+from nmfscale.counts import blocks as layout
+from nmfscale.storage.store import StoredCounts
 from nmfscale.models import rows
-from nmfscale.solve.memory import check_projection
+from nmfscale.engine.memory import check_projection
 rows.Projection = partial(rows.Projection, n_steps=2)
 layout.BLOCK_NONZEROS = 60_000
 

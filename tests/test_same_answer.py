@@ -17,11 +17,11 @@ from numpy.testing import assert_array_equal
 
 import nmfscale
 from nmfscale import kernels
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.solve.factor import Held, aligned_copy
-from nmfscale.solve.fit import SOLVERS
-from nmfscale.solve.updates import SHARED, Halves
+from nmfscale.counts import blocks as layouts
+from nmfscale.methods.factors import Held, aligned_copy
+from nmfscale.methods.fit import SOLVERS
+from nmfscale.methods.poisson import SHARED, Halves
+from nmfscale.readers.open import as_counts
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
 

@@ -16,13 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
 from nmfscale import kernels
-from nmfscale.data.counts import as_counts
-from nmfscale.solve import accelerated
-from nmfscale.solve.factor import Held, Report, aligned_copy
-from nmfscale.solve.fit import SOLVERS
-from nmfscale.solve.monitor import Monitor
-from nmfscale.solve.updates import Halves
-from nmfscale.solve.visits import Momentum
+from nmfscale.engine.monitor import Monitor
+from nmfscale.methods import newton as accelerated
+from nmfscale.methods.factors import Held, Report, aligned_copy
+from nmfscale.methods.fit import SOLVERS
+from nmfscale.methods.poisson import Halves
+from nmfscale.methods.steps import Momentum
+from nmfscale.readers.open import as_counts
 
 FEW = settings(max_examples=8, deadline=None, derandomize=True)
 FIELDS = (

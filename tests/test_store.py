@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import nmfscale
-from nmfscale.data import block_file, whole_file
-from nmfscale.data import layout as layouts
-from nmfscale.data import store as stores
-from nmfscale.data.array_file import save_arrays
-from nmfscale.data.block_file import DamagedStoreError
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
-from nmfscale.data.sizes import parse_bytes
-from nmfscale.data.store import StoredCounts
-from nmfscale.data.whole_hdf5 import whole_hdf5
+from nmfscale.counts import blocks as layouts
+from nmfscale.counts.sizes import parse_bytes
+from nmfscale.engine.memory import MemoryLimitError, Plan, plan_fit
 from nmfscale.models import base
-from nmfscale.solve.memory import MemoryLimitError, Plan, plan_fit
+from nmfscale.readers.open import as_counts
+from nmfscale.storage import atomic
+from nmfscale.storage import atomic as whole_file
+from nmfscale.storage import store as stores
+from nmfscale.storage.arrays import save_arrays
+from nmfscale.storage.atomic import whole_hdf5
+from nmfscale.storage.store import StoredCounts
+from nmfscale.storage.store_blocks import DamagedStoreError
+from nmfscale.storage.store_writer import pack
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
@@ -282,7 +283,7 @@ def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks,
 
     monkeypatch.setattr(os, "pwrite", write_less)
     monkeypatch.setattr(os, "preadv", read_less)
-    monkeypatch.setattr(block_file, "CALL_BYTES", 200)
+    monkeypatch.setattr(atomic, "CALL_BYTES", 200)
     pack(as_counts(X), tmp_path / "counts.nmf")
     assert contents(tmp_path / "counts.nmf") == contents(tmp_path / "whole.nmf")
     stored = StoredCounts(tmp_path / "counts.nmf")
@@ -318,9 +319,9 @@ def test_nothing_is_left_when_packing_fails(tmp_path, small_blocks):
 
 KILLED = """
 import os, sys, numpy as np
-from nmfscale.data import layout
-from nmfscale.data.counts import as_counts
-from nmfscale.data.packing import pack
+from nmfscale.counts import blocks as layout
+from nmfscale.readers.open import as_counts
+from nmfscale.storage.store_writer import pack
 layout.BLOCK_NONZEROS = 300
 X = np.random.default_rng(0).poisson(1.0, (90, 60))
 left = [int(sys.argv[2])]

@@ -16,8 +16,8 @@ from count_files import (
     write_with_unknown_filter,
 )
 
-from nmfscale.data.stored import read_counts
-from nmfscale.data.streams import open_stream
+from nmfscale.readers.open import read_counts
+from nmfscale.readers.stream import open_stream
 
 TABLE = np.arange(1, 41, dtype=np.int64).reshape(10, 4) % 7
 COUNTS = sp.csr_array(TABLE)

@@ -9,9 +9,8 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad
 
-from nmfscale.data import sorted_rows
-from nmfscale.data.fingerprint import fingerprint
-from nmfscale.data.streams import open_stream
+from nmfscale.readers import external_sort as sorted_rows
+from nmfscale.readers.stream import fingerprint, open_stream
 
 COUNTS = sp.csr_array(np.arange(1, 41).reshape(10, 4) % 7)
 

@@ -15,16 +15,16 @@ from numpy.testing import assert_array_equal
 from small_fits import open_files
 
 import nmfscale
-from nmfscale.data import block_file
-from nmfscale.data import layout as layouts
-from nmfscale.data.counts import as_counts
-from nmfscale.data.dask_rows import DaskRows
-from nmfscale.data.packing import pack
-from nmfscale.data.store import StoredCounts
-from nmfscale.data.streamed import StreamedCounts, StreamRows, stream_counts
-from nmfscale.data.streams import open_stream
+from nmfscale.counts import blocks as layouts
+from nmfscale.engine.memory import Plan
 from nmfscale.models import base
-from nmfscale.solve.memory import Plan
+from nmfscale.readers.dask_array import DaskRows
+from nmfscale.readers.file_counts import StreamedCounts, StreamRows, stream_counts
+from nmfscale.readers.open import as_counts
+from nmfscale.readers.stream import open_stream
+from nmfscale.storage import atomic
+from nmfscale.storage.store import StoredCounts
+from nmfscale.storage.store_writer import pack
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
@@ -214,7 +214,7 @@ def test_a_file_that_changes_is_noticed(source):
     ("source", "packed"), [*((kind, False) for kind in KINDS), ("csr", True)], indirect=["source"]
 )
 def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
-    monkeypatch.setattr(block_file, "READ_PATIENCE", 0.1)
+    monkeypatch.setattr(atomic, "READ_PATIENCE", 0.1)
     monkeypatch.chdir(source.parent)
     if packed:
         nmfscale.write_store(source.name, "counts.nmf")

@@ -11,8 +11,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nmfscale import PoissonNMF, kernels
-from nmfscale.solve import threads
-from nmfscale.solve.threads import available_processors, resolve_threads, single_blas_thread
+from nmfscale.engine import threads
+from nmfscale.engine.threads import available_processors, resolve_threads, single_blas_thread
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_blas_has_one_thread_until_the_last_one_leaves():
 FORKED = """
 import multiprocessing, sys, threading, numpy as np
 from nmfscale import TopicModel
-from nmfscale.solve.threads import resolve_threads
+from nmfscale.engine.threads import resolve_threads
 X = np.random.default_rng(0).poisson(1.0, (300, 200))
 
 def fit(n_threads):

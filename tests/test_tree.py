@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmfscale.solve.grouping import LONGER, MOST_BLOCKS, MOST_GROUPS, group_size
-from nmfscale.solve.visits import FAN_IN, TreeSum, branches, fold
+from nmfscale.engine.partition import LONGER, MOST_BLOCKS, MOST_GROUPS, group_size
+from nmfscale.methods.steps import FAN_IN, TreeSum, branches, fold
 
 MANY = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
 
-from nmfscale.data import rounds
-from nmfscale.data.jobs import BlockFailedError, Job, NoWorkersError, Patience, SchedulerLostError
-from nmfscale.data.workers import Crew
+from nmfscale.cluster import batch as rounds
+from nmfscale.cluster.pool import Crew
+from nmfscale.cluster.tasks import (
+    BlockFailedError,
+    Job,
+    NoWorkersError,
+    Patience,
+    SchedulerLostError,
+)
 
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    from .arguments import make_parser  # Ctrl-C may come while it is imported
+    from .arguments import make_parser
 
     arguments = make_parser().parse_args(argv)
     try:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import __version__
-from ..data.sizes import parse_bytes
-from . import commands
+from ..cli import commands
+from ..counts.sizes import parse_bytes
 from .cluster import cluster
 
 _EXAMPLES = {

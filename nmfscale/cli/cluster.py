@@ -17,15 +17,15 @@ from .messages import log, say
 
 def cluster(arguments: argparse.Namespace) -> int:
     """Run a cluster on this machine until Ctrl-C or SIGTERM."""
-    from ..data.local_cluster import (
+    from ..cluster.local import (
         address_of,
         is_loopback,
         local_cluster,
         make_certificates,
         read_certificates,
     )
-    from ..data.sizes import parse_bytes
-    from ..solve.threads import available_processors
+    from ..counts.sizes import parse_bytes
+    from ..engine.threads import available_processors
 
     host, folder, security = address_of(arguments.host), arguments.tls, None
     if folder is None and not is_loopback(host):
@@ -80,7 +80,7 @@ def _signals_noted() -> Iterator[list[int]]:
 
 def _announce(running: Any, folder: str | None) -> None:
     """Say how to use the cluster, ready to be pasted."""
-    from ..data.local_cluster import LOOPBACK
+    from ..cluster.local import LOOPBACK
 
     address, tls = running.scheduler_address, ""
     client = f'from distributed import Client; client = Client("{address}")'
@@ -113,7 +113,7 @@ def fit_client(arguments: argparse.Namespace) -> AbstractContextManager[Any]:
         address = f"{'tcp' if folder is None else 'tls'}://{address}"
     if address is not None and folder is not None and not address.startswith("tls://"):
         arguments.usage(f"--tls: a scheduler at {address} does not speak TLS")
-    from ..data.local_cluster import connected, local_client, make_certificates, read_certificates
+    from ..cluster.local import connected, local_client, make_certificates, read_certificates
 
     if folder is not None and address is None:
         make_certificates(folder)

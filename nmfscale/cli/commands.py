@@ -7,16 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ..data.whole_file import whole_file
+from ..storage.atomic import whole_file
 from .cluster import fit_client
-from .files import (
-    TABLES,
-    output,
-    read_groups,
-    read_input,
-    stream_input,
-    write_table,
-)  # fmt: skip
+from .files import TABLES, output, read_groups, read_input, stream_input, write_table
 from .messages import in_shell_words, log, say
 
 
@@ -27,7 +20,7 @@ def demo(arguments: argparse.Namespace) -> int:
     names = ["model.h5", "structure.png", "progress.png", "top_words.png"]
     targets = [output(folder / name, arguments.force) for name in names]
 
-    from ..data.corpora import docstrings
+    from ..datasets.corpora import docstrings
     from ..models import TopicModel
     from ..plots import top_features
 
@@ -93,9 +86,9 @@ def _model(arguments: argparse.Namespace) -> Any:
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
-    from ..data.packing import write_store
-    from ..data.sizes import readable
-    from ..solve.threads import resolve_threads
+    from ..counts.sizes import readable
+    from ..engine.threads import resolve_threads
+    from ..readers.convert import write_store
 
     stored = write_store(
         stream_input(arguments), target, n_threads=resolve_threads(arguments.threads),
@@ -135,7 +128,7 @@ def transform(arguments: argparse.Namespace) -> int:
     given = [arguments.model, *_inputs(arguments)]
     target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
-    from ..models.file import load_model
+    from ..models.persistence import load_model
 
     model = load_model(arguments.model).set_params(memory_limit=arguments.memory_limit)
     if arguments.threads is not None:
@@ -157,8 +150,8 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.build:
         _describe_build()
         return 0
-    from ..data.store import StoredCounts
-    from ..models.file import is_model_file
+    from ..models.persistence import is_model_file
+    from ..storage.store import StoredCounts
 
     if is_model_file(arguments.input):
         _describe_model(arguments.input)
@@ -177,7 +170,7 @@ def _describe_build() -> None:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    from ..solve import build_info
+    from ..engine.threads import build_info
 
     say(f"{'python':<18}{platform.python_version()} on {platform.system()} {platform.machine()}")
     packages = "nmfscale", "numpy", "scipy", "scikit-learn", "h5py", "matplotlib", "anndata", "dask"
@@ -192,7 +185,7 @@ def _describe_build() -> None:
 
 
 def _describe_model(path: str) -> None:
-    from ..models.file import load_model, read_header
+    from ..models.persistence import load_model, read_header
     from ..plots import top_features
 
     header, model = read_header(path), load_model(path)
@@ -218,7 +211,7 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     given = [*arguments.models, arguments.groups]
     target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
-    from ..models.file import load_model
+    from ..models.persistence import load_model
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}
     if len(models) < len(arguments.models):

@@ -23,8 +23,8 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     A packed store is read piece by piece when it is needed; so is every other file if it should
     be `streamed`, or there is a memory limit.
     """
-    from ..data.store import StoredCounts, is_store
-    from ..data.stored import read_counts
+    from ..readers.open import read_counts
+    from ..storage.store import StoredCounts, is_store
 
     choices = _choices(arguments)
     counts: Any
@@ -42,7 +42,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
 
 def stream_input(arguments: argparse.Namespace) -> Any:
     """Open a file of counts to be read piece by piece, within the memory limit."""
-    from ..data.streamed import stream_counts
+    from ..readers.file_counts import stream_counts
 
     counts = stream_counts(
         arguments.input, memory_limit=arguments.memory_limit, **_choices(arguments)

@@ -4,7 +4,7 @@ The contract of every kernel here:
 
 - It takes one block of counts as plain arrays, and changes nothing but its output arguments.
 - Shapes, types and alignment are checked once, by `operands`; what the numbers are has been checked
-  by its caller, `nmfscale.solve`.
+  by its caller, `nmfscale.methods`.
 - It releases the GIL, and takes the number of threads as an argument.
 - Its result does not depend on that number. A *rows* kernel solves rows that are independent of
   each other; a *sums* kernel adds up in a fixed order, in float64; a *values* kernel writes the

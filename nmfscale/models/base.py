@@ -16,19 +16,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
-from ..data.caller import warn_caller
-from ..data.table import CountTable
-from ..solve.checkpoint import Checkpoint, checkpoints_for
-from ..solve.factor import MINVAL, Held
-from ..solve.fit import SOLVERS, FitResult, fit_factors
-from ..solve.initialize import STARTS, check_factors, initialize
-from ..solve.memory import descent_bytes, plan_fit
-from ..solve.monitor import Monitor
-from ..solve.projection import project_rows
-from ..solve.site import Site, client_of_fit, site_of_fit
-from ..solve.threads import resolve_threads
-from .arguments import checked_vector, what_is_held
-from .rows import RowsTransformer
+from ..counts.base import CountTable
+from ..counts.warn import warn_caller
+from ..engine.checkpoint import Checkpoint, checkpoints_for
+from ..engine.memory import descent_bytes, plan_fit
+from ..engine.monitor import Monitor
+from ..engine.session import Site, client_of_fit, site_of_fit
+from ..engine.threads import resolve_threads
+from ..methods.factors import MINVAL, Held
+from ..methods.fit import SOLVERS, FitResult, fit_factors
+from ..methods.initialize import STARTS, check_factors, initialize
+from ..methods.transform import project_rows
+from .transform import RowsTransformer
+from .validation import checked_vector, what_is_held
 
 Array = NDArray[Any]
 
@@ -254,7 +254,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         >>> bool((again.components_ == model.components_).all())
         True
         """
-        from .file import save_model
+        from .persistence import save_model
 
         save_model(self, path)
 

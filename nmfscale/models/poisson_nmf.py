@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..solve.fit import FitResult
+from ..methods.fit import FitResult
 from .base import CountFactorization
 
 
@@ -34,7 +34,7 @@ class PoissonNMF(CountFactorization):
         - "joint-em": both factors from the same expected counts (PLSA) [3]_; takes neither priors
           nor anything that is to stay fixed.
     init : {"auto", "topic-score", "random", "nndsvd"} or array-like, default="auto"
-        Where to start, see :func:`nmfscale.solve.initialize.initialize`; an array of
+        Where to start, see :func:`nmfscale.methods.initialize.initialize`; an array of
         shape (n_samples,) holds cluster labels.
     max_iter : int, default=1000
         Iterations at most, one pass over the rows and one over the columns each.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..solve.conversion import poisson_to_multinomial
-from ..solve.fit import FitResult
+from ..methods.conversion import poisson_to_multinomial
+from ..methods.fit import FitResult
 from .poisson_nmf import PoissonNMF
 
 

@@ -1,0 +1,1 @@
+"""Counts: what a fit reads; knows no file and no model."""

@@ -1,0 +1,261 @@
+"""What a fit needs to know of counts, wherever they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .warn import warn_caller
+
+Array = NDArray[Any]
+
+
+class RowRange(NamedTuple):
+    """Rows from `first` on as compressed sparse rows: `indptr` begins with 0."""
+
+    first: int
+    indptr: Array
+    indices: Array
+    data: Array
+
+
+class CountTable(ABC):
+    """A table of counts, samples x features, checked and ready for a fit.
+
+    :class:`Counts` holds one in memory, :class:`StoredCounts` reads it from a packed file.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Number of samples and of features.
+    sample_names, feature_names : array-like of str, optional
+        Names of the rows and of the columns.
+    groups : array-like, optional
+        One label per sample.
+    notes : sequence of str, default=()
+        What was changed or left out on the way, for :meth:`report`.
+    first_fraction : str, optional
+        Where the first count that is not a whole number stands.
+
+    Notes
+    -----
+    Every parameter is also an attribute of the same name.
+    """
+
+    from_file = False
+    row_nnz: Any
+    column_nnz: Any
+    row_totals: Any
+    column_totals: Any
+    largest: Any
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        *,
+        sample_names: Any = None,
+        feature_names: Any = None,
+        groups: Any = None,
+        notes: Sequence[str] = (),
+        first_fraction: str | None = None,
+    ) -> None:
+        self.shape = shape
+        self.sample_names = labels_of(sample_names, shape[0], "sample_names", "row")
+        self.feature_names = labels_of(feature_names, shape[1], "feature_names", "column")
+        self.groups = labels_of(groups, shape[0], "groups", "row")
+        self.notes = tuple(notes)
+        self.first_fraction = first_fraction
+
+    @property
+    @abstractmethod
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
+
+    @abstractmethod
+    def chunks(self) -> Iterator[RowRange]:
+        """Read the table piece by piece.
+
+        Returns
+        -------
+        iterator of RowRange
+            Ranges of rows, one after the other, small beside the table: first row, index
+            pointers from 0, column numbers and counts.
+        """
+
+    def row_sums(self, function: Callable[[Array], Array]) -> NDArray[np.float64]:
+        """Sum a function of the counts over each row's nonzeros.
+
+        Parameters
+        ----------
+        function : callable
+            Of float64 counts of shape (n,), elementwise.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), float64
+            The sums, added in the order in which a row is kept.
+        """
+        out = np.zeros(self.shape[0])
+        for first, indptr, _, data in self.chunks():
+            n_rows = len(indptr) - 1
+            rows = np.repeat(np.arange(n_rows), np.diff(indptr))
+            values = function(data.astype(np.float64))
+            out[first : first + n_rows] = np.bincount(rows, weights=values, minlength=n_rows)
+        return out
+
+    @abstractmethod
+    def take_rows(self, rows: Array | None = None) -> Any:
+        """Read some rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int, default=None
+            Which, in rising order; by default all.
+
+        Returns
+        -------
+        scipy.sparse.csr_array of float32
+            One row for each that was asked for, with sorted column numbers.
+        """
+
+    @abstractmethod
+    def large_counts(self, above: float) -> tuple[Array, Array]:
+        """Find the large counts.
+
+        Parameters
+        ----------
+        above : float
+            The limit.
+
+        Returns
+        -------
+        values, times : ndarray of int64
+            The distinct counts above the limit, rising, and how often each occurs.
+        """
+
+    @abstractmethod
+    def layout(self, n_threads: int = 1) -> Any:
+        """Return row blocks in both orders, as the kernels read them; built once.
+
+        Parameters
+        ----------
+        n_threads : int, default=1
+            Threads to build them with; the blocks do not depend on it.
+
+        Returns
+        -------
+        Layout
+            Of ``nmfscale.counts.blocks``.
+        """
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether every count is a whole number."""
+        return self.first_fraction is None
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.row_totals.sum())
+
+    @property
+    def n_empty_rows(self) -> int:
+        """Number of samples without any count."""
+        return int(np.count_nonzero(self.row_nnz == 0))
+
+    @property
+    def n_empty_columns(self) -> int:
+        """Number of features without any count."""
+        return int(np.count_nonzero(self.column_nnz == 0))
+
+    def report(self) -> str:
+        """Describe what was found.
+
+        Returns
+        -------
+        str
+            Several lines: shape, nonzeros, kind and size of the counts, empty rows and
+            columns, duplicate names, and what was changed on the way.
+        """
+        n_rows, n_columns = self.shape
+        kind = "integer" if self.is_integer else f"not integer ({self.first_fraction})"
+        lines = [
+            f"samples x features  {n_rows:,} x {n_columns:,}",
+            f"nonzero counts      {self.nnz:,} ({self.nnz / (n_rows * n_columns):.3%})",
+            f"counts              {kind}, {self.dtype}, total {self.total:,.12g}, "
+            f"largest {self.largest:,.12g}",
+            f"empty               {self.n_empty_rows:,} rows, {self.n_empty_columns:,} columns",
+        ]
+        for what, names in (("sample", self.sample_names), ("feature", self.feature_names)):
+            if names is None:
+                lines.append(f"{what + ' names':<20}none")
+            else:
+                repeated = names.size - len(set(names.tolist()))
+                lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
+        if self.groups is not None:
+            lines.append(f"groups              {len(set(self.groups.tolist())):,}")
+        lines.extend(f"note                {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Shape, number of nonzero counts and their type."""
+        n_rows, n_columns = self.shape
+        return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
+
+
+def totals_of_rows(indptr: Array, data: Array) -> NDArray[np.float64]:
+    """Sum the counts of every row of a range, in the order in which they are kept."""
+    totals = np.zeros(len(indptr) - 1)
+    # Empty rows are left out: reduceat would give them their neighbour's first count.
+    length = np.diff(indptr)
+    filled = np.flatnonzero(length)
+    if not filled.size:
+        return totals
+    dtype = np.dtype(np.float64)
+    # whole numbers whose sums cannot overflow need not be converted, which costs more than adding
+    if data.dtype.kind in "iu" and int(data.max()) * int(length.max()) <= np.iinfo(data.dtype).max:
+        dtype = data.dtype
+    totals[filled] = np.add.reduceat(data, indptr[filled], dtype=dtype)
+    return totals
+
+
+def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
+    """Return labels as an array, one for each row or column; None stays None."""
+    if labels is None:
+        return None
+    labels = np.asarray(labels)
+    if labels.shape != (size,):
+        raise ValueError(f"{name} has shape {labels.shape}, but there are {size} {of}s.")
+    return labels
+
+
+Whole = Literal["warn", "allow", "require"]
+
+
+def check_whole(integer: Any) -> None:
+    """Refuse a word that does not say what to do about counts that are not whole numbers."""
+    if integer not in ("warn", "allow", "require"):
+        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
+
+
+def mind_fraction(first_fraction: str | None, integer: Whole, holder: str) -> None:
+    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`."""
+    if first_fraction is None or integer == "allow":
+        return
+    message = (
+        f"{holder} holds counts that are not whole numbers: {first_fraction}. "
+        "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
+    )
+    if integer == "require":
+        raise ValueError(f"{message}.")
+    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.")

@@ -1,0 +1,260 @@
+"""The block contract: counts cut into blocks of rows by their own numbers, in slices of 16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _sell
+from .base import CountTable
+from .sell import LANES, Slicer, Slices, largest_of, pieces_of
+
+Array = NDArray[Any]
+
+BLOCK_NONZEROS = 1 << 23
+# A few counts too large for a narrow type are split into several of the same row and column: to
+# the likelihood and its derivatives, which are linear in the counts, this makes no difference.
+MOST_SPLIT = 1 / 16
+# Bytes a nonzero count of both orders, about, and of all that a visit has at hand.
+SLICE_BYTES, _BUFFER_BYTES = 7, 40
+
+
+class Block:
+    """Rows ``start:stop`` of the counts, lanes ``first:last``, and both orders of them.
+
+    Rows and columns are made when first used and kept, or each time anew if `keep` is false.
+    """
+
+    def __init__(
+        self, slicer: Slicer, start: int, stop: int, first: int, order: Array, keep: bool = True
+    ):
+        self._slicer, self._order, self.keep = slicer, order, keep
+        self._made: dict[str, Slices] = {}
+        self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
+
+    @property
+    def rows(self) -> Slices:
+        """The rows in slices; indices are lanes of the columns."""
+        return self._slices("rows")
+
+    @property
+    def columns(self) -> Slices:
+        """The columns in slices; indices are lanes of the block's rows."""
+        return self._slices("columns")
+
+    def _slices(self, which: str) -> Slices:
+        if which in self._made:
+            return self._made[which]
+        made: Slices = getattr(self._slicer, which)(self.start, self.stop, self._order)
+        return self._made.setdefault(which, made) if self.keep else made
+
+
+class Layout:
+    """A count matrix in blocks of sliced rows and columns.
+
+    Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the
+    rows stand by falling number of nonzeros. Columns stand by falling number of nonzeros in the
+    whole matrix, in every block the same.
+
+    Parameters
+    ----------
+    counts : CountTable
+        Only looked at while the layout is made.
+    reader : object
+        ``read(start, stop)`` returns these rows compressed, as a `RowSource` does;
+        a `StreamRows` where blocks do not stay in memory.
+    n_threads : int
+    keep : bool
+        Whether blocks stay in memory once they were made.
+    has_sorted_indices : bool
+        Whether the reader's column numbers rise within every row.
+
+    Attributes
+    ----------
+    row_order, column_order : ndarray of int64 and of int32
+        Original number of the row (column) in every lane, -1 in the padding.
+    blocks : list of Block
+    large : tuple of ndarray
+        Values that are split in pieces, and how often each occurs.
+    """
+
+    def __init__(
+        self,
+        counts: CountTable,
+        reader: Any,
+        n_threads: int = 1,
+        *,
+        keep: bool = True,
+        has_sorted_indices: bool = True,
+    ):
+        self.shape = counts.shape
+        self.column_order = column_order_of(counts)
+        self.count_dtype, self.large = narrow_type(counts)
+        self._reader, self._nnz = reader, counts.nnz
+        self._slicer = Slicer(
+            reader, self.shape, self.count_dtype, self.column_order, n_threads, has_sorted_indices
+        )
+        self.blocks: list[Any] = []
+        orders = []
+        for start, stop, first, order in block_orders(counts.row_nnz):
+            self.blocks.append(Block(self._slicer, start, stop, first, order, keep))
+            orders.append(np.where(order < 0, -1, order + start))
+        self.row_order = np.concatenate(orders)
+
+    def visit(self, which: str) -> Iterator[tuple[Any, Slices]]:
+        """Blocks and their "rows" or "columns", one after the other.
+
+        Where blocks do not stay in memory, the next is made while one is worked on.
+        """
+        slices = (getattr(block, which) for block in self.blocks)
+        yield from zip(self.blocks, slices if self.kept else made_ahead(slices), strict=True)
+
+    def visit_both(self) -> Iterator[tuple[Any, Slices, Slices]]:
+        """Blocks, their rows and their columns."""
+        yield from ((block, block.rows, block.columns) for block in self.blocks)
+
+    def keep(self) -> None:
+        """Let blocks stay in memory once they were made."""
+        for block in self.blocks:
+            block.keep = True
+
+    @property
+    def kept(self) -> bool:
+        """Whether blocks stay in memory once they were made."""
+        return all(block.keep for block in self.blocks)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read from a file so far."""
+        return getattr(self._reader, "bytes_read", 0)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that a visit needs where blocks do not stay in memory."""
+        # two blocks in slices, one of them with its compressed rows, sorted and split
+        return _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
+
+    @cached_property
+    def whole_columns(self) -> Slices:
+        """The columns of the whole matrix in slices; refused where blocks stay in their file."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].columns
+        if not self.kept:
+            raise no_whole_columns(self._reader.stream.whom, len(self.blocks))
+        return self._slicer.columns(0, self.shape[0], self.row_order)
+
+    def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
+        return self._values
+
+    @cached_property
+    def _values(self) -> tuple[Array, NDArray[np.int64]] | None:
+        found = ValueCounts(self)
+        for _, rows in self.visit("rows") if found.possible else ():
+            found.add(rows)
+        return found.result()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the sliced counts in bytes, about, where they are yet to be made."""
+        if not self.kept:
+            return SLICE_BYTES * self._nnz
+        return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
+
+
+def no_whole_columns(whom: object, n_blocks: int) -> ValueError:
+    """Return the error of a solver that needs whole columns of counts that stay in a file."""
+    return ValueError(
+        f"{whom} is read in {n_blocks} blocks of rows, and this solver needs whole columns: use "
+        "solver='auto', or counts in memory, into which read_counts reads a file."
+    )
+
+
+class ValueCounts:
+    """Counts how often each count occurs, slice by slice."""
+
+    def __init__(self, layout: Layout):
+        self.dtype, self.large = layout.count_dtype, layout.large
+        self.possible = self.dtype.itemsize <= 2
+        self._found = np.zeros((4, 1 << 8 * self.dtype.itemsize if self.possible else 0), np.int64)
+
+    def add(self, rows: Slices) -> None:
+        """Take the rows of one more block."""
+        if self.possible:
+            _sell.count_values(rows.count, self._found)
+
+    def result(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
+        if not self.possible:
+            return None
+        times = self._found.sum(axis=0)
+        large, often = self.large
+        whole, rest = pieces_of(large, self.dtype)
+        times[-1] -= whole @ often
+        np.subtract.at(times, rest, often)
+        values = np.flatnonzero(times[1:]) + 1  # 0 fills the padding
+        return np.concatenate([values, large]), np.concatenate([times[values], often])
+
+
+def made_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Hand out items of an iterator, of which the next is made in a thread meanwhile."""
+    end = object()
+    with ThreadPoolExecutor(1) as ahead:
+        pending = ahead.submit(next, items, end)
+        while (item := pending.result()) is not end:
+            pending = ahead.submit(next, items, end)
+            yield item
+
+
+def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
+    """Return where blocks begin, and the end: as many rows as 2^23 nonzeros allow, at least one."""
+    ends = np.cumsum(row_nnz, dtype=np.int64)
+    cuts = [0]
+    while cuts[-1] < len(row_nnz):
+        done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(
+            max(cuts[-1] + 1, int(np.searchsorted(ends, done + BLOCK_NONZEROS, side="right")))
+        )
+    return np.array(cuts)
+
+
+def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int64]]]:
+    """For each block: its rows start:stop, its first lane, the order of its rows in lanes."""
+    cuts, first = cut_blocks(row_nnz).tolist(), 0
+    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        order = lane_order_of(row_nnz[start:stop])
+        yield start, stop, first, order
+        first += len(order)
+
+
+def narrow_type(counts: CountTable) -> tuple[np.dtype[Any], tuple[Array, Array]]:
+    """Smallest type of the kernels for the counts, and the values that need several pieces of it.
+
+    Every count is held exactly, a few of them in pieces; with the values comes how often each
+    occurs.
+    """
+    none = np.empty(0, np.int64), np.empty(0, np.int64)
+    if counts.is_integer:
+        for dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
+            values, times = counts.large_counts(largest_of(dtype))
+            if pieces_of(values, dtype)[0] @ times <= MOST_SPLIT * counts.nnz:
+                return dtype, (values, times)
+        return np.dtype(np.float32 if counts.largest <= 1 << 24 else np.float64), none
+    return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64), none
+
+
+def lane_order_of(length: Array) -> NDArray[np.int64]:
+    """Longest first, ties in their own order, padded with -1 to whole slices."""
+    order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
+    order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
+    return order
+
+
+def column_order_of(counts: CountTable) -> NDArray[np.int32]:
+    """Order of the columns in lanes, whose numbers are those of an index of the kernels."""
+    return lane_order_of(counts.column_nnz).astype(np.int32)

@@ -1,0 +1,213 @@
+"""Counts in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from . import _sell
+from .base import CountTable, RowRange, totals_of_rows
+from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows, row_chunks
+
+Array = NDArray[Any]
+
+
+class Counts(CountTable):
+    """Counts in memory.
+
+    Made by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows:
+    no negative, infinite or missing value, no explicit zero, no duplicate entry; the column
+    numbers within a row need not be sorted. They are read-only views of the arrays that were
+    given wherever those could be used as they are.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Compressed sparse rows; index types int32 or int64, also mixed.
+    shape : tuple of int
+        Number of samples and of features.
+    has_sorted_indices : bool, default=False
+        Whether the column numbers rise within every row.
+    **about
+        Names, groups, notes and the first fraction, as :class:`CountTable` takes them.
+
+    Notes
+    -----
+    Every parameter is also an attribute of the same name.
+
+    Examples
+    --------
+    >>> from nmfscale import as_counts
+    >>> counts = as_counts([[0, 2, 1], [3, 0, 0]])
+    >>> counts.shape, counts.nnz, counts.row_totals.tolist()
+    ((2, 3), 3, [3.0, 3.0])
+    >>> counts.take_rows().toarray()
+    array([[0., 2., 1.],
+           [3., 0., 0.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[Any],
+        indices: NDArray[Any],
+        data: NDArray[Any],
+        shape: tuple[int, int],
+        *,
+        has_sorted_indices: bool = False,
+        **about: Any,
+    ) -> None:
+        super().__init__(shape, **about)
+        self.indptr = _read_only(indptr)
+        self.indices = _read_only(indices)
+        self.data = _read_only(data)
+        self.has_sorted_indices = has_sorted_indices
+        self._layout: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the layout, as large as the counts, which follows from them."""
+        return {**self.__dict__, "_layout": None}
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return int(self.data.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
+        return self.data.dtype
+
+    @cached_property
+    def row_nnz(self) -> NDArray[np.int64]:
+        """Number of nonzero counts of each sample, (n_samples,)."""
+        return np.diff(self.indptr).astype(np.int64)
+
+    @cached_property
+    def column_nnz(self) -> NDArray[np.int64]:
+        """Number of nonzero counts of each feature, (n_features,)."""
+        found = np.zeros((1, self.shape[1]), np.int64)
+        whole = np.array([0, self.nnz])  # rows do not matter here: one of all entries
+        _sell.count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
+        return found[0]
+
+    @cached_property
+    def row_totals(self) -> NDArray[np.float64]:
+        """Sum of the counts of each sample, (n_samples,)."""
+        totals = np.zeros(self.shape[0])
+        for first, indptr, _, data in self.chunks():
+            totals[first : first + len(indptr) - 1] = totals_of_rows(indptr, data)
+        return totals
+
+    @cached_property
+    def column_totals(self) -> NDArray[np.float64]:
+        """Sum of the counts of each feature, (n_features,)."""
+        size = self.shape[1]
+        totals = np.zeros(size)
+        for start, stop in self._entry_chunks():
+            part = slice(start, stop)
+            totals += np.bincount(self.indices[part], weights=self.data[part], minlength=size)
+        return totals
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest count."""
+        return float(self.data.max()) if self.nnz else 0.0
+
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+        for first, last in row_chunks(self.indptr, CHUNK):
+            start, stop = int(self.indptr[first]), int(self.indptr[last])
+            indptr = self.indptr[first : last + 1] - start
+            yield RowRange(first, indptr, self.indices[start:stop], self.data[start:stop])
+
+    def take_rows(self, rows: NDArray[Any] | None = None) -> sp.csr_array:  # noqa: D102
+        if rows is None:
+            stored = self.data.astype(np.float32), self.indices, self.indptr
+            matrix = sp.csr_array(stored, shape=self.shape)
+        else:
+            whole = sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+            matrix = whole[rows].astype(np.float32)
+        return matrix if self.has_sorted_indices else matrix.sorted_indices()
+
+    def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: D102
+        chunks = self.chunks() if self.largest > above else ()
+        large = [self.data[:0], *(data[data > above] for *_, data in chunks)]
+        values, times = np.unique(np.concatenate(large).astype(np.int64), return_counts=True)
+        return values, times
+
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
+        if self._layout is None:
+            from .blocks import Layout
+
+            # The reader does not hold the counts: no cycle, all go with the last name.
+            reader = MemoryRows(self.indptr, self.indices, self.data, self.shape)
+            self._layout = Layout(
+                self, reader, n_threads, has_sorted_indices=self.has_sorted_indices
+            )
+        return self._layout
+
+    def _entry_chunks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of entries, so that bincount's conversions stay small."""
+        step = max(CHUNK, self.shape[1])
+        for start in range(0, self.nnz, step):
+            yield start, min(start + step, self.nnz)
+
+
+def checked_counts(
+    matrix: Any,
+    *,
+    whom: str = "X",
+    sample_names: Any = None,
+    feature_names: Any = None,
+    groups: Any = None,
+    notes: Sequence[str] = (),
+) -> Counts:
+    """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
+    # part of an AnnData object that is in a file
+    rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
+    if not isinstance(rows, CompressedRows):
+        rows = compressed_rows(rows, EntryNames(whom, sample_names, feature_names))
+    return Counts(
+        rows.indptr,
+        rows.indices,
+        rows.data,
+        rows.shape,
+        sample_names=sample_names,
+        feature_names=feature_names,
+        groups=groups,
+        notes=[*notes, *rows.notes],
+        has_sorted_indices=rows.has_sorted_indices,
+        first_fraction=rows.first_fraction,
+    )
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """View an array so that the caller's memory cannot be written through it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class MemoryRows:
+    """Compressed rows in memory."""
+
+    def __init__(self, indptr: Array, indices: Array, data: Array, shape: tuple[int, int]) -> None:
+        self.indptr, self.indices, self.data = indptr, indices, data
+        self.shape, self.dtype = shape, data.dtype
+
+    def entry_counts(self, start: int, stop: int) -> Array:
+        """Entries of each row, (stop - start,)."""
+        return np.diff(self.indptr[start : stop + 1])
+
+    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return views of a range of rows."""
+        first, last = self.indptr[start], self.indptr[stop]
+        pointers = self.indptr[start : stop + 1] - first
+        return pointers, self.indices[first:last], self.data[first:last]
+
+    def close(self) -> None:
+        """Let go of nothing: the arrays are not ours."""

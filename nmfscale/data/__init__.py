@@ -1,1 +1,0 @@
-"""Counts: where they live and how they are read; knows no model."""

@@ -1,0 +1,1 @@
+"""Counts to try things with: a built-in corpus, simulated counts."""

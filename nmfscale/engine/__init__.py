@@ -1,0 +1,1 @@
+"""Runs any model over blocks of counts: threads, files, clusters, checkpoints."""

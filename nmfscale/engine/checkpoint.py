@@ -1,0 +1,316 @@
+"""Checkpoints of a fit: all that it stands on, so that it goes on as if it had never stopped.
+
+A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes ``format``,
+``format_version``, ``about`` (JSON: what the fit is of), ``arrays`` (JSON: their names) and,
+written last, ``complete``; one dataset for each array and one of bytes, ``numbers`` (JSON), all
+with a ``crc32``.  It is written under another name, brought to disk and moved into place; the one
+before is kept until then, and one more.  A folder serves one fit at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import kernels
+from ..counts.base import CountTable
+from ..counts.sell import LANES
+from ..counts.validation import CHUNK, row_chunks
+from ..counts.warn import warn_caller
+from ..storage.arrays import put, put_json, sound, sound_json
+from ..storage.atomic import UNFINISHED, locked, whole_hdf5
+from ..storage.hdf5 import read_file
+
+Array = NDArray[Any]
+# The version changes with what is saved and with the steps that lead on from it.
+FORMAT, VERSION = "nmfscale-checkpoint", 10
+_FILES, _RESTARTS = "checkpoint-????????.h5", "restart-*"
+_KEPT = 2
+_MOST_FAILURES = 3
+# There as long as a fit uses the folder.
+_LOCK = ".in-use"
+# What is said of digests, of which nobody knows what they stand for.
+_OTHERS = {
+    "counts": "the counts are others",
+    "held": "what is held, weights or priors are others",
+    "start": "the start is another",
+}
+
+
+class CheckpointError(ValueError):
+    """A folder of checkpoints has none that can be used, or they are of another fit."""
+
+
+class Checkpoint:
+    """Where a fit saves its state, and how often.
+
+    Parameters
+    ----------
+    folder : str or path-like
+        Made if it is not there.
+    about : dict
+        What the fit is of; one that is resumed must agree in everything.
+    every : float, default=60
+        Seconds between checkpoints; 0 saves every iteration.
+    resume : bool, default=False
+        Whether to go on from the newest checkpoint in the folder. If there is none, the fit begins
+        from the start.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds checkpoints and `resume` is false, or if it cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        about: dict[str, Any],
+        *,
+        every: float = 60.0,
+        resume: bool = False,
+    ):
+        self.folder, self.about, self.every, self.resume = Path(folder), about, every, resume
+        self._saved_at, self._failures = time.monotonic(), 0
+        self.saved: int | None = None
+        _make(self.folder)
+        for part in self.folder.glob(f"{UNFINISHED}*-checkpoint-*"):  # of a process that was killed
+            part.unlink(missing_ok=True)
+        if self._files() and not resume:
+            raise CheckpointError(
+                f"{folder} holds checkpoints of a fit already: resume it, or give another folder."
+            )
+
+    def due(self) -> bool:
+        """Whether it is time for the next one."""
+        return time.monotonic() - self._saved_at >= self.every
+
+    def save(self, iteration: int, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Write a checkpoint; a full disk is a warning, and an error when it stays full."""
+        target = self.folder / f"checkpoint-{iteration:08d}.h5"
+        try:
+            with whole_hdf5(target) as (file, _):
+                file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), VERSION
+                file.attrs["about"] = np.bytes_(json.dumps(self.about))
+                file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
+                # an attribute holds 64 kB, and a history may be longer
+                put_json(file, "numbers", numbers)
+                for name, array in arrays.items():
+                    put(file, name, array)
+                file.flush()
+                file.attrs["complete"] = 1
+        except OSError as error:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                raise
+            warn_caller(f"no checkpoint could be written to {target}: {error}")
+            return
+        self.saved, self._failures, self._saved_at = iteration, 0, time.monotonic()
+        for old in self._files()[:-_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, Any], dict[str, Array]] | None:
+        """Return numbers and arrays of the newest sound checkpoint; None where there is none.
+
+        Raises
+        ------
+        CheckpointError
+            If they are of another fit, or if all are damaged.
+        """
+        reasons = []
+        for path in reversed(self._files()) if self.resume else ():
+            try:
+                numbers, arrays = read_file(path, partial(self._read, path=path))
+                return numbers, arrays
+            except CheckpointError:
+                raise
+            except (OSError, KeyError, RuntimeError, ValueError) as error:
+                reasons.append(f"{path.name}: {error}")
+        if reasons:
+            raise CheckpointError(
+                f"{self.folder}: no checkpoint can be read ({'; '.join(reasons)}). Remove them to "
+                "begin from the start."
+            )
+        return None
+
+    def _read(self, file: Any, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+        if file.attrs.get("format") != np.bytes_(FORMAT) or file.attrs.get("complete") != 1:
+            raise KeyError("not a complete checkpoint")
+        version = file.attrs.get("format_version")
+        if not np.array_equal(version, VERSION):
+            raise ValueError(
+                f"saved by another version of nmfscale: its format is {version}, not {VERSION}"
+            )
+        about = json.loads(file.attrs["about"])
+        for name in sorted(set(about) | set(self.about)):
+            was, now = about.get(name), self.about.get(name)
+            if was != now:
+                what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
+                raise CheckpointError(f"{path} is of another fit: {what}.")
+        names = json.loads(file.attrs["arrays"])
+        return sound_json(file, "numbers"), {name: sound(file, name) for name in names}
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(_FILES))
+
+
+def checkpoints_for(
+    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountTable, n_components: int,
+    dtype: Any, held: Any, start: tuple[Any, ...], *, every: float, resume: bool, solver: str,
+    **options: Any,
+) -> list[Checkpoint | None]:  # fmt: skip
+    """Return where each start of a fit saves its state: `folder`, or a folder in it for each.
+
+    Raises
+    ------
+    ValueError
+        If there is no folder to resume from, or checkpoints do not go with what was asked.
+    """
+    if folder is None:
+        if resume:
+            raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
+        return [None] * n_starts
+    if solver != "auto":
+        raise ValueError(f"checkpoint= goes with solver='auto', not {solver!r}.")
+    if not isinstance(every, Real) or not every >= 0:
+        raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+    top = _path(folder)
+    several, single = list(top.glob(f"{_RESTARTS}/{_FILES}")), list(top.glob(_FILES))
+    if single if n_starts > 1 else several:
+        raise CheckpointError(
+            f"{top} holds checkpoints of a fit with n_init{'=1' if single else ' > 1'}, and n_init "
+            f"is {n_starts} now: fit as before, or give another folder."
+        )
+    folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
+    about = _describe(counts, n_components, dtype, held, start) | {"solver": solver} | options
+    return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
+
+
+def recorded_level(folder: Path | None) -> str | None:
+    """Return the instruction set of the newest checkpoint in a folder, if there is one."""
+    if folder is None:
+        return None
+    for path in sorted([*folder.glob(_FILES), *folder.glob(f"{_RESTARTS}/{_FILES}")])[::-1]:
+        with suppress(OSError, KeyError, RuntimeError, ValueError):
+            level = read_file(path, lambda file: json.loads(file.attrs["about"])["instruction set"])
+            return "baseline" if level.startswith("baseline") else "avx2"
+    return None
+
+
+@contextmanager
+def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
+    """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it.
+
+    Raises
+    ------
+    CheckpointError
+        If another fit uses it, or if it cannot be made.
+    """
+    folder = _make(_path(given).resolve())
+    with ExitStack() as stack:
+        try:
+            alone = stack.enter_context(locked(folder / _LOCK))
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of "
+                "that fit, or give another folder."
+            ) from None
+        for path in folder.glob(left) if alone else ():
+            shutil.rmtree(path, ignore_errors=True)
+        yield folder
+
+
+def _path(folder: Any) -> Path:
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+        raise ValueError(f"checkpoint={folder!r}: the path of a folder is needed.")
+    return Path(folder)
+
+
+def _make(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint={str(folder)!r}: no such folder ({error}).") from None
+    return folder
+
+
+def _describe(
+    counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Say what a fit is of: wherever the counts are, and however many threads there are."""
+    of_held = [getattr(held, name) for name in held.__dataclass_fields__]
+    parts = [part for each in of_held for part in (each if isinstance(each, tuple) else (each,))]
+    # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
+    baseline = kernels.level() == "baseline"
+    return {
+        "counts": _digest(counts.shape, _marks(counts)), "held": _digest(*parts),
+        "start": _digest(*start), "n_components": n_components, "dtype": str(np.dtype(dtype)),
+        "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
+    }  # fmt: skip
+
+
+def _marks(counts: CountTable) -> NDArray[np.uint64]:
+    """Sum every row's counts, each times a number that stands for its column, modulo 2^64.
+
+    Sums of integers are the same in any order, so that it does not matter how the counts are kept.
+    """
+    known, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
+    if not counts.from_file:
+        for first, indptr, indices, data in counts.chunks():
+            filled = np.flatnonzero(np.diff(indptr))
+            if filled.size:
+                terms = _as_integers(data, counts.is_integer) * known[indices]
+                out[first + filled] = np.add.reduceat(terms, indptr[filled])
+        return out[:-1]
+    layout = counts.layout()
+    known = known[layout.column_order]
+    for block, slices in layout.visit("rows"):
+        rows = layout.row_order[block.first : block.last].reshape(-1, LANES)
+        for first, last in row_chunks(slices.offset, CHUNK // LANES):
+            low, high = slices.offset[first], slices.offset[last]
+            here = slice(low * LANES, high * LANES)
+            terms = _as_integers(slices.count[here], counts.is_integer) * known[slices.index[here]]
+            filled = np.flatnonzero(np.diff(slices.offset[first : last + 1]))
+            if filled.size:
+                steps = slices.offset[first:last][filled] - low
+                sums = np.add.reduceat(terms.reshape(-1, LANES), steps, axis=0)
+                out[rows[first:last][filled]] = sums
+    return out[:-1]
+
+
+def _scattered(size: int) -> NDArray[np.uint64]:
+    """Return a number for each of the first integers that looks random: splitmix64."""
+    z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
+    """Return counts as integers; if they are not whole, the bits of the same in float64."""
+    # a count that is split is the sum of its pieces, and what fills up is 0
+    return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
+
+
+def _digest(*values: Any) -> str:
+    """Tell arrays, numbers and text, or None, from others."""
+    digest = hashlib.sha256()
+    for value in values:
+        array = np.asarray("" if value is None else value)
+        array = array.astype(str) if array.dtype == object else array  # whose memory says nothing
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -1,0 +1,210 @@
+"""How many threads a computation uses: ours is told, other libraries' are held back."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+from .. import kernels
+
+_VARIABLE = "NMFSCALE_NUM_THREADS"
+# Nobody has so many processors, and OpenMP dies where the system has no room for its threads.
+MOST_THREADS = 4096
+
+
+def resolve_threads(n_threads: int | None = None) -> int:
+    """Return the number of threads to use.
+
+    ``OMP_NUM_THREADS`` has no say here: the number is handed to every parallel loop, so that a
+    process whose environment asks for one thread (a Dask worker, for instance) still uses the
+    processors it was given.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+        A positive number is taken as it is, even beyond the number of processors. ``-1`` means
+        all processors, ``-2`` all but one, and so on, never less than one. None means the
+        environment variable ``NMFSCALE_NUM_THREADS``, which is read by the same rules, or
+        :func:`available_processors` if it is unset or empty. A process that was forked from one
+        that has used several threads uses one: the threads of OpenMP do not come along, and it
+        would wait for them forever.
+
+    Returns
+    -------
+    int
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If ``n_threads``, or the environment variable, is 0, no integer or above 4,096.
+
+    Examples
+    --------
+    >>> from nmfscale.engine.threads import available_processors, resolve_threads
+    >>> resolve_threads(3)
+    3
+    >>> resolve_threads(-1) == available_processors()
+    True
+    """
+    name: str = "n_threads"
+    given: object = n_threads
+    if given is None:
+        text = os.environ.get(_VARIABLE, "").strip()
+        if not text:
+            return _team.of(available_processors())
+        name, given = f"The environment variable {_VARIABLE}", _integer_or_text(text)
+    number = int(given) if isinstance(given, Integral) else 0
+    if isinstance(given, bool) or not number or number > MOST_THREADS:
+        raise ValueError(
+            f"{name} is {given!r}; pass a positive number of threads, at most {MOST_THREADS:,}, "
+            "or -1 for all processors."
+        )
+    return _team.of(number if number > 0 else max(1, available_processors() + 1 + number))
+
+
+def available_processors() -> int:
+    """Return the number of processors this process may use.
+
+    The smaller of the processors it is bound to and, on Linux, the processor time its control
+    groups (versions 1 and 2) allow it, rounded up to whole processors.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    # macOS and Windows bind processes to no processors that Python could tell.
+    bound = getattr(os, "sched_getaffinity", None)
+    count = len(bound(0)) if bound else os.cpu_count() or 1
+    return max(1, math.ceil(min(count, _group_quota())))
+
+
+class _Team:
+    """What this process knows of threads: ours, lost in a fork, and the fits that hold others'."""
+
+    def __init__(self, used: bool = False) -> None:
+        self.lost, self.used = used, used
+        self.lock, self.n_inside = threading.Lock(), 0
+        self.limit: Any = None
+
+    def of(self, n_threads: int) -> int:
+        if self.lost:
+            return 1
+        self.used = self.used or n_threads > 1
+        return n_threads
+
+
+_team = _Team()
+
+
+def _begin_child() -> None:
+    global _team
+    _team = _Team(_team.used)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
+
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Hold BLAS, and other libraries' OpenMP loops, to one thread, until the last one leaves."""
+    team = _team
+    with team.lock:
+        if not team.n_inside:
+            team.limit = _libraries(len(sys.modules)).limit(limits=1)
+        team.n_inside += 1
+    try:
+        yield
+    finally:
+        with team.lock:
+            team.n_inside -= 1
+            if not team.n_inside:
+                team.limit.restore_original_limits()
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """Return the libraries that have threads; looked for again when modules were imported since."""
+    return ThreadpoolController()
+
+
+def _integer_or_text(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _group_quota(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> float:
+    """Processors that the control groups of this process allow, infinity if they do not say."""
+    allowed = [math.inf]
+    for line in _text(membership).splitlines() or ["0::/"]:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # Version 2 has one tree; version 1 has one tree for each set of controllers.
+        tree = root / controllers if controllers else root
+        group = tree / path.lstrip("/")
+        # Inside a container the path may be that of the host, and only the root is there.
+        for folder in (group, *group.parents):
+            allowed.append(_folder_quota(folder))
+            if folder == tree:
+                break
+    return min(allowed)
+
+
+def _folder_quota(folder: Path) -> float:
+    """Quota / period of one control group."""
+    fields = _text(folder / "cpu.max").split() or [
+        _text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    ]
+    try:
+        quota, period = (float(field) for field in fields)
+    except ValueError:
+        return math.inf
+    return quota / period if quota > 0 and period > 0 else math.inf
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def build_info() -> dict[str, object]:
+    """Return how the kernels were built and what they run on.
+
+    Returns
+    -------
+    dict
+        Instruction sets compiled in and available, the one in use, OpenMP, bounds checks and the
+        number of threads.
+
+    Examples
+    --------
+    >>> from nmfscale.engine.threads import build_info
+    >>> sorted(build_info())
+    ['available_levels', 'bounds_checks', 'level', 'levels', 'openmp', 'threads']
+    """
+    return {
+        "levels": ["baseline", "avx2", "avx512"],
+        "available_levels": kernels.available_levels(),
+        "level": kernels.level(),
+        **kernels.build_flags(),
+        "threads": resolve_threads(None),
+    }

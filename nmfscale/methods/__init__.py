@@ -1,0 +1,1 @@
+"""The mathematics: the only door to the kernels."""

@@ -1,0 +1,232 @@
+"""Poisson NMF and the multinomial topic model are one model in two sets of parameters."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..counts.structure import non_negative
+
+Floats = NDArray[np.floating[Any]]
+
+
+class TopicParameters(NamedTuple):
+    """Parameters of a multinomial topic model, as :func:`poisson_to_multinomial` returns them."""
+
+    proportions: Floats
+    frequencies: Floats
+    size_factors: Floats
+    scales: Floats
+
+
+def poisson_to_multinomial(L: ArrayLike, F: ArrayLike) -> TopicParameters:
+    r"""Turn the factors of a Poisson NMF into the parameters of a multinomial topic model.
+
+    With :math:`u_k = \sum_j f_{jk}` and :math:`s_i = \sum_k l_{ik} u_k`, the frequencies are
+    :math:`f_{jk} / u_k` and the proportions :math:`l_{ik} u_k / s_i` (equation 4 of [1]_). At a
+    maximum of the Poisson likelihood, :math:`s_i` is the total count of sample i.
+
+    Parameters
+    ----------
+    L : array-like of shape (n_samples, n_components)
+        Loadings, non-negative.
+    F : array-like of shape (n_features, n_components)
+        Factors, non-negative.
+
+    Returns
+    -------
+    proportions : ndarray of shape (n_samples, n_components)
+        How much of each sample belongs to each topic. Rows sum to one; a sample of size zero
+        has the same share of every topic.
+    frequencies : ndarray of shape (n_features, n_components)
+        Feature frequencies of each topic. Columns sum to one; a topic whose factors are all zero
+        has the same frequency for every feature, and no share in any sample of nonzero size.
+    size_factors : ndarray of shape (n_samples,)
+        Expected total count :math:`s_i` of each sample.
+    scales : ndarray of shape (n_components,)
+        Column sums :math:`u_k` of F, which the inverse needs.
+
+    All have the type of L and F: float32 if both are float32, else float64.
+
+    Raises
+    ------
+    ValueError
+        If L and F are not matrices with the same number of columns, or hold a negative, infinite
+        or missing number.
+
+    See Also
+    --------
+    multinomial_to_poisson : The inverse.
+
+    References
+    ----------
+    .. [1] Carbonetto, P., Sarkar, A., Wang, Z. and Stephens, M. (2021). Non-negative matrix
+       factorization algorithms greatly improve topic model fits. arXiv:2105.13440.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.methods.conversion import poisson_to_multinomial
+    >>> topics = poisson_to_multinomial(L=[[1, 1], [0, 2]], F=[[1, 2], [3, 2]])
+    >>> topics.frequencies
+    array([[0.25, 0.5 ],
+           [0.75, 0.5 ]])
+    >>> topics.proportions
+    array([[0.5, 0.5],
+           [0. , 1. ]])
+    >>> topics.size_factors
+    array([8., 8.])
+    """
+    L, F = _factor_pair(L, F)
+    dtype = np.result_type(L, F)
+    with np.errstate(over="ignore"):
+        u = F.sum(axis=0, dtype=np.float64)
+        weights = L * u
+        s = weights.sum(axis=1)
+    largest = np.finfo(dtype).max
+    if not ((s <= largest).all() and (u <= largest).all()):
+        raise ValueError(
+            f"The products of L (up to {L.max():.3g}) and F (up to {F.max():.3g}) overflow "
+            f"{dtype}; rescale them first."
+        )
+    return TopicParameters(
+        _shares(weights, s[:, np.newaxis]).astype(dtype),
+        _shares(F, u).astype(dtype),
+        s.astype(dtype),
+        u.astype(dtype),
+    )
+
+
+def multinomial_to_poisson(
+    proportions: ArrayLike,
+    frequencies: ArrayLike,
+    size_factors: ArrayLike,
+    scales: ArrayLike,
+) -> tuple[Floats, Floats]:
+    r"""Turn the parameters of a multinomial topic model into the factors of a Poisson NMF.
+
+    The inverse of :func:`poisson_to_multinomial`: with :math:`l^*` the proportions and
+    :math:`f^*` the frequencies, :math:`f_{jk} = u_k f^*_{jk}` and
+    :math:`l_{ik} = s_i l^*_{ik} / u_k` (equation 4 of [1]_, solved for L and F).
+
+    Parameters
+    ----------
+    proportions : array-like of shape (n_samples, n_components)
+        Topic proportions, non-negative.
+    frequencies : array-like of shape (n_features, n_components)
+        Feature frequencies, non-negative.
+    size_factors : array-like of shape (n_samples,)
+        Size :math:`s_i` of each sample.
+    scales : array-like of shape (n_components,)
+        Scale :math:`u_k` of each factor; any positive numbers give the same :math:`L F^T`.
+        A topic of scale zero gets zeros in both L and F.
+
+    Returns
+    -------
+    L : ndarray of shape (n_samples, n_components)
+        Loadings; float32 if all four arguments are float32, else float64.
+    F : ndarray of shape (n_features, n_components)
+        Factors, of the same type.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not agree, or a number is negative, infinite or missing.
+
+    See Also
+    --------
+    poisson_to_multinomial : The inverse.
+
+    References
+    ----------
+    .. [1] Carbonetto, P., Sarkar, A., Wang, Z. and Stephens, M. (2021). Non-negative matrix
+       factorization algorithms greatly improve topic model fits. arXiv:2105.13440.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.methods.conversion import multinomial_to_poisson, poisson_to_multinomial
+    >>> topics = poisson_to_multinomial(L=[[1, 1], [0, 2]], F=[[1, 2], [3, 2]])
+    >>> L, F = multinomial_to_poisson(*topics)
+    >>> L
+    array([[1., 1.],
+           [0., 2.]])
+    >>> F
+    array([[1., 2.],
+           [3., 2.]])
+    """
+    proportions, frequencies = _factor_pair(
+        proportions, frequencies, names=("proportions", "frequencies")
+    )
+    s = non_negative(size_factors, "size_factors", (proportions.shape[0],))
+    u = non_negative(scales, "scales", (proportions.shape[1],))
+    dtype = np.result_type(proportions, frequencies, s, u)
+    L = proportions * s[:, np.newaxis].astype(np.float64)
+    np.divide(L, u, out=L, where=u > 0.0)
+    L[:, u == 0.0] = 0.0
+    return L.astype(dtype), (frequencies * u.astype(np.float64)).astype(dtype)
+
+
+def rescale(L: ArrayLike, F: ArrayLike) -> tuple[Floats, Floats]:
+    r"""Give each column of L and its column of F the same mean, leaving :math:`L F^T` as it is.
+
+    Parameters
+    ----------
+    L : array-like of shape (n_samples, n_components)
+        Loadings, non-negative.
+    F : array-like of shape (n_features, n_components)
+        Factors, non-negative.
+
+    Returns
+    -------
+    L : ndarray of shape (n_samples, n_components)
+        Rescaled loadings; float32 if both are float32, else float64. A column that is zero in L
+        or in F is left alone in both.
+    F : ndarray of shape (n_features, n_components)
+        Rescaled factors, of the same type.
+
+    Raises
+    ------
+    ValueError
+        If L and F are not matrices with the same number of columns, or hold a negative, infinite
+        or missing number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.methods.conversion import rescale
+    >>> L, F = rescale(L=[[1.0], [3.0]], F=[[8.0], [8.0], [8.0]])
+    >>> L.ravel(), F.ravel()
+    (array([2., 6.]), array([4., 4., 4.]))
+    """
+    L, F = _factor_pair(L, F)
+    dtype = np.result_type(L, F)
+    of_L = L.mean(axis=0, dtype=np.float64)
+    of_F = F.mean(axis=0, dtype=np.float64)
+    ratio = np.ones_like(of_L)
+    alive = (of_L > 0.0) & (of_F > 0.0)
+    ratio[alive] = np.sqrt(of_F[alive]) / np.sqrt(of_L[alive])
+    return (L * ratio).astype(dtype), (F / ratio).astype(dtype)
+
+
+def _shares(parts: Floats, whole: Floats) -> Floats:
+    """`parts / whole`; equal shares along the axis that was summed where the whole is zero."""
+    axis = 0 if whole.ndim == 1 else 1
+    equal = np.full(parts.shape, 1.0 / parts.shape[axis])
+    return np.divide(parts, whole, out=equal, where=whole > 0.0)
+
+
+def _factor_pair(
+    first: ArrayLike, second: ArrayLike, names: tuple[str, str] = ("L", "F")
+) -> tuple[Floats, Floats]:
+    """Check two matrices with one column per topic."""
+    left = non_negative(first, names[0], (None, None))
+    right = non_negative(second, names[1], (None, None))
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(
+            f"{names[0]} has {left.shape[1]} columns and {names[1]} has {right.shape[1]}; "
+            "both need one column per topic."
+        )
+    return left, right

@@ -1,0 +1,188 @@
+"""Log-likelihoods, deviance and KKT residuals of counts at given factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, xlogy
+
+from ..counts.base import CountTable
+from ..counts.structure import non_negative
+from ..engine.threads import resolve_threads
+from ..readers.open import as_counts
+from .factors import LEAST
+from .transform import log_mu_rows
+
+Array = NDArray[Any]
+
+
+def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
+    """Poisson log-likelihood of each sample.
+
+    Parameters
+    ----------
+    X : counts of shape (n_samples, n_features)
+        Array, sparse matrix, AnnData, DataFrame, path or Counts.
+    L : array-like of shape (n_samples, n_components)
+        Loadings, non-negative.
+    F : array-like of shape (n_features, n_components)
+        Factors, non-negative.
+    n_threads : int, default=None
+        Threads, as in :class:`PoissonNMF`.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), float64
+        ``sum_j x_ij log mu_ij - mu_ij - log x_ij!`` with ``mu = L F^T``. An expected count of zero
+        counts as 1e-30, so that the result is finite.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or a value is negative or not finite.
+
+    Examples
+    --------
+    >>> from nmfscale import loglik_poisson
+    >>> loglik_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
+    array([-2.6931, -3.0192])
+    """
+    counts, L, F = _checked(X, L, F)
+    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    return log_mu - L @ F.sum(axis=0) - counts.row_sums(lambda x: gammaln(x + 1))
+
+
+def loglik_multinomial(
+    X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
+) -> Array:
+    """Multinomial log-likelihood of each sample given its total.
+
+    Parameters
+    ----------
+    X, L, F, n_threads
+        As in :func:`loglik_poisson`; L and F may be scaled in any way, see Notes.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), float64
+        ``log t_i! - sum_j log x_ij! + sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``; 0
+        for empty samples.
+
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
+
+    Notes
+    -----
+    By Lemma 1 of Carbonetto et al. the Poisson log-likelihood is this plus
+    ``log Poisson(t_i; s_i)``.
+
+    Examples
+    --------
+    >>> from nmfscale import loglik_multinomial
+    >>> loglik_multinomial([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
+    array([-1.3863, -1.3863])
+    """
+    counts, L, F = _checked(X, L, F)
+    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    sizes = np.maximum(L @ F.sum(axis=0), LEAST)
+    totals = counts.row_totals
+    return (
+        log_mu
+        - xlogy(totals, sizes)
+        + gammaln(totals + 1)
+        - counts.row_sums(lambda x: gammaln(x + 1))
+    )
+
+
+def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
+    """Poisson deviance of each sample.
+
+    Parameters
+    ----------
+    X, L, F, n_threads
+        As in :func:`loglik_poisson`.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), float64
+        ``2 sum_j (x_ij log(x_ij / mu_ij) - x_ij + mu_ij)``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
+
+    Examples
+    --------
+    >>> from nmfscale import deviance_poisson
+    >>> deviance_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
+    array([2.7726, 1.0465])
+    """
+    counts, L, F = _checked(X, L, F)
+    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    x_log_x = counts.row_sums(lambda x: xlogy(x, x))
+    return 2 * (x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
+
+
+def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
+    """Residuals of the first-order conditions of Poisson NMF, which vanish at an optimum.
+
+    Parameters
+    ----------
+    X, L, F
+        As in :func:`loglik_poisson`.
+
+    Returns
+    -------
+    of_L : ndarray of shape (n_samples, n_components)
+        ``L * ((1 - U) F)`` with ``U = X / (L F^T)`` (Carbonetto et al., Appendix A.4).
+    of_F : ndarray of shape (n_features, n_components)
+        ``F * ((1 - U)^T L)``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`loglik_poisson`.
+
+    Notes
+    -----
+    They are in units of counts; a fit's history divides them by the mean total of a sample
+    (feature).
+
+    Examples
+    --------
+    >>> from nmfscale import kkt_residuals
+    >>> of_L, of_F = kkt_residuals([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]])
+    >>> of_L.ravel()
+    array([0., 0.])
+    >>> of_F.ravel()
+    array([0., 0.])
+    """
+    counts, L, F = _checked(X, L, F)
+    of_L = L * F.sum(axis=0)
+    toward_F = np.zeros_like(F)
+    for first, indptr, columns, data in counts.chunks():
+        rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
+        ratio = data / np.maximum((L[rows] * F[columns]).sum(axis=1), LEAST)
+        np.subtract.at(of_L, rows, L[rows] * F[columns] * ratio[:, None])
+        np.add.at(toward_F, columns, L[rows] * ratio[:, None])
+    return of_L, F * (L.sum(axis=0) - toward_F)
+
+
+def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountTable, Array, Array]:
+    """Return counts and factors in float64, of matching shapes."""
+    counts = as_counts(X, integer="allow")
+    factors = [
+        non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
+        for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1]))
+    ]
+    if factors[0].shape[1] != factors[1].shape[1]:
+        raise ValueError(
+            f"L has {factors[0].shape[1]} components and F has {factors[1].shape[1]}; "
+            "they must agree."
+        )
+    return counts, factors[0], factors[1]

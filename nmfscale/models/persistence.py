@@ -1,0 +1,377 @@
+"""Model files: one fitted estimator in one HDF5 file, without pickle.
+
+Format 1.  Root attributes: ``format`` = "nmfscale-model", ``format_version`` = 1, ``model`` (class
+name), ``nmfscale_version`` and ``created`` (UTC, ISO 8601) of the writer.  Dataset ``about``, one
+JSON object as bytes:
+
+- ``parameters``: the constructor's arguments.  What JSON cannot hold is an object with one key:
+  ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}`` or
+  ``{"dataset": "parameters/init"}``.  Generators and functions become null;
+- ``fitted``: each fitted attribute and its kind ("array", "text", "scalar", "bool", "int",
+  "float", "str" or "none");
+- ``left_out``: what was not stored and the type it had.
+
+One dataset for each fitted attribute, named without the closing underscore: ``components``
+(K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``scales`` (K,), ``history`` (compound, one
+record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in``, ``feature_names``
+(m,), ``sample_names`` (n,) and so on.  Names are UTF-8, as many bytes for each as the longest
+needs; an attribute of kind "str" is an array of bytes.  Every dataset has a ``crc32``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from ..storage.arrays import (
+    fixed_text,
+    located,
+    put,
+    put_json,
+    put_names,
+    put_text,
+    sound,
+    sound_json,
+    sound_names,
+    sound_text,
+)
+from ..storage.atomic import whole_hdf5
+from ..storage.hdf5 import format_of, is_passing, read_file
+from ..storage.version import package_version
+
+FORMAT = "nmfscale-model"
+FORMAT_VERSION = 1
+
+# Axes of the attributes whose shapes must agree: n samples, m features, k topics.
+_AXES = {
+    "components_": "km",
+    "loadings_": "nk",
+    "size_factors_": "n",
+    "scales_": "k",
+    "feature_names_in_": "m",
+    "sample_names_": "n",
+}
+_PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+# What reading may come to in a file that is not as it was written.
+_DAMAGE = (
+    AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError,
+    JSONDecodeError,
+)  # fmt: skip
+
+
+def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator to an HDF5 model file.
+
+    The file appears whole or not at all: it is written beside `path` under another name and moved
+    into place, so that a failure leaves an existing file as it was.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Fitted.  Stored are its constructor's parameters and every attribute that ends with one
+        underscore and is a number, a string, a boolean, None or an array.
+    path : str or path-like
+        Where to write; an existing file is replaced.
+
+    Raises
+    ------
+    sklearn.exceptions.NotFittedError
+        If the estimator has no ``components_``.
+    TypeError
+        If a parameter cannot be stored.
+    OSError
+        If the folder does not exist or cannot be written.
+    """
+    check_is_fitted(estimator, "components_")
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the name of a file in it.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    with whole_hdf5(target) as (file, _):
+        _write(file, estimator)
+
+
+def load_model(
+    path: str | os.PathLike[str], *, classes: Mapping[str, type[BaseEstimator]] | None = None
+) -> BaseEstimator:
+    """Read a fitted estimator back from a model file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file written by :func:`save_model`.
+    classes : mapping of str to class, default=None
+        Estimator classes by name; those of ``nmfscale.models`` by default.
+
+    Returns
+    -------
+    BaseEstimator
+        Of the class that was saved, with the same parameters and, bit for bit, the same fitted
+        attributes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is not a model file, is damaged or incomplete, or comes from a newer version.
+    OSError
+        If a writer holds the file, or the disk cannot be read, for half a minute.
+
+    Examples
+    --------
+    See :meth:`nmfscale.PoissonNMF.save`.
+    """
+    header, parameters, fitted = _read_patiently(path, _contents)
+    estimator_class = _find_class(header["model"], classes, path)
+    _check_shapes(fitted, path)
+    known = estimator_class._get_param_names()
+    unknown = sorted(set(parameters).difference(known))
+    if unknown:
+        raise ValueError(
+            f"{path} has parameters that {header['model']} of this version does not know: "
+            f"{', '.join(unknown)}.  Read it with nmfscale {header['nmfscale_version']}."
+        )
+    estimator = estimator_class(**parameters)
+    for name, value in fitted.items():
+        setattr(estimator, name, value)
+    return estimator
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what a model file says of itself, without its arrays.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file written by :func:`save_model`.
+
+    Returns
+    -------
+    dict
+        ``format_version``, ``model``, ``nmfscale_version``, ``created``, ``parameters``,
+        ``fitted`` and ``left_out``, as the module's documentation explains them.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, OSError
+        As :func:`load_model`.
+    """
+    return dict(_read_patiently(path, _header))
+
+
+def is_model_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether `path` is an HDF5 file that calls itself a model of ours."""
+    return format_of(path) == FORMAT
+
+
+def _dataset_name(attribute: str) -> str:
+    return "feature_names" if attribute == "feature_names_in_" else attribute[:-1]
+
+
+def _write(file: Any, estimator: BaseEstimator) -> None:
+    left_out: dict[str, str] = {}
+    fitted = {}
+    for name, value in vars(estimator).items():
+        if not name.endswith("_") or name.endswith("__") or name.startswith("_"):
+            continue
+        kind = _kind(value)
+        if kind == "":
+            left_out[name] = type(value).__name__
+            continue
+        _store(file, _dataset_name(name), value, kind)
+        fitted[name] = kind
+    parameters = {
+        name: _encode(value, name, file, left_out)
+        for name, value in estimator.get_params(deep=False).items()
+    }
+    put_json(file, "about", {"parameters": parameters, "fitted": fitted, "left_out": left_out})
+    file.attrs["format_version"] = FORMAT_VERSION
+    for name, text in {
+        "format": FORMAT,
+        "model": type(estimator).__name__,
+        "nmfscale_version": package_version(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }.items():
+        file.attrs[name] = np.bytes_(text)
+
+
+def _kind(value: Any) -> str:
+    """Name the way a fitted attribute is stored; "" if it is not."""
+    if value is None:
+        return "none"
+    if type(value) in _PLAIN.values():  # by type: np.bool_ is also called bool
+        return type(value).__name__
+    if isinstance(value, np.ndarray):
+        fields = [field[0] for field in (value.dtype.fields or {"": (value.dtype,)}).values()]
+        if all(field.kind in "biufS" for field in fields):
+            return "array"
+        return "text" if value.dtype.kind in "OU" else ""
+    return "scalar" if isinstance(value, np.bool_ | np.number) else ""
+
+
+def _store(file: Any, name: str, value: Any, kind: str) -> None:
+    if kind == "text":
+        # Names of other types, such as the numbers of a pandas index, are kept as their text.
+        text = np.array([str(item) for item in value.ravel()], dtype=str).reshape(value.shape)
+        dataset = put_names(file, name, text)
+        dataset.attrs["dtype"] = np.bytes_(value.dtype.str if value.dtype.kind == "U" else "object")
+    elif kind == "str":
+        put_text(file, name, value)
+    elif kind != "none":
+        put(file, name, value)
+
+
+def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
+    """Return a JSON form of one parameter; arrays go into datasets of the file."""
+    if value is None or isinstance(value, bool | int | float | str):
+        # Also turns np.float64, a float by inheritance, into what json writes exactly.
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.bool_ | np.number):
+        return value.item()
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return {"dtype": np.dtype(value).str}
+    if isinstance(value, list | tuple):
+        items = [_encode(v, f"{name}.{i}", file, left_out) for i, v in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {k: _encode(v, f"{name}.{k}", file, left_out) for k, v in value.items()}}
+    if isinstance(value, np.ndarray) and _kind(value):
+        place = f"parameters/{name}"
+        _store(file, place, value, _kind(value))
+        return {"dataset": place}
+    if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
+        left_out[name] = type(value).__name__
+        return None
+    raise TypeError(
+        f"parameter {name} is a {type(value).__name__}, which a model file cannot hold; "
+        f"set it to None with set_params({name}=None) before saving."
+    )
+
+
+def _read_patiently(path: str | os.PathLike[str], read: Callable[[Any, Any], Any]) -> Any:
+    """Call `read` with the file and its path; what HDF5 finds wrong becomes a ValueError."""
+    with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
+        pass
+    try:
+        return read_file(Path(path), lambda file: read(file, path))
+    except _DAMAGE as error:
+        if is_passing(error):
+            raise
+        raise ValueError(f"{path} is damaged or was cut off: {error}") from error
+
+
+def _contents(file: Any, path: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Read header, parameters and fitted attributes."""
+    header = _header(file, path)
+    for name in header["fitted"]:
+        if not name.endswith("_") or name.startswith("_"):
+            raise ValueError(f"{path} is damaged: {name!r} is no fitted attribute.")
+    parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
+    fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
+    return header, parameters, fitted
+
+
+def _header(file: Any, path: Any) -> dict[str, Any]:
+    attributes = file.attrs
+    if "format" not in attributes or fixed_text(attributes, "format") != FORMAT:
+        raise ValueError(
+            f"{path} is an HDF5 file but not a model file (no attribute format={FORMAT!r})."
+        )
+    number = attributes.get("format_version")
+    if not isinstance(number, np.integer | int) or number < 1:
+        raise ValueError(f"{path} is damaged: format_version is {number!r}.")
+    if number > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has model format {number}; this nmfscale reads up to {FORMAT_VERSION}.  "
+            f"Upgrade nmfscale (the file was written by "
+            f"{fixed_text(attributes, 'nmfscale_version')})."
+        )
+    header: dict[str, Any] = {"format_version": int(number)}
+    for name in ("model", "nmfscale_version", "created"):
+        header[name] = fixed_text(attributes, name)
+    about = sound_json(file, "about")
+    for name in ("parameters", "fitted", "left_out"):
+        if not isinstance(about, dict) or not isinstance(about.get(name), dict):
+            raise ValueError(f"{path} is damaged: about has no JSON object {name!r}.")
+        header[name] = about[name]
+    return header
+
+
+def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type[BaseEstimator]:
+    if classes is None:
+        import nmfscale.models
+
+        classes = vars(nmfscale.models)
+    found = classes.get(name)
+    if not (isinstance(found, type) and issubclass(found, BaseEstimator)):
+        raise ValueError(f"{path} holds a {name}, a model that this nmfscale does not have.")
+    return found
+
+
+def _read(file: Any, name: str, kind: str) -> Any:
+    """Read one fitted attribute."""
+    if kind == "none":
+        return None
+    name = _dataset_name(name)
+    if kind == "text":
+        return _read_text(file, name)
+    if kind == "str":
+        return sound_text(file, name)
+    value = sound(file, name)
+    if kind == "array":
+        return np.asarray(value)
+    return _PLAIN[kind](value) if kind in _PLAIN else value
+
+
+def _read_text(file: Any, name: str) -> np.ndarray:
+    kind = fixed_text(located(file, name).attrs, "dtype")
+    return sound_names(file, name).astype(np.dtype(kind))
+
+
+def _decode(value: Any, file: Any) -> Any:
+    """Undo `_encode`."""
+    if isinstance(value, list):
+        return [_decode(item, file) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag, content = next(iter(value.items()))
+    if tag == "dict":
+        return {key: _decode(item, file) for key, item in content.items()}
+    if tag == "tuple":
+        return tuple(_decode(content, file))
+    if tag == "dtype":
+        return np.dtype(content)
+    if "dtype" in located(file, content).attrs:
+        return _read_text(file, content)
+    return sound(file, content)
+
+
+def _check_shapes(fitted: dict[str, Any], path: Any) -> None:
+    """Refuse arrays whose shapes contradict each other, and numbers that no fit produces."""
+    if "components_" not in fitted:
+        raise ValueError(f"{path} is damaged: the dataset 'components' is missing.")
+    sizes = {"m": fitted["n_features_in_"]} if "n_features_in_" in fitted else {}
+    for name, axes in _AXES.items():
+        if fitted.get(name) is None:
+            continue
+        value = np.asarray(fitted[name])
+        for axis, size in zip(axes, value.shape, strict=False):
+            sizes.setdefault(axis, size)
+        expected = tuple(sizes.get(axis) for axis in axes)
+        if value.shape != expected:
+            raise ValueError(
+                f"{path} is damaged: the dataset {_dataset_name(name)!r} has shape "
+                f"{value.shape} where {expected} was expected."
+            )
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"{path} is damaged: {_dataset_name(name)!r} holds NaN or infinity.")

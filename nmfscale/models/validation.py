@@ -1,0 +1,137 @@
+"""Checks of what is given to `fit` besides the counts."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..methods.factors import Held
+
+Array = NDArray[Any]
+
+
+def checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
+    """Return one number for each sample in float64, or None."""
+    if values is None:
+        return None
+    vector = _numbers(values, name)
+    if vector.shape != (size,):
+        raise ValueError(
+            f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
+        )
+    bad = ~np.isfinite(vector) | (vector <= 0 if positive else vector < 0)
+    if bad.any():
+        where = int(np.flatnonzero(bad)[0])
+        kind = "positive" if positive else "non-negative"
+        raise ValueError(f"{name}[{where}] is {vector[where]}; {kind} finite numbers are needed.")
+    if not vector.any():
+        raise ValueError(f"{name}: all are 0; at least one sample must count.")
+    return vector
+
+
+def _numbers(values: Any, name: str) -> Array:
+    """Return real numbers in float64."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{array.dtype} values")
+    except ValueError as error:  # also where rows are of unlike length
+        raise ValueError(
+            f"{name} is {reprlib.repr(values)} ({type(values).__name__}): numbers are needed, in a "
+            f"list or a NumPy array ({error})."
+        ) from None
+    return array.astype(np.float64)
+
+
+def checked_mask(values: Any, size: int, name: str) -> Array | None:
+    """Return a mask of the right size, or None."""
+    if values is None:
+        return None
+    mask = np.asarray(values)
+    if mask.dtype != bool or mask.shape != (size,):
+        raise ValueError(
+            f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed."
+        )
+    return mask
+
+
+def gamma_prior(
+    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0
+) -> tuple[Array, Array] | None:
+    """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
+
+    They are those of parameters times `unit`, which broadcasts to them.
+    """
+    if given is None:
+        return None
+    if isinstance(given, tuple) and len(given) != 2:
+        raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
+    alpha, rate = given if isinstance(given, tuple) else (given, None)
+    if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
+        rate = np.where(_numbers(alpha, f"{name}: alpha") == 1, 0.0, 1.0)
+    arrays = []
+    for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
+        array = _numbers(value, f"{name}: {what}")
+        if not np.isfinite(array).all() or (array < least).any():
+            raise ValueError(
+                f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
+            )
+        try:
+            np.broadcast_to(array, shape)
+        except ValueError:
+            raise ValueError(
+                f"{name}: {what} has shape {array.shape}; a number, one for each of the {shape[1]} "
+                f"components or an array of shape {shape} is needed."
+            ) from None
+        arrays.append(array)
+    return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
+
+
+def npy_target(out: str | os.PathLike[str]) -> Path:
+    """Return where an array can be written, known before any work is done."""
+    target = Path(os.path.realpath(out))
+    if target.suffix.lower() != ".npy" or target.is_dir():
+        raise ValueError(f"out={str(out)!r}: the name of a file that ends in .npy is needed.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {out}: the folder {target.parent} does not exist.")
+    return target
+
+
+def what_is_held(
+    shape: tuple[int, int], n_components: int, solver: str, L: Array | None, F: Array | None,
+    *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,
+    prior_factors: Any, prior_loadings: Any,
+) -> Held:  # fmt: skip
+    """Return what a fit from (L, F) may not move, its weights and its priors, all checked."""
+    n, m = shape
+    masks = {
+        "fixed_topics": (checked_mask(topics, n_components, "fixed_topics"), F, "F"),
+        "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
+        "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "L"),
+    }
+    for name, (mask, given, factor) in masks.items():
+        if mask is not None and given is None:
+            raise ValueError(f"{name} holds rows or columns of {factor}: pass {factor}= to fit.")
+    if solver == "joint-em":
+        priors = {"prior_factors": prior_factors, "prior_loadings": prior_loadings}
+        masked = {name: mask for name, (mask, _, _) in masks.items()}
+        asked = [name for name, value in (masked | priors).items() if value is not None]
+        if asked:
+            raise ValueError(
+                f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
+                "step; use 'em' or 'auto'."
+            )
+    unit = 1.0 if sizes is None else sizes[:, None]
+    return Held(
+        topics=masks["fixed_topics"][0],
+        features=masks["fixed_features"][0],
+        samples=masks["fixed_samples"][0],
+        weights=checked_vector(row_weights, n, "row_weights"),
+        prior_factors=gamma_prior(prior_factors, (m, n_components), "prior_factors"),
+        prior_loadings=gamma_prior(prior_loadings, (n, n_components), "prior_loadings", unit=unit),
+    )

@@ -1,0 +1,1 @@
+"""Files and objects of others: every source of counts, opened by one door."""

@@ -1,0 +1,105 @@
+"""Counts in a dask array: row chunks, sparse or dense, computed when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..counts.structure import check_shape
+from ..counts.validation import CompressedRows, EntryNames, compressed_rows
+
+
+def is_dask_array(X: Any) -> bool:
+    """Whether an object is a dask array, told without importing dask."""
+    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "numblocks")
+
+
+class DaskRows:
+    """Ranges of rows of a dask array, in the manner of `CountStream`.
+
+    One chunk is computed at a time, by dask's own scheduler for arrays or the client that is
+    active; the last one is kept.
+
+    Parameters
+    ----------
+    array : dask.array.Array of shape (n_samples, n_features)
+        Chunks of whole rows, each a NumPy array or a SciPy sparse matrix.
+    sample_names, feature_names, groups : array-like, optional
+        As :class:`CountTable` takes them.
+
+    Raises
+    ------
+    ValueError
+        If chunks do not hold whole rows, or their sizes are not known.
+    """
+
+    path = None
+    notes: tuple[str, ...] = ()
+    whom = "dask array"
+
+    def __init__(
+        self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None
+    ):
+        if array.ndim != 2:
+            raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
+        if np.isnan(array.shape).any():
+            raise ValueError(
+                "X is a dask array whose chunks have sizes that are not known: call "
+                "X.compute_chunk_sizes() first."
+            )
+        if array.numblocks[1] > 1:
+            raise ValueError(
+                f"X is a dask array with {array.numblocks[1]} chunks of columns; counts are read "
+                "by rows: use X.rechunk({1: -1})."
+            )
+        self.shape = int(array.shape[0]), int(array.shape[1])
+        check_shape(self.shape)
+        self.sample_names, self.feature_names, self.groups = sample_names, feature_names, groups
+        self._array = array
+        self._ends = np.cumsum([0, *array.chunks[0]])
+        self._last: tuple[int, CompressedRows] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the chunk that is kept."""
+        return {**self.__dict__, "_last": None}
+
+    def rows(self, start: int, stop: int) -> CompressedRows:
+        """Return rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+        import scipy.sparse as sp
+
+        # what an empty range is made of
+        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=np.uint8)], None
+        for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
+            if max(low, start) < min(high, stop):
+                rows = self._chunk(i)
+                fraction = fraction or rows.first_fraction
+                piece = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
+                parts.append(piece[max(start - low, 0) : stop - low])
+        X = parts[-1] if len(parts) < 3 else sp.vstack(parts[1:], format="csr")
+        return CompressedRows(
+            X.indptr, X.indices, X.data, (stop - start, self.shape[1]), True, fraction, []
+        )
+
+    def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
+        """Return all rows, a chunk of the array at a time whatever its size is."""
+        for i, (start, stop) in enumerate(pairwise(self._ends.tolist())):
+            if stop > start:
+                yield start, self._chunk(i)
+
+    def _chunk(self, i: int) -> CompressedRows:
+        last = self._last
+        if last is None or last[0] != i:
+            last = self._last = None  # one chunk in memory, not two
+            matrix = self._array.blocks[i].compute()
+            start, stop = self._ends[i : i + 2].tolist()
+            if np.shape(matrix) != (stop - start, self.shape[1]):
+                raise ValueError(
+                    f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
+                    f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
+                )
+            names = EntryNames(self.whom, self.sample_names, self.feature_names, start)
+            last = self._last = i, compressed_rows(matrix, names, sort=True)
+        return last[1]  # not of self: another thread may have read meanwhile

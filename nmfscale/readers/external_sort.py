@@ -1,0 +1,228 @@
+"""Entries in any order to rows in order: an external sort in bounded memory."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.structure import index_type
+from ..counts.validation import row_chunks
+from .sources import Arrays, Workspace
+
+Array = NDArray[Any]
+Triplets = tuple[Array, Array, Array]
+
+# Entries between two rows that a run remembers.
+_STRIDE = 1024
+# Memory for each entry of a run while it is sorted or merged, in bytes: a generous bound.
+_BYTES_PER_ENTRY = 160
+
+
+class SortedRows:
+    """Rows made of triplets that come in any order.
+
+    At first use all triplets are taken in: pieces of bounded size are sorted by row, kept in
+    memory while they are few, else written to one temporary file. Reading a range of rows finds
+    it in every sorted piece. The temporary file has no name, so that nothing is left behind
+    however the process ends.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Number of rows and of columns.
+    triplets : callable
+        Gives an iterator of (rows, columns, values), checked numbers from 0 on.
+    workspace : Workspace
+        Temporary folder and memory limit.
+    dtype : dtype, optional
+        Type of the values; by default int32 if all values fit, else int64.
+    release : callable, optional
+        Called at the end, to close what the triplets come from.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        triplets: Callable[[], Iterator[Triplets]],
+        workspace: Workspace,
+        dtype: np.dtype[Any] | None = None,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.shape = shape
+        self._release = release
+        self._triplets, self._workspace, self._dtype = triplets, workspace, dtype
+        self._most_entries = max(2**10, workspace.memory_limit // _BYTES_PER_ENTRY)
+        self._runs: list[_Run] | None = None
+        self._row_counts = np.zeros(0, dtype=np.int64)
+        self._file: IO[bytes] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values; without a given type, this reads all of them."""
+        if self._dtype is not None:
+            return self._dtype
+        return np.result_type(np.int32, *(run.dtypes[2] for run in self._sorted_runs()))
+
+    def entry_counts(self, start: int, stop: int) -> Array:
+        """Entries of each row, (stop - start,)."""
+        self._sorted_runs()
+        return self._row_counts[start:stop]
+
+    def read(self, start: int, stop: int) -> Arrays:
+        """Compressed rows; the entries of a row come in the order in which they were given."""
+        runs = self._sorted_runs()
+        indptr = np.zeros(stop - start + 1, dtype=np.int64)
+        np.cumsum(self._row_counts[start:stop], out=indptr[1:])
+        n_entries = int(indptr[-1])
+        indices = np.empty(n_entries, dtype=index_type(self.shape[1]))
+        data = np.empty(n_entries, dtype=self.dtype)
+        for first, last in row_chunks(indptr, self._entries_at_once(n_entries)):
+            if indptr[first] == indptr[last]:
+                continue
+            parts = [run.rows(start + first, start + last) for run in runs]
+            rows, columns, values = _joined([part for part in parts if part[0].size])
+            where = slice(indptr[first], indptr[last])
+            order = _order(rows)
+            indices[where], data[where] = columns[order], values[order]
+        return indptr.astype(index_type(n_entries), copy=False), indices, data
+
+    def close(self) -> None:
+        """Forget the entries, remove the temporary file, and close the source."""
+        self._forget()
+        if self._release is not None:
+            self._release()
+
+    def _forget(self) -> None:
+        self._runs = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _sorted_runs(self) -> list[_Run]:
+        if self._runs is None:
+            try:
+                self._runs = self._sort()
+            except BaseException:
+                self._forget()
+                raise
+        return self._runs
+
+    def _entries_at_once(self, n_entries: int) -> int:
+        """Return a small share of all entries, so that neither runs nor temporaries are many."""
+        return min(self._most_entries, max(2**18, n_entries // 32))
+
+    def _sort(self) -> list[_Run]:
+        self._row_counts = np.zeros(self.shape[0], dtype=np.int64)
+        runs: list[_Run] = []
+        waiting: list[Triplets] = []
+        n_sorted = n_waiting = n_bytes = 0
+        for triplets in self._triplets():
+            waiting.append(triplets)
+            n_waiting += triplets[0].size
+            if n_waiting >= self._entries_at_once(n_sorted):
+                runs.append(self._run(waiting))
+                n_sorted, n_bytes = n_sorted + n_waiting, n_bytes + runs[-1].n_bytes
+                n_waiting = 0
+            if n_bytes > self._workspace.memory_limit // 4:
+                self._spill(runs)
+                n_bytes = 0
+        if waiting:
+            runs.append(self._run(waiting))
+        return runs
+
+    def _run(self, waiting: list[Triplets]) -> _Run:
+        """Sort what waits, and count its rows."""
+        rows, columns, values = _joined(waiting)
+        waiting.clear()
+        order = _order(rows)
+        rows, columns, values = rows[order], columns[order], values[order]
+        # Not bincount: the rows of few entries may lie far apart.
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        self._row_counts[rows[starts]] += np.diff(starts, append=rows.size)
+        if self._dtype is None and values.size and index_type(_magnitude(values)) is np.int32:
+            values = values.astype(np.int32)
+        return _Run(rows, columns, values)
+
+    def _spill(self, runs: list[_Run]) -> None:
+        folder = self._workspace.scratch or tempfile.gettempdir()
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="nmfscale-", dir=folder, buffering=0)
+                # a fit lets go of counts that it opened without closing them
+                weakref.finalize(self, self._file.close)
+            for run in runs:
+                run.spill(self._file)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"cannot write a temporary file in {folder} ({error.strerror}); "
+                "make room there, set TMPDIR to a folder with more, or raise memory_limit",
+            ) from error
+
+
+class _Run:
+    """Triplets sorted by row, in memory or in a file."""
+
+    def __init__(self, *arrays: Array) -> None:
+        self.size = arrays[0].size
+        self.n_bytes = sum(array.nbytes for array in arrays)
+        self.dtypes = [array.dtype for array in arrays]
+        self._marks = arrays[0][::_STRIDE].copy()
+        self._arrays: tuple[Array, ...] | None = arrays
+        self._file: IO[bytes] | None = None
+        self._offsets: list[int] = []
+
+    def spill(self, file: IO[bytes]) -> None:
+        """Move the arrays to the end of the file."""
+        for array in self._arrays or ():
+            self._offsets.append(file.seek(0, 2))
+            rest = memoryview(array.view(np.uint8).data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        self._arrays, self._file = None, file
+
+    def rows(self, start: int, stop: int) -> Triplets:
+        """Return the triplets of a range of rows."""
+        first = max(0, int(np.searchsorted(self._marks, start)) - 1) * _STRIDE
+        last = min(self.size, int(np.searchsorted(self._marks, stop)) * _STRIDE)
+        rows = self._part(0, first, last)
+        low, high = np.searchsorted(rows, (start, stop)).tolist()
+        columns, values = (self._part(at, first + low, first + high) for at in (1, 2))
+        return rows[low:high], columns, values
+
+    def _part(self, which: int, first: int, last: int) -> Array:
+        if self._arrays is not None:
+            return self._arrays[which][first:last]
+        assert self._file is not None
+        part = np.empty(max(0, last - first), dtype=self.dtypes[which])
+        self._file.seek(self._offsets[which] + first * part.itemsize)
+        rest = memoryview(part.view(np.uint8).data)
+        while rest:
+            n_read = self._file.readinto(rest)  # type: ignore[attr-defined]
+            if not n_read:
+                raise OSError("A temporary file ends too early.")
+            rest = rest[n_read:]
+        return part
+
+
+def _joined(pieces: list[Triplets]) -> Triplets:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows, columns, values = zip(*pieces, strict=True)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+
+
+def _order(rows: Array) -> Any:
+    """Return a stable order by row; a plain slice if it is there already."""
+    if rows.size < 2 or bool((rows[1:] >= rows[:-1]).all()):
+        return slice(None)
+    return np.argsort(rows, kind="stable")
+
+
+def _magnitude(values: Array) -> int:
+    return max(-int(values.min()), int(values.max()))

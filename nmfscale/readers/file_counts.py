@@ -1,0 +1,177 @@
+"""Counts that stay in their own file (.h5ad, 10x .h5, .mtx, ...) and are read a block at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..counts.base import CountTable, RowRange, totals_of_rows
+from ..counts.blocks import Layout
+from ..counts.sizes import parse_bytes
+from ..storage.store import is_store
+from .dask_array import DaskRows
+from .stream import MEMORY_LIMIT, CountStream, open_stream
+
+Array = NDArray[Any]
+# Bytes of the compressed rows that are looked at together.
+_PIECE_BYTES = 1 << 25
+# Counts above this are told apart in memory: the widest narrow type has two bytes, in pieces of
+# one byte.
+_SMALL = 255
+
+
+class StreamRows:
+    """Reads ranges of rows from a stream, and counts the bytes.
+
+    The last range is kept: where its rows were wanted, its columns often are as well.
+    """
+
+    def __init__(self, stream: CountStream | DaskRows):
+        self.stream, self.bytes_read = stream, 0
+        self._last: tuple[Any, tuple[Array, Array, Array]] | None = None
+
+    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Return rows start:stop as compressed rows, columns sorted."""
+        last = self._last
+        if last is None or last[0] != (start, stop):
+            last = self._last = None  # one range in memory, not two
+            rows = self.stream.rows(start, stop)
+            self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
+            last = self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
+        return last[1]  # not of self: another thread may have read meanwhile
+
+
+class StreamedCounts(CountTable):
+    """Counts in a file of any format, checked once and then read when they are needed.
+
+    Every visit reads and checks the file again, and places the counts anew: for more than a few
+    iterations a packed store is faster.
+
+    Parameters
+    ----------
+    stream : CountStream or DaskRows
+        One of :func:`open_stream` stays open as long as the counts are in use.
+
+    Attributes
+    ----------
+    source : dict
+        The file's path and fingerprint, or what object it is.
+    """
+
+    from_file = True
+
+    def __init__(self, stream: CountStream | DaskRows):
+        self._reader = StreamRows(stream)
+        n, m = stream.shape
+        self.row_nnz, self.column_nnz = np.zeros(n, np.int64), np.zeros(m, np.int64)
+        self.row_totals, self.column_totals = np.zeros(n), np.zeros(m)
+        self.largest, fraction, large = 0.0, None, (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        kinds = set()
+        for start, rows in stream.chunks(_PIECE_BYTES):
+            here = slice(start, start + rows.shape[0])
+            kinds.add(rows.data.dtype)
+            self.row_nnz[here] = np.diff(rows.indptr)
+            self.row_totals[here] = totals_of_rows(rows.indptr, rows.data)
+            self.largest = max(self.largest, float(rows.data.max(initial=0)))
+            self.column_nnz += np.bincount(rows.indices, minlength=m)
+            self.column_totals += np.bincount(rows.indices, weights=rows.data, minlength=m)
+            fraction = fraction or rows.first_fraction
+            if fraction is None:
+                large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
+        self._large, self._dtype = large, np.result_type(*kinds)
+        super().__init__(
+            (n, m), sample_names=stream.sample_names, feature_names=stream.feature_names,
+            groups=stream.groups, notes=stream.notes, first_fraction=fraction,
+        )  # fmt: skip
+        self._layout: Layout | None = None
+        self.source = {"object": stream.whom}
+        if isinstance(stream, CountStream):
+            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
+        return {**self.__dict__, "_layout": None, "_reader": StreamRows(self._reader.stream)}
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return int(self.row_nnz.sum())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type that holds the counts of all pieces: the one that they have in memory."""
+        return self._dtype
+
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
+        if self._layout is None:
+            self._layout = Layout(self, self._reader, n_threads, keep=False)
+        return self._layout
+
+    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+        values, times = self._large
+        return values[values > above], times[values > above]
+
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+        for start, rows in self._reader.stream.chunks(_PIECE_BYTES):
+            data = rows.data.astype(self._dtype, copy=False)
+            yield RowRange(start, rows.indptr, rows.indices, data)
+
+    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
+        wanted = np.arange(self.shape[0]) if rows is None else rows
+        found = []
+        for first, indptr, indices, data in self.chunks():
+            piece = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.shape[1]))
+            low, high = np.searchsorted(wanted, [first, first + piece.shape[0]])
+            found.append(piece[wanted[low:high] - first].astype(np.float32))
+        return sp.csr_array(sp.vstack(found, format="csr"))
+
+
+def stream_counts(
+    path: str | os.PathLike[str], *, memory_limit: int | float | str | None = None, **choices: Any
+) -> StreamedCounts:
+    """Open a file of counts to be read a block at a time.
+
+    Parameters
+    ----------
+    path : str or path
+        A file of the formats of :func:`read_counts`.
+    memory_limit : int, float or str, default=None
+        Bytes that the process may hold.  A quarter of them, 1 GiB by default, is used to bring
+        entries into order.
+    **choices
+        As for :func:`read_counts`.
+
+    Returns
+    -------
+    StreamedCounts
+
+    Raises
+    ------
+    ValueError
+        If the file is a packed store, which :class:`StoredCounts` reads.
+    """
+    if os.path.isfile(path) and is_store(path):
+        raise ValueError(f"{path} is a packed store already.")
+    pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
+    stream = open_stream(path, memory_limit=pieces, **choices)
+    try:
+        return StreamedCounts(stream)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:
+    """Add values to a table of distinct values and how often each occurs."""
+    if not found.size:
+        return known
+    new, often = np.unique(found, return_counts=True)
+    values, place = np.unique(np.concatenate([known[0], new]), return_inverse=True)
+    times = np.zeros(len(values), np.int64)
+    np.add.at(times, place, np.concatenate([known[1], often]))
+    return values, times

@@ -1,0 +1,167 @@
+"""Which format a file has, and opening it: names and choices at once, counts later."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..counts.memory import MemoryRows
+from ..counts.validation import EntryNames, rows_of_sparse
+from ..storage.atomic import patiently
+from ..storage.hdf5 import find, open_hdf5
+from . import h5ad, tenx
+from .sources import Table, Workspace
+from .text import (
+    docword_rows,
+    is_docword,
+    matrix_market_rows,
+    matrix_market_shape,
+    vocabulary_beside,
+)
+
+ANNOTATED = ("layer", "raw", "groups")
+_MTX = ("transpose", "feature_type")
+CHOICES = (*ANNOTATED, *_MTX, "genome")
+_Opener = Callable[..., Table]
+
+
+def given_choices(**choices: Any) -> dict[str, Any]:
+    """Return the choices that were made: not None, nor False but for `transpose`."""
+    return {
+        name: value
+        for name, value in choices.items()
+        if value is not None and (value is not False or name == "transpose")
+    }
+
+
+def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -> None:
+    """Refuse a choice that does not fit the format."""
+    for name, value in given.items():
+        if name not in accepted:
+            fitting = ", ".join(accepted) or "none"
+            raise ValueError(f"{name}={value!r} does not apply to {whom}; choices: {fitting}.")
+
+
+def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table:
+    """Find the table in a file of any format."""
+    if not path.exists():
+        raise FileNotFoundError(f"No such file or folder: {path}")
+    return cast(Table, patiently(path, lambda: _open(path, workspace, given)))
+
+
+def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table:
+    opener, accepted = _opener(path)
+    check_choices(given, accepted, str(path))
+    return opener(path, workspace, **given)
+
+
+def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
+    """Return what opens a path, by its name and for HDF5 by what is in it."""
+    name = path.name.lower()
+    if path.is_dir():
+        return _open_folder, (*_MTX, "genome")
+    if name.endswith(".npz"):
+        return _open_npz, ("transpose",)
+    if name.endswith((".mtx", ".mtx.gz")):
+        return _open_mtx, _MTX
+    if is_docword(path):
+        return _open_docword, ()
+    if name.endswith((".h5ad", ".h5", ".hdf5")):
+        return _hdf5_opener(path)
+    if name.endswith(".nmf"):
+        raise ValueError(
+            f"{path} is no packed store: empty, cut off or of another kind. Write it again with "
+            "nmfscale store."
+        )
+    raise ValueError(
+        f"{path} has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, "
+        "docword.*.txt.gz, .h5ad, .h5 or a 10x folder."
+    )
+
+
+def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
+    with open_hdf5(path) as file:
+        if find(file, "obs") is not None and find(file, "var") is not None:
+            return h5ad.open_h5ad, ANNOTATED
+        if find(file, "matrix/features") is not None or tenx.genome_groups(file):
+            return tenx.open_tenx_h5, ("genome", "feature_type")
+        parts = ", ".join(file) or "nothing"
+    raise ValueError(
+        f"{path} is neither an AnnData file (X, obs, var) nor a 10x file (matrix, or one group "
+        f"per genome); it holds: {parts}."
+    )
+
+
+def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> Table:
+    try:
+        with path.open("rb") as file:
+            _check_npz_sizes(file)
+            file.seek(0)
+            matrix = sp.load_npz(file)
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
+        ) from error
+    rows = rows_of_sparse(matrix.T if transpose else matrix, EntryNames(str(path)))
+    return Table(path, MemoryRows(*rows), str(path))
+
+
+def _check_npz_sizes(file: Any) -> None:
+    """Refuse an array that claims more than is stored, before it is allocated."""
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                version = np.lib.format.read_magic(member)
+                read = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }[version]
+                shape, _, dtype = read(member)
+                if math.prod(shape) * dtype.itemsize > info.file_size:
+                    raise ValueError(f"{info.filename} claims the shape {shape}")
+
+
+def _open_docword(path: Path, workspace: Workspace) -> Table:
+    rows = docword_rows(path, workspace)
+    return Table(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
+
+
+def _open_folder(
+    path: Path, workspace: Workspace, *, genome: str | None = None, **choice: Any
+) -> Table:
+    return _open_mtx(tenx.find_mtx(path, genome), workspace, **choice)
+
+
+def _open_mtx(
+    path: Path,
+    workspace: Workspace,
+    *,
+    transpose: bool | None = None,
+    feature_type: str | None = None,
+) -> Table:
+    found = tenx.names_beside(path)
+    if found is None:
+        if feature_type is not None:
+            raise ValueError(
+                f"{path}: feature_type={feature_type!r} needs a features.tsv beside it."
+            )
+        return Table(path, matrix_market_rows(path, workspace, bool(transpose)), str(path))
+    barcodes, features = found
+    by_cells = (len(barcodes), len(features.ids))
+    if transpose is None:
+        transpose = matrix_market_shape(path) == by_cells[::-1]
+    rows = matrix_market_rows(path, workspace, transpose)
+    if rows.shape != by_cells:
+        raise ValueError(
+            f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "
+            f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
+        )
+    selection = tenx.select_features(path, rows.shape[1], features, feature_type=feature_type)
+    return Table(path, rows, str(path), sample_names=barcodes, **selection)

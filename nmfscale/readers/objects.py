@@ -1,0 +1,109 @@
+"""Counts of objects in memory: AnnData, DataFrame, dask arrays, matrices."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.base import (
+    CountTable,
+)
+from ..counts.memory import checked_counts
+from .dask_array import DaskRows, is_dask_array
+
+
+def _is_annotated(X: Any) -> bool:
+    anndata = sys.modules.get("anndata")
+    return anndata is not None and isinstance(X, anndata.AnnData)
+
+
+def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountTable:
+    if _is_annotated(X):
+        return annotated_counts(X, layer=layer, whom=whom, in_memory=in_memory)
+    if is_dask_array(X):
+        return _dask_counts(X, whom, in_memory)
+    if layer is not None:
+        raise ValueError(
+            f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
+        )
+    if isinstance(X, CountTable):
+        return X
+    if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+        return checked_counts(
+            _frame_matrix(X),
+            whom=whom,
+            sample_names=_frame_labels(getattr(X, "index", None)),
+            feature_names=_frame_labels(X.columns),
+        )
+    return checked_counts(X, whom=whom)
+
+
+def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountTable:
+    from .file_counts import StreamedCounts
+
+    stream = DaskRows(X, **names)
+    if in_memory:
+        return checked_counts(stream.rows(0, stream.shape[0]), whom=whom, **names)
+    return StreamedCounts(stream)
+
+
+def annotated_counts(
+    adata: Any,
+    *,
+    layer: str | None = None,
+    raw: bool = False,
+    groups: str | None = None,
+    whom: str = "X",
+    in_memory: bool = True,
+) -> CountTable:
+    """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
+    if raw and layer is not None:
+        raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
+    known = ", ".join(map(repr, adata.layers)) or "none"
+    if raw and adata.raw is None:
+        raise ValueError(f"The AnnData object has no raw; its layers: {known}.")
+    if layer is not None and layer not in adata.layers:
+        raise ValueError(f"No layer {layer!r} in the AnnData object; its layers: {known}.")
+    source = adata.raw if raw else adata
+    matrix = source.X if layer is None else adata.layers[layer]
+    if matrix is None:
+        raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
+    names = {
+        "sample_names": adata.obs_names,
+        "feature_names": source.var_names,
+        "groups": None if groups is None else _group_labels(adata.obs, groups),
+    }
+    if is_dask_array(matrix):
+        return _dask_counts(matrix, whom, in_memory, **names)
+    return checked_counts(matrix, whom=whom, **names)
+
+
+def _group_labels(obs: Any, column: str) -> NDArray[Any]:
+    if column not in obs.columns:
+        known = ", ".join(map(repr, obs.columns)) or "none"
+        raise ValueError(f"No column {column!r} in obs; its columns: {known}.")
+    labels = obs[column].astype(object).to_numpy(copy=True)
+    labels[obs[column].isna().to_numpy()] = "missing"
+    return labels
+
+
+def _frame_matrix(frame: Any) -> Any:
+    """Return the numbers of a DataFrame, sparse if all its columns are."""
+    dtypes = list(frame.dtypes)
+    sparse = [dtype for dtype in dtypes if type(dtype).__name__ == "SparseDtype"]
+    if dtypes and len(sparse) == len(dtypes) and all(dtype.fill_value == 0 for dtype in sparse):
+        return frame.sparse.to_coo()
+    try:
+        if dtypes and all(isinstance(dtype, np.dtype) for dtype in dtypes):
+            return frame.to_numpy(dtype=np.result_type(*dtypes))
+        return frame.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        return frame.to_numpy()
+
+
+def _frame_labels(index: Any) -> Any:
+    """Names of an index; None for the numbering that pandas makes up."""
+    return None if index is None or type(index).__name__ == "RangeIndex" else list(map(str, index))

@@ -1,0 +1,244 @@
+"""The one door for counts: any object or file to counts, in memory or left where they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..counts.base import (
+    CountTable,
+    Whole,
+    check_whole,
+    labels_of,
+    mind_fraction,
+)
+from ..counts.memory import Counts, checked_counts
+from ..counts.sizes import parse_bytes
+from ..storage.store import StoredCounts, is_store
+from .formats import ANNOTATED, check_choices, given_choices
+from .objects import (
+    _is_annotated,
+    _object_counts,
+    annotated_counts,
+)
+from .stream import CountStream, open_stream
+
+
+def as_counts(
+    X: Any,
+    *,
+    layer: str | None = None,
+    integer: Whole = "warn",
+    whom: str = "X",
+    in_memory: bool = True,
+    memory_limit: int | float | str | None = None,
+) -> CountTable:
+    """Check a matrix of counts and bring it into compressed sparse rows.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountTable
+        Counts, samples x features (n_samples, n_features). It is never written to, and its
+        arrays are used as they are if they are compressed sparse rows without duplicates and
+        explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
+    layer : str, optional
+        Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
+    integer : {"warn", "allow", "require"}, default="warn"
+        What to do about counts that are not whole numbers: warn once, say nothing, or refuse.
+    whom : str, default="X"
+        Name of the asking estimator or file, for messages.
+    in_memory : bool, default=True
+        Whether a file is read into memory. If not, or for a packed store, it is read a block of
+        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``,
+        and dask arrays.
+    memory_limit : int, float or str, default=None
+        Bytes, or text such as "2GB". A quarter of them, 1 GiB by default, is used to bring text
+        and compressed columns of a file that is not read into memory into the order of rows.
+
+    Returns
+    -------
+    CountTable
+        The counts in their own type, with the names found in a DataFrame or AnnData object:
+        :class:`Counts` in memory, :class:`StoredCounts` of a packed store.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative, infinite, missing, complex or above 2**53, if there is no row
+        or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.readers.open import as_counts
+    >>> counts = as_counts(np.array([[0, 2, 1], [3, 0, 0]]))
+    >>> counts
+    <Counts 2 x 3, 3 nonzero, int64>
+    >>> counts.column_totals
+    array([3., 2., 1.])
+    """
+    check_whole(integer)
+    if memory_limit is not None:
+        parse_bytes(memory_limit)
+    if isinstance(X, (str, os.PathLike)):
+        return _file_counts(Path(X), layer, integer, in_memory, memory_limit)
+    if _is_annotated(X) and not in_memory and X.isbacked and not X.is_view:
+        counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
+        # the object's names may have been changed since it was opened
+        counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
+        counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
+        return counts
+    counts = _object_counts(X, layer, whom, in_memory)
+    if counts is not X or integer == "require":
+        holder = "X" if whom == "X" else f"X passed to {whom}"
+        mind_fraction(counts.first_fraction, integer, holder)
+    return counts
+
+
+def _file_counts(
+    path: Path, layer: str | None, integer: Whole, in_memory: bool, memory_limit: Any
+) -> CountTable:
+    from ..storage.store import StoredCounts, is_store
+    from .file_counts import stream_counts
+
+    counts: CountTable
+    if path.is_file() and layer is None and is_store(path):
+        counts = StoredCounts(path)
+    elif in_memory:
+        return read_counts(path, layer=layer, integer=integer)
+    else:
+        counts = stream_counts(path, memory_limit=memory_limit, layer=layer)
+    mind_fraction(counts.first_fraction, integer, str(path))
+    return counts
+
+
+def read_counts(
+    path_or_object: Any,
+    *,
+    layer: str | None = None,
+    raw: bool = False,
+    groups: str | None = None,
+    genome: str | None = None,
+    feature_type: str | None = None,
+    transpose: bool | None = None,
+    integer: Whole = "warn",
+) -> Counts:
+    """Read counts, samples x features, from a file or an object in memory.
+
+    ===================  ====================================================================
+    ``.nmf``             a packed store
+    ``.npz``             ``scipy.sparse.save_npz``
+    ``.mtx``, ``.gz``    Matrix Market; with the names of the 10x ``.tsv`` files beside it
+    ``docword.*.txt``    UCI bag of words, also ``.gz``; with the words of ``vocab.*.txt`` beside it
+    folder               one with a ``matrix.mtx`` (or ``.mtx.gz``) as 10x writes it
+    ``.h5ad``            AnnData, also as written by versions 0.5 to 0.7
+    ``.h5``              10x Cell Ranger 2 and 3
+    ===================  ====================================================================
+
+    Parameters
+    ----------
+    path_or_object : str, path or object
+        A file of the formats above, or anything that :func:`as_counts` takes.
+    layer : str, optional
+        AnnData: the layer to read in place of ``X``.
+    raw : bool, default=False
+        AnnData: read ``raw.X`` in place of ``X``.
+    groups : str, optional
+        AnnData: the column of ``obs`` that holds a label for each sample.
+    genome : str, optional
+        10x: the genome to read; needed if a Cell Ranger 2 file holds several, or a folder has one
+        folder for each.
+    feature_type : str, optional
+        10x: the type of features to keep, or ``"all"``. By default gene expression alone where
+        several types are mixed.
+    transpose : bool, optional
+        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default this is
+        believed of a ``.mtx`` file with ``barcodes.tsv`` and ``features.tsv`` beside it only.
+    integer : {"warn", "allow", "require"}, default="warn"
+        What to do about counts that are not whole numbers.
+
+    Returns
+    -------
+    Counts
+        The counts in the type of the file or the next that holds them: see :attr:`Counts.dtype`.
+        Names where they were found; gene symbols that stand for several genes are followed by the
+        gene's identifier, where that is another.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    OSError
+        If an HDF5 file is damaged, cut off, or compressed with a filter that is not installed.
+    ValueError
+        If the format is not known or the file is of another format than its name says, if a
+        choice does not fit the format, or if the numbers are not counts.
+
+    See Also
+    --------
+    nmfscale.readers.stream.open_stream : The same files a range of rows at a time.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import scipy.sparse as sp
+    >>> from nmfscale.readers.open import read_counts
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "small.npz")
+    ...     sp.save_npz(path, sp.csr_array([[0, 2], [1, 0]]))
+    ...     read_counts(path)
+    <Counts 2 x 2, 2 nonzero, int64>
+    """
+    check_whole(integer)
+    choices: dict[str, Any] = {
+        "layer": layer,
+        "raw": raw,
+        "groups": groups,
+        "genome": genome,
+        "feature_type": feature_type,
+        "transpose": transpose,
+    }
+    if not isinstance(path_or_object, (str, os.PathLike)):
+        found = object_counts(path_or_object, given_choices(**choices), integer)
+        if not isinstance(found, Counts):
+            raise ValueError(
+                f"{type(path_or_object).__name__} is no object in memory; nmfscale.as_counts takes "
+                "it as it is."
+            )
+        return found
+    if Path(path_or_object).is_file() and is_store(path_or_object):
+        check_choices(given_choices(**choices), (), str(path_or_object))
+        counts, holder = StoredCounts(path_or_object).in_memory(), str(path_or_object)
+    else:
+        with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
+            counts, holder = _stream_counts(stream), stream.whom
+    mind_fraction(counts.first_fraction, integer, holder)
+    return counts
+
+
+def _stream_counts(stream: CountStream) -> Counts:
+    return checked_counts(
+        stream.whole(),
+        whom=stream.whom,
+        sample_names=stream.sample_names,
+        feature_names=stream.feature_names,
+        groups=stream.groups,
+        notes=stream.notes,
+    )
+
+
+def object_counts(
+    given_object: Any, given: dict[str, Any], integer: Whole, *, in_memory: bool = True
+) -> CountTable:
+    """Check the counts of anything that is no path, and choose the part of it that was given."""
+    whom = type(given_object).__name__
+    if hasattr(given_object, "obs_names"):
+        check_choices(given, ANNOTATED, whom)
+        annotated = annotated_counts(given_object, **given, whom=whom, in_memory=in_memory)
+        mind_fraction(annotated.first_fraction, integer, f"the {whom} object")
+        return annotated
+    check_choices(given, (), whom)
+    return as_counts(given_object, integer=integer, in_memory=in_memory)

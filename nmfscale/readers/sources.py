@@ -1,0 +1,215 @@
+"""Tables in memory and in HDF5 files, a range of rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.structure import (
+    check_ends,
+    check_index_arrays,
+    check_range,
+    check_rising,
+    check_shape,
+    index_type,
+)
+from ..counts.validation import EntryNames, check_kind, rows_of_blocks
+from ..storage.hdf5 import Reader, checked_dataset, need, sequential
+
+Array = NDArray[Any]
+Arrays = tuple[Array, Array, Array]
+
+# Entries read from a dataset at a time, about: whole chunks, if they are smaller.
+SLICE = 2**20
+# Bytes in use for a block of a dense dataset, and kept of it in HDF5's cache.
+_DENSE_BYTES = 2**25
+_BAND_BYTES = 2**27
+
+
+class Workspace(NamedTuple):
+    """Where temporary files may go (None: the system's folder), and how much memory to use."""
+
+    scratch: Path | None
+    memory_limit: int
+
+
+class RowSource(Protocol):
+    """Rows that can be read in any range; indices and pointers sound, values not looked at."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values, as stored."""
+
+    def entry_counts(self, start: int, stop: int) -> Array:
+        """Entries of each row, or a bound on them, (stop - start,)."""
+
+    def read(self, start: int, stop: int) -> Arrays:
+        """Row pointers that start at 0, column numbers and values of a range of rows."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class Table(NamedTuple):
+    """A table found in a file; `columns` are those to keep, None for all."""
+
+    path: Path
+    source: RowSource
+    whom: str
+    sample_names: Any = None
+    feature_names: Any = None
+    groups: Any = None
+    columns: Array | None = None
+    notes: Sequence[str] = ()
+
+
+class CompressedGroup:
+    """Compressed rows in an HDF5 group: the datasets `data`, `indices` and `indptr`."""
+
+    def __init__(self, group: Any, shape: tuple[int, int], path: Path) -> None:
+        self.shape = shape
+        self.whom = f"{path} ({group.name})"
+        self._reader = Reader(group, path)
+        self._attach(group)
+        data, indices, indptr = self._data, self._indices, self._indptr
+        check_shape(shape)
+        check_index_arrays(indptr, indices, self.whom)
+        if data.ndim != 1:
+            raise ValueError(f"Corrupt sparse matrix {self.whom}: data is no 1-d array.")
+        check_number_type(data, self.whom)
+        first, last = (int(indptr[at]) for at in (0, -1)) if indptr.size else (0, 0)
+        check_ends(indptr.size, first, last, indices.size, data.size, shape[0], self.whom)
+        self.dtype = data.dtype
+        self.n_stored = last
+
+    def _attach(self, group: Any) -> None:
+        self._data, self._indices, self._indptr = (
+            sequential(dataset, 2 * math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize)
+            for dataset in (
+                checked_dataset(need(group, name)) for name in ("data", "indices", "indptr")
+            )
+        )
+
+    def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Entries of indptr from `start` to `stop`, the last included."""
+        numbers: Array = self._reader.read(self._attach, lambda: self._indptr[start : stop + 1])
+        check_rising(numbers, self.whom, start)
+        if numbers[0] < 0 or numbers[-1] > self.n_stored:
+            # Pointers outside this range may be wrong: here only those asked for are known.
+            raise ValueError(
+                f"Corrupt sparse matrix {self.whom}: indptr leaves the range 0 to {self.n_stored} "
+                f"between rows {start} and {stop}."
+            )
+        return numbers.astype(np.int64)
+
+    def entry_counts(self, start: int, stop: int) -> Array:
+        """Entries of each row, (stop - start,)."""
+        return np.diff(self.pointers(start, stop))
+
+    def read(self, start: int, stop: int) -> Arrays:
+        """Compressed rows of a range; one slice each of indices and data."""
+        pointers = self.pointers(start, stop)
+        indices, data = self.entries(int(pointers[0]), int(pointers[-1]))
+        pointers -= pointers[0]
+        return pointers.astype(index_type(data.size), copy=False), indices, data
+
+    def entries(self, first: int, last: int) -> tuple[Array, Array]:
+        """Column numbers, checked in their own type before they are narrowed, and values."""
+        n_columns = self.shape[1]
+        indices = np.empty(last - first, dtype=index_type(n_columns))
+        data = np.empty(last - first, dtype=self.dtype)
+
+        def fill() -> None:
+            for start, stop in slices(self._indices, first, last):
+                numbers = self._indices[start:stop]
+                check_range(numbers, n_columns, "indices", self.whom, start)
+                indices[start - first : stop - first] = numbers
+            for start, stop in slices(self._data, first, last):
+                data[start - first : stop - first] = self._data[start:stop]
+
+        self._reader.read(self._attach, fill)
+        return indices, data
+
+    def transposed(self, n_entries: int) -> Iterator[Arrays]:
+        """Yield all entries as (column, row, value), about `n_entries` at a time."""
+        pointers = self.pointers(0, self.shape[0])
+        narrow = index_type(self.shape[0])
+        for start, stop in slices(self._data, 0, self.n_stored, n_entries):
+            first = int(np.searchsorted(pointers, start, side="right")) - 1
+            last = int(np.searchsorted(pointers, stop))
+            lengths: Array = np.diff(np.clip(pointers[first : last + 1], start, stop))
+            indices, data = self.entries(start, stop)
+            yield indices, np.repeat(np.arange(first, last, dtype=narrow), lengths), data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
+
+
+class DenseDataset:
+    """Rows of a two-dimensional HDF5 dataset."""
+
+    def __init__(self, dataset: Any, path: Path, memory_limit: int) -> None:
+        where = f"{path} ({dataset.name})"
+        if dataset.ndim != 2:
+            raise ValueError(f"{path}: {dataset.name} has shape {dataset.shape}, not 2-d.")
+        checked_dataset(dataset)
+        check_shape(dataset.shape)
+        check_number_type(dataset, where)
+        self.shape, self.dtype = (int(dataset.shape[0]), int(dataset.shape[1])), dataset.dtype
+        height, width = dataset.chunks or (1, 1)
+        # Two reads in a row may share one band of chunks, across all columns.
+        band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
+        self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
+        self._reader = Reader(dataset, path)
+        self._attach(dataset)
+        # A block is taken apart in temporaries of up to 24 bytes for each entry.
+        self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
+
+    def _attach(self, dataset: Any) -> None:
+        self._dataset = sequential(checked_dataset(dataset), self._cache_bytes)
+
+    def entry_counts(self, start: int, stop: int) -> Array:
+        """All columns: what is zero shows when it is read."""
+        return np.full(stop - start, self.shape[1], dtype=np.int64)
+
+    def read(self, start: int, stop: int) -> Arrays:
+        """Nonzero entries of a range of rows."""
+        rows: Arrays = self._reader.read(
+            self._attach,
+            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop),
+        )
+        return rows
+
+    def close(self) -> None:
+        """Close the file."""
+        self._reader.close()
+
+
+def check_number_type(dataset: Any, whom: str) -> None:
+    """Refuse what is no real number: text, compounds, references, complex numbers."""
+    if dataset.dtype.kind == "O":
+        raise ValueError(f"{whom} holds {dataset.dtype}, not numbers.")
+    check_kind(dataset.dtype, EntryNames(whom), None)
+
+
+def slices(
+    dataset: Any, first: int, last: int, n_entries: int = SLICE
+) -> Iterator[tuple[int, int]]:
+    """Cut a range of entries where chunks end, so that none is decompressed twice."""
+    length = dataset.chunks[0] if dataset.chunks else 1
+    step = length * max(1, n_entries // length)
+    start = first
+    while start < last:
+        stop = min(last, (start // step + 1) * step)
+        yield start, stop
+        start = stop

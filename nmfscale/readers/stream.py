@@ -1,0 +1,353 @@
+"""Counts in files, read a range of rows at a time in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..counts.base import labels_of
+from ..counts.structure import check_shape, index_type
+from ..counts.validation import (
+    CHUNK,
+    CompressedRows,
+    EntryNames,
+    canonical_rows,
+    row_chunks,
+    working_type,
+)
+from ..storage.atomic import patiently
+from .formats import given_choices, open_table
+from .sources import Arrays, Table, Workspace
+
+MEMORY_LIMIT = 2**30
+_SMALLEST_LIMIT = 2**20
+
+
+class CountStream:
+    """Counts in a file, samples x features, read a range of rows at a time.
+
+    Made by :func:`open_stream`; a context manager. It holds the names, not the counts. Not to be
+    used by several threads at once.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    whom : str
+        What messages call the table: the file, and the part of it where it has several.
+    shape : tuple of int
+        Number of samples and of features.
+    sample_names, feature_names, groups : ndarray or None
+        One for each row or column, where the file names them.
+    notes : tuple of str
+        What was left out.
+    """
+
+    def __init__(self, table: Table, seen: Fingerprint) -> None:
+        # it is asked for again when the current folder may be another
+        self.path = table.path.absolute()
+        self.whom, self.notes = table.whom, tuple(table.notes)
+        self._source, self._columns, self._seen = table.source, table.columns, seen
+        n_rows, n_columns = table.source.shape
+        if table.columns is not None:
+            self._positions = np.full(n_columns, -1, dtype=index_type(n_columns))
+            self._positions[table.columns] = np.arange(table.columns.size)
+            n_columns = table.columns.size
+        self.shape = (n_rows, n_columns)
+        check_shape(self.shape)
+        self.sample_names = labels_of(table.sample_names, n_rows, "sample_names", "row")
+        self.feature_names = labels_of(table.feature_names, n_columns, "feature_names", "column")
+        self.groups = labels_of(table.groups, n_rows, "groups", "row")
+        self._closed = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts in the file; text files are read through to learn it.
+
+        Pieces come in one of the seven types of :attr:`Counts.dtype` that holds the same values;
+        a piece with duplicates whose sum is too large for its type comes as int64.
+        """
+        return self._source.dtype
+
+    def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
+        """Read the whole table in pieces of consecutive whole rows.
+
+        Parameters
+        ----------
+        max_bytes : int
+            Size of the arrays of a piece at most; a single row may exceed it, and so may a piece
+            whose duplicates add up to more than its type holds. About five times as much is in
+            use while a piece is made.
+
+        Yields
+        ------
+        start : int
+            Number of the first row of the piece.
+        rows : CompressedRows
+            As :meth:`rows` returns it.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`rows`, or if `max_bytes` is not positive.
+        """
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes={max_bytes!r} must be positive.")
+        start = 0
+        while start < self.shape[0]:
+            stop = start + self._rows_that_fit(start, max_bytes)
+            yield start, self.rows(start, stop)
+            start = stop
+
+    def rows(self, start: int, stop: int) -> CompressedRows:
+        """Read rows `start` to `stop` - 1.
+
+        Parameters
+        ----------
+        start, stop : int
+            Range of rows, 0 <= start <= stop <= number of samples.
+
+        Returns
+        -------
+        CompressedRows
+            Checked counts, (stop - start, n_features): column numbers rise in every row, there
+            are neither duplicates nor explicit zeros.
+
+        Raises
+        ------
+        ValueError
+            If a value is no count (negative, NaN, infinite, above 2**53; the message names the
+            row of the file), if the structure is corrupt, if the file was changed since it was
+            opened, or if the range or the stream itself is not open.
+        OSError
+            If the file cannot be read.
+        """
+        if not 0 <= start <= stop <= self.shape[0]:
+            raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
+        return self._canonical(start, stop, sort=True)
+
+    def whole(self) -> CompressedRows:
+        """Read all rows at once, columns in the order of the file.
+
+        Returns
+        -------
+        CompressedRows
+            Checked counts; ``has_sorted_indices`` tells whether column numbers rise.
+        """
+        return self._canonical(0, self.shape[0], sort=False)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the fingerprint that the file had when it was opened."""
+        return self._seen
+
+    def close(self) -> None:
+        """Close the file and remove temporary files."""
+        self._closed = True
+        self._source.close()
+
+    def __enter__(self) -> CountStream:
+        """Return the stream."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the stream."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Shape and file."""
+        return f"<CountStream {self.shape[0]} x {self.shape[1]}, {self.whom}>"
+
+    def _rows_that_fit(self, start: int, max_bytes: int) -> int:
+        """Return how many rows from `start` on make a piece."""
+        self._check_usable()
+        kinds = (np.empty(0, index_type(self.shape[1])), working_type(np.empty(0, self.dtype)))
+        per_entry = sum(kind.itemsize for kind in kinds)
+        n_rows = 1024
+        while True:
+            stop = min(start + n_rows, self.shape[0])
+            n_entries = np.cumsum(self._source.entry_counts(start, stop), dtype=np.int64)
+            sizes = n_entries * per_entry + 8 * np.arange(2, n_entries.size + 2)
+            if sizes[-1] > max_bytes or stop == self.shape[0]:
+                return max(1, int(np.searchsorted(sizes, max_bytes, side="right")))
+            n_rows *= 4
+
+    def _canonical(self, start: int, stop: int, sort: bool) -> CompressedRows:
+        self._check_usable()
+        indptr, indices, data = self._source.read(start, stop)
+        if self._columns is not None:
+            indptr, indices, data = self._selected(indptr, indices, data)
+        return canonical_rows(
+            indptr,
+            indices,
+            working_type(data),
+            (stop - start, self.shape[1]),
+            EntryNames(self.whom, self.sample_names, self.feature_names, start),
+            sort=sort,
+        )
+
+    def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
+        """Leave the columns out that were not asked for, in the arrays themselves."""
+        n_kept = 0
+        pointers = np.zeros_like(indptr)
+        for first, last in row_chunks(indptr, CHUNK):
+            part = slice(indptr[first], indptr[last])
+            columns = self._positions[indices[part]]
+            keep = columns >= 0
+            before = np.concatenate(([0], np.cumsum(keep)))
+            pointers[first : last + 1] = n_kept + before[indptr[first : last + 1] - part.start]
+            stop = n_kept + int(before[-1])
+            indices[n_kept:stop], data[n_kept:stop] = columns[keep], data[part][keep]
+            n_kept = stop
+        return pointers, indices[:n_kept], data[:n_kept]
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ValueError(f"The stream of {self.whom} is closed.")
+        status = patiently(self.path, self.path.stat)
+        if (status.st_size, status.st_mtime_ns) != self._seen[:2]:
+            raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
+
+
+def open_stream(
+    path: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    raw: bool = False,
+    groups: str | None = None,
+    genome: str | None = None,
+    feature_type: str | None = None,
+    transpose: bool | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> CountStream:
+    r"""Open a file of counts to read it a range of rows at a time.
+
+    Tables that lie in the file row by row (compressed rows or dense, in ``.h5ad``, and 10x
+    ``.h5``) are read in place. Text files and compressed columns are brought into the order of
+    rows first, when counts are asked for: in memory if there is room, else in a temporary file of
+    12 to 20 bytes per entry. ``.npz`` files are loaded whole.
+
+    Parameters
+    ----------
+    path : str or path
+        A file or folder of the formats of :func:`read_counts`.
+    layer, raw, groups, genome, feature_type, transpose
+        As in :func:`read_counts`.
+    scratch : str or path, optional
+        Folder for the temporary file; by default that of the system. Nothing is left in it.
+    memory_limit : int, default=2**30
+        Bytes to use for bringing entries into order, at least 2**20. Names, and 8 bytes for
+        each row, come on top.
+
+    Returns
+    -------
+    CountStream
+        Close it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file or folder.
+    BlockingIOError
+        If another program held the HDF5 file open for writing all the time.
+    OSError
+        If an HDF5 file is damaged, cut off, or compressed with a filter that is not installed.
+    ValueError
+        If the format is not known, a choice does not fit it, a header or structure is corrupt,
+        or an HDF5 file refers to other files or claims more than it stores.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from nmfscale.readers.stream import open_stream
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "docword.small.txt")
+    ...     _ = path.write_text("3\n2\n3\n1 1 4\n2 2 1\n3 1 2\n")
+    ...     with open_stream(path) as stream:
+    ...         for start, rows in stream.chunks(max_bytes=50):
+    ...             print(start, rows.shape, rows.data)
+    0 (2, 2) [4 1]
+    2 (1, 2) [2]
+    """
+    if memory_limit < _SMALLEST_LIMIT:
+        raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
+    folder = None if scratch is None else Path(scratch).absolute()
+    if folder is not None and not folder.is_dir():
+        raise FileNotFoundError(f"scratch={str(scratch)!r} is no folder.")
+    given = given_choices(
+        layer=layer,
+        raw=raw,
+        groups=groups,
+        genome=genome,
+        feature_type=feature_type,
+        transpose=transpose,
+    )
+    table = open_table(Path(path), Workspace(folder, memory_limit), given)
+    try:
+        return CountStream(table, patiently(table.path, lambda: fingerprint(table.path)))
+    except BaseException:
+        table.source.close()
+        raise
+
+
+_SAMPLES = 16
+_SAMPLE_BYTES = 2**16
+
+
+class Fingerprint(NamedTuple):
+    """Size in bytes, time of the last change in nanoseconds, and a hash of samples."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
+    """Take the fingerprint of a file without reading much of it.
+
+    Parameters
+    ----------
+    path : str or path
+        A file.
+
+    Returns
+    -------
+    Fingerprint
+        Size, modification time, and the SHA-256 of 16 evenly spaced samples of 64 KiB with the
+        file's two ends among them; of all bytes if there are no more than that. A change
+        elsewhere that keeps size and time is not seen.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from nmfscale.readers.stream import fingerprint
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "counts.txt")
+    ...     _ = path.write_bytes(b"1 2 3")
+    ...     seen = fingerprint(path)
+    ...     seen.size, seen.sha256[:8], seen == fingerprint(path)
+    (5, '7c8f5059', True)
+    """
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_size <= _SAMPLES * _SAMPLE_BYTES:
+            digest.update(file.read())
+        else:
+            last = status.st_size - _SAMPLE_BYTES
+            for at in range(_SAMPLES):
+                file.seek(last * at // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE_BYTES))
+    return Fingerprint(status.st_size, status.st_mtime_ns, digest.hexdigest())

@@ -1,0 +1,178 @@
+"""Files of 10x Genomics' Cell Ranger: .h5 of versions 2 and 3, and folders of .mtx files.
+
+Both hold genes x cells by columns, which is cells x genes by rows: nothing is converted.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..storage.hdf5 import find, is_group, need, opened_hdf5, shape_of, strings, values_of
+from .sources import CompressedGroup, Table, Workspace
+
+GENES = "Gene Expression"
+
+
+class Features(NamedTuple):
+    """Identifiers, symbols, and types and genomes where the file gives them."""
+
+    ids: NDArray[Any]
+    symbols: NDArray[Any]
+    types: NDArray[Any] | None = None
+    genomes: NDArray[Any] | None = None
+
+
+def genome_groups(file: Any) -> list[str]:
+    """Names of the groups that Cell Ranger 2 writes, one per genome."""
+    parts = {"data", "indices", "indptr", "shape", "barcodes", "genes"}
+    found = {name: find(file, name) for name in file}
+    return [name for name, node in found.items() if is_group(node) and parts <= set(node)]
+
+
+def open_tenx_h5(
+    path: Path,
+    _workspace: Workspace,
+    *,
+    genome: str | None = None,
+    feature_type: str | None = None,
+) -> Table:
+    """Open a matrix of Cell Ranger 2 or 3."""
+    with opened_hdf5(path) as file:
+        group = find(file, "matrix")
+        if group is not None:
+            columns = need(group, "features")
+            types, genomes = (
+                strings(values_of(need(columns, name))) if name in columns else None
+                for name in ("feature_type", "genome")
+            )
+            ids, symbols = (strings(values_of(need(columns, name))) for name in ("id", "name"))
+            features = Features(ids, symbols, types, genomes)
+        else:
+            group = need(file, _one_genome(path, genome_groups(file), genome))
+            features = Features(
+                *(strings(values_of(need(group, name))) for name in ("genes", "gene_names"))
+            )
+            genome = None
+        n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
+        rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
+        selection = select_features(
+            path, n_features, features, feature_type=feature_type, genome=genome
+        )
+        barcodes = strings(values_of(need(group, "barcodes")))
+    return Table(path, rows, str(path), sample_names=barcodes, **selection)
+
+
+def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
+    if genome is None and len(genomes) == 1:
+        return genomes[0]
+    if genome not in genomes:
+        asked = "holds several genomes" if genome is None else f"has no genome {genome!r}"
+        raise ValueError(f"{path} {asked}; choose genome= from {', '.join(genomes)}.")
+    return genome
+
+
+def select_features(
+    path: Path,
+    n_columns: int,
+    features: Features,
+    *,
+    feature_type: str | None = None,
+    genome: str | None = None,
+) -> dict[str, Any]:
+    """Keep the columns asked for; by default gene expression where other types are mixed in."""
+    keep = np.ones(len(features.ids), dtype=bool)
+    if keep.size != n_columns:
+        raise ValueError(f"{path} names {keep.size} features, but has {n_columns}.")
+    notes = []
+    if feature_type is None and features.types is not None and GENES in features.types:
+        keep = features.types == GENES
+        for other, number in sorted(Counter(features.types[~keep].tolist()).items()):
+            notes.append(
+                f"{number:,} features of type {other!r} were left out (feature_type='all')"
+            )
+    elif feature_type not in (None, "all"):
+        keep = _where(path, features.types, feature_type, "feature_type")
+    if genome is not None:
+        keep = keep & _where(path, features.genomes, genome, "genome")
+    names = _distinct_names(features.symbols[keep], features.ids[keep])
+    return {
+        "columns": None if keep.all() else np.flatnonzero(keep),
+        "feature_names": names,
+        "notes": notes,
+    }
+
+
+def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: str) -> Any:
+    known = [] if labels is None else sorted(set(labels.tolist()))
+    if labels is None or wanted not in known:
+        found = ", ".join(map(repr, known)) or "none"
+        raise ValueError(f"{path} has no features with {choice}={wanted!r}; it has: {found}.")
+    return labels == wanted
+
+
+def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
+    """Gene symbols; those that stand for several genes are told apart by another identifier."""
+    times = Counter(symbols.tolist())
+    names = symbols.copy()
+    repeated = np.array([times[symbol] > 1 for symbol in symbols.tolist()], dtype=bool)
+    for at in np.flatnonzero(repeated & (symbols != ids)):
+        names[at] = f"{symbols[at]}_{ids[at]}"
+    return names
+
+
+# ---------------------------------------------------------------------------
+# The text files beside a matrix.mtx
+
+
+def find_mtx(folder: Path, genome: str | None = None) -> Path:
+    """Return the one .mtx file of a folder, or of the one in it that has the name of a genome."""
+    genomes = sorted(
+        below.name for below in folder.iterdir() if below.is_dir() and _mtx_files(below)
+    )
+    if genome is not None and genome not in genomes:
+        known = ", ".join(genomes) or "none"
+        raise ValueError(
+            f"{folder} has no folder genome={genome!r} with a matrix.mtx in it; it has: {known}."
+        )
+    within = folder if genome is None else folder / genome
+    found = _mtx_files(within)
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not found else ""
+        raise ValueError(
+            f"{within} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found "
+            f"{names}{choice}."
+        )
+    return found[0]
+
+
+def _mtx_files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.mtx"), *folder.glob("*.mtx.gz")])
+
+
+def names_beside(path: Path) -> tuple[NDArray[Any], Features] | None:
+    """Barcodes and features of the .tsv files beside a .mtx file, if both are there."""
+    prefix = path.name.partition("matrix.mtx")[0] if "matrix.mtx" in path.name else ""
+    barcodes = _table(path.parent, prefix, "barcodes")
+    features = _table(path.parent, prefix, "features") or _table(path.parent, prefix, "genes")
+    if not barcodes or not features:
+        return None
+    columns = [strings(column) for column in zip(*features, strict=False)]
+    symbols = columns[1] if len(columns) > 1 else columns[0]
+    types = columns[2] if len(columns) > 2 else None
+    return strings(line[0] for line in barcodes), Features(columns[0], symbols, types)
+
+
+def _table(folder: Path, prefix: str, name: str) -> list[list[str]]:
+    for suffix, opener in ((".tsv", open), (".tsv.gz", gzip.open)):
+        path = folder / f"{prefix}{name}{suffix}"
+        if path.is_file():
+            with opener(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
+                return [line.rstrip("\r\n").split("\t") for line in lines]
+    return []

@@ -1,0 +1,1 @@
+"""Files of this package: the packed store, arrays under checksums, atomic writes, locks."""

@@ -1,0 +1,292 @@
+"""Files that appear whole or not at all, locks on files, and reads that are tried again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+# What a file is called until it is complete; a process that is killed may leave one behind.
+UNFINISHED = ".part-"
+_OPEN_FILES = "/proc/self/fd"
+
+
+@contextmanager
+def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Give a path beside `target`, of the same suffixes, and move it into place at the end.
+
+    What was written is on the disk before it gets its name, and the name before this returns,
+    unless it need not outlast the machine (`durable`). If the block fails, what was written is
+    removed and `target` is as it was.
+
+    Raises
+    ------
+    OSError
+        If `target` is a folder, a device, a pipe or a socket, or cannot be written.
+    """
+    check_replaceable(target)
+    part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
+    try:
+        yield part
+        if not durable:
+            os.replace(part, target)
+            return
+        with open(part, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(part, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to put a file in the place of anything that is there and is no file."""
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; give the name of a file in it.")
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target} is a device, a pipe or a socket; give the name of a file.")
+
+
+@contextmanager
+def whole_stream(target: Path) -> Iterator[BinaryIO]:
+    """Give a file to read and write that gets its name at the end, as with `whole_file`.
+
+    Where the system has files without a name, a process that is killed leaves nothing behind.
+    """
+    nameless = _nameless(target.parent)
+    if nameless is None:
+        with whole_file(target) as part, open(part, "xb+", buffering=0) as raw:
+            yield raw
+        return
+    with nameless, whole_file(target) as part:
+        yield nameless
+        # given a folder, even one that does not matter, the link of /proc is followed
+        number = nameless.fileno()
+        os.link(f"{_OPEN_FILES}/{number}", part, src_dir_fd=number, follow_symlinks=True)
+
+
+def _nameless(folder: Path) -> BinaryIO | None:
+    if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_OPEN_FILES):
+        return None
+    try:
+        return open(folder, "rb+", buffering=0, opener=_open_nameless)
+    except OSError:  # a file system without; or whole_file says what is wrong
+        return None
+
+
+def _open_nameless(folder: str, flags: int) -> int:
+    return os.open(folder, flags | os.O_TMPFILE, 0o666)
+
+
+@contextmanager
+def whole_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Give an HDF5 file to write that appears whole or not at all, and a check for long work.
+
+    A disk that is full is an OSError that says so, and Ctrl-C is heard, when the check is called
+    and at the end.
+    """
+    import h5py
+
+    with whole_stream(target) as raw:
+        disk = _Disk(raw.fileno(), target)
+        with disk:
+            # this version of HDF5 has checksums of all but the arrays and text of any length
+            with h5py.File(disk, "w", libver=("v110", "v110")) as file:
+                yield file, disk.check
+
+
+class _Disk:
+    """A file that takes all that HDF5 writes and remembers the first failure.
+
+    HDF5 does not survive one, a KeyboardInterrupt neither: it hides it, cannot close the file, or
+    crashes when Python ends.
+    """
+
+    def __init__(self, file: int, target: Path):
+        self._file, self._target, self._at = file, target, 0
+        self._failure: OSError | None = None
+        self._handler: Any = None
+        self._pressed: list[Any] = []
+
+    def __enter__(self) -> _Disk:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                signal.signal(signal.SIGINT, lambda *pressed: self._pressed.append(pressed))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong so far, and let a Ctrl-C have its effect."""
+        while self._pressed:
+            self._handler(*self._pressed.pop())
+        if self._failure is not None:
+            number, why = self._failure.errno, self._failure.strerror
+            raise OSError(number, why, str(self._target)) from self._failure
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
+        self._at = offset + (os.fstat(self._file).st_size if start is None else start)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        return os.pread(self._file, size, self._at)
+
+    def readinto(self, buffer: memoryview) -> int:
+        found = read_into(self._file, buffer, self._at)
+        buffer[found:] = bytes(len(buffer) - found)
+        return len(buffer)
+
+    def write(self, data: memoryview) -> int:
+        done = 0
+        try:
+            while done < len(data) and self._failure is None:
+                piece = data[done : done + CALL_BYTES]
+                done += os.pwrite(self._file, piece, self._at + done)
+        except OSError as error:
+            self._failure = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        try:
+            os.ftruncate(self._file, size)
+        except OSError as error:
+            self._failure = self._failure or error
+        return size
+
+    def flush(self) -> None:
+        pass
+
+
+# Files whose locks this process holds.
+_locks: set[int] = set()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock on a file, made for that; whether there is one: not every file system has locks.
+
+    It is let go when the process ends, however it does, and does not pass on to its children.
+
+    Raises
+    ------
+    BlockingIOError
+        If another has it: who that is.
+    """
+    file = _lock(path)
+    try:
+        yield file is not None
+    finally:
+        if file in _locks:  # not so in a child
+            _locks.remove(file)
+            with suppress(OSError):
+                if _is_at(file, path):
+                    path.unlink()
+            os.close(file)
+
+
+def _lock(path: Path) -> int | None:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError:  # nobody writes here
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):  # not removed by the one who had it
+                break
+        except BlockingIOError:
+            owner = os.pread(file, 1000, 0).decode(errors="replace") or "another process"
+            os.close(file)
+            raise BlockingIOError(errno.EAGAIN, owner, str(path)) from None
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(file)
+            return None
+        os.close(file)
+    _locks.add(file)
+    with suppress(OSError):  # of a full disk
+        os.truncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return file
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _let_go() -> None:
+    """Close what a child has of its parent's locks, which would outlast the parent."""
+    for file in _locks:
+        os.close(file)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+# What a network file system says of a file that is there: asked again for so many seconds.
+TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
+READ_PATIENCE = 30.0
+# Linux moves no more than 2 GiB in one call, macOS refuses to.
+CALL_BYTES = 1 << 30
+
+
+def read_into(file: int, buffer: memoryview, first: int) -> int:
+    """Fill a buffer of bytes from byte `first` of a file; how many bytes there were."""
+    done = 0
+    while done < len(buffer):
+        n_read = os.preadv(file, [buffer[done : done + CALL_BYTES]], first + done)
+        if not n_read:
+            break
+        done += n_read
+    return done
+
+
+def patiently(path: Path, read: Any) -> Any:
+    """Call `read`, again for a while if the file system stumbles."""
+    deadline, pause = time.monotonic() + READ_PATIENCE, 0.05
+    while True:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            if time.monotonic() + pause > deadline:
+                raise OSError(
+                    error.errno,
+                    f"{path} cannot be read ({error.strerror}); gave up after {READ_PATIENCE:g} s",
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def mark_of(found: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from another that takes its place."""
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,286 @@
+"""Opening HDF5 files, finding and checking what is in them; errors name the file.
+
+Nothing outside the file is ever read: external links, external storage and virtual datasets are
+refused, and so is a dataset that claims far more than the file stores for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomic import TRANSIENT, patiently
+
+# Seconds to wait for a program that holds the file open for writing.
+LOCK_PATIENCE = 30.0
+
+# A dataset may claim this much without any storage (unwritten parts read as zeros).
+_FREE_CLAIM = 2**24
+# Bytes that one stored byte may stand for: deflate reaches 1032, other filters more.
+_RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
+_OTHER_RATIO = 2**17
+_MOST_LINKS = 16
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
+    try:
+        return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
+    except (OSError, RuntimeError, ValueError) as error:
+        if is_passing(error):
+            raise
+        return None
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error says nothing of the file: it is held, may not be read, or the disk fails."""
+    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES, *TRANSIENT)
+
+
+def _format_of(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with path.open("rb") as beginning:
+        if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
+            return None
+    with open_hdf5(path) as file:
+        if "format" not in file.attrs:
+            return None
+        found = file.attrs["format"]
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file for reading; what goes wrong inside the block is said of this file."""
+    with opened_hdf5(path) as file, file:
+        yield file
+
+
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file for reading that stays open after the block, unless the block fails."""
+    with hdf5_errors(path):
+        file = open_file(path)
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+
+
+def read_file(path: Path, read: Callable[[Any], Any]) -> Any:
+    """Return what `read` finds in a file, after a while if a writer holds it or a disk stumbles."""
+
+    def attempt() -> Any:
+        with open_file(path) as file:
+            return read(file)
+
+    return patiently(path, attempt)
+
+
+def open_file(path: Path) -> Any:
+    """Open a file for reading only, after a while if a writer holds it."""
+    import h5py
+
+    with suppress(ImportError):
+        # Importing it registers further compression filters (blosc, zstd, ...).
+        import hdf5plugin  # type: ignore[import-not-found]  # noqa: F401
+    with path.open("rb"):
+        # Python's own error where there is no such file or no permission.
+        pass
+    deadline = time.monotonic() + LOCK_PATIENCE
+    pause = 0.05
+    while True:
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                if error.errno not in TRANSIENT and not h5py.is_hdf5(path):
+                    raise ValueError(
+                        f"{path} is not an HDF5 file: it was cut off, or is of another kind."
+                    ) from error
+                raise
+            if time.monotonic() + pause > deadline:
+                raise BlockingIOError(
+                    errno.EAGAIN,
+                    f"{path} is locked, probably by a program that writes to it; gave up after "
+                    f"{LOCK_PATIENCE:g} s ({error})",
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+@contextmanager
+def hdf5_errors(path: Path) -> Iterator[None]:
+    """Say of this file what goes wrong inside the block."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path} lacks a part that its format has: {error.args[0]}.") from error
+    except BlockingIOError:
+        raise
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and is_passing(error):
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+        if "filter" in str(error) or "plugin" in str(error):
+            remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"
+        else:
+            remedy = "it is damaged or was cut off"
+        raise OSError(f"{path} cannot be read; {remedy} ({error}).") from error
+
+
+# ---------------------------------------------------------------------------
+# Finding things
+
+
+def find(group: Any, path: str, n_links: int = 0) -> Any:
+    """Return the group or dataset at a path below `group`, or None; stay inside the file."""
+    import h5py
+
+    node = group
+    for name in filter(None, path.split("/")):
+        link = node.get(name, getlink=True) if isinstance(node, h5py.Group) else None
+        if link is None:
+            return None
+        if isinstance(link, h5py.ExternalLink):
+            raise ValueError(
+                f"{group.file.filename}: {node.name.rstrip('/')}/{name} is a link to another file "
+                f"({link.filename}), which is not followed; copy the data into one file."
+            )
+        if isinstance(link, h5py.SoftLink):
+            if n_links == _MOST_LINKS:
+                raise ValueError(f"{group.file.filename}: the links at {path!r} lead in a circle.")
+            origin = group.file if link.path.startswith("/") else node
+            node = find(origin, link.path, n_links + 1)
+        else:
+            node = node[name]
+    return node
+
+
+def need(group: Any, path: str) -> Any:
+    """Return what `find` finds; a KeyError if there is nothing."""
+    node = find(group, path)
+    if node is None:
+        raise KeyError(f"no {path!r} in {group.name}")
+    return node
+
+
+def is_group(node: Any) -> bool:
+    """Whether a node holds other nodes."""
+    return hasattr(node, "keys")
+
+
+def values_of(dataset: Any) -> Any:
+    """Read all values of a dataset that has been looked over first."""
+    return checked_dataset(dataset)[()]
+
+
+def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
+    """Return two sizes, from an attribute or a dataset, as Python's integers."""
+    shape = np.asarray(sizes)
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise ValueError(f"{group.file.filename}: {group.name} has the shape {sizes}, not 2-d.")
+    return int(shape[0]), int(shape[1])
+
+
+def strings(values: Iterable[Any]) -> NDArray[np.object_]:
+    """Decode names, stored as bytes of fixed length, as strings or as numbers."""
+    decoded = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        for value in values
+    ]
+    return np.array(decoded, dtype=object)
+
+
+# ---------------------------------------------------------------------------
+# Datasets that can be trusted
+
+
+def checked_dataset(dataset: Any) -> Any:
+    """Return the dataset if its values lie in this file, in about the size that it claims."""
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset):
+        raise KeyError(f"{dataset.name} is no dataset")
+    where = f"{dataset.file.filename}: {dataset.name}"
+    if dataset.shape is None:
+        raise ValueError(f"{where} is empty.")
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"{where} keeps its values in other files, which are not read.")
+    settings = dataset.id.get_create_plist()
+    filters = [settings.get_filter(at) for at in range(settings.get_nfilters())]
+    for code, _, _, name in filters:
+        if not h5py.h5z.filter_avail(code):
+            raise OSError(f"{where} needs the filter {name.decode() or code}, number {code}")
+    item = dataset.id.get_type().get_size()
+    # Nothing is read of an empty dataset, whatever its chunks are.
+    claimed = max(dataset.size, math.prod(dataset.chunks or (0,))) * item if dataset.size else 0
+    codes = {code for code, *_ in filters} - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+    kind = "none" if not codes else (dataset.compression or "other") if len(codes) == 1 else "other"
+    stored = dataset.id.get_storage_size()
+    if claimed > _FREE_CLAIM + stored * _RATIOS.get(kind, _OTHER_RATIO):
+        raise ValueError(
+            f"{where} claims {dataset.shape} values, {claimed:,} bytes, but only {stored:,} bytes "
+            "are stored; the file is damaged or was cut off."
+        )
+    return dataset
+
+
+class Reader:
+    """Reads an object of a file, which is opened anew where the disk or the network stumbles.
+
+    Parameters
+    ----------
+    node : h5py.Group or h5py.Dataset
+    path : Path
+        Its file.
+    """
+
+    def __init__(self, node: Any, path: Path) -> None:
+        self._path, self._name, self._file = path, node.name, node.file
+
+    def read(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
+        """Return what `from_datasets` reads, after a while if need be.
+
+        `attach` is called with the node whenever the file was opened anew. It is not kept: a
+        cycle with its owner would leave the file open, and locked, until garbage is collected.
+        """
+        return patiently(self._path, lambda: self._attempt(attach, from_datasets))
+
+    def _attempt(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
+        if not self._file:
+            with opened_hdf5(self._path) as file:
+                self._file = file
+                attach(need(file, self._name))
+        try:
+            with hdf5_errors(self._path):
+                return from_datasets()
+        except OSError:
+            # after a read that failed, HDF5 hands out zeros where it should read again
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def sequential(dataset: Any, cache_bytes: int) -> Any:
+    """Open a dataset anew, with a cache that keeps the chunk two slices share."""
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    # Chunks that were read to their end go first; the number of slots should be a prime.
+    access.set_chunk_cache(12421, max(2**20, cache_bytes), 1.0)
+    return h5py.Dataset(h5py.h5d.open(dataset.file.id, dataset.name.encode(), access))

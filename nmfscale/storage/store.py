@@ -1,0 +1,372 @@
+"""The packed store: counts in one HDF5 file, in the very slices that the kernels read.
+
+Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 1,
+``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts once they were checked),
+``slice_dtype``, ``largest`` and, written last, ``complete`` = 1.  Text has a fixed length.
+
+=====================  ==========================================================================
+``about``              JSON, as bytes: ``notes``, ``source`` (what was packed) and
+                       ``first_fraction`` (null for whole numbers)
+``rows/nnz``           (n,) int64, nonzero counts of each sample; ``rows/totals`` float64, their sum
+``columns/nnz``        (m,) int64, the same of each feature; ``columns/totals`` float64
+``values/value``       the distinct counts, and ``values/times``, how often each occurs; only where
+                       nearly all counts are below 65,536
+``large/value``        the counts that are split in pieces, and ``large/times``
+``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known, as
+                       many bytes for each as the longest needs
+``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
+                       ``rows_offset``, and ``columns_index`` and so on: see `Slices`
+=====================  ==========================================================================
+
+Blocks, and the order of rows and columns in them, are those of `nmfscale.counts.blocks` and follow
+from ``rows/nnz`` and ``columns/nnz``.  Arrays are contiguous and uncompressed, 6 bytes a nonzero
+count for both orders where counts and names are few, so that they are read straight from the file
+while the processor is busy with the block before.  Each has a ``crc32``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..counts.base import CountTable, RowRange
+from ..counts.blocks import block_orders, column_order_of, made_ahead, no_whole_columns
+from ..counts.memory import Counts
+from ..counts.sell import LANES, Slices
+from ..counts.validation import CHUNK, canonical_type_of, row_chunks
+from .arrays import fixed_text, located, sound, sound_json, sound_names
+from .atomic import mark_of
+from .hdf5 import format_of, is_passing, need, read_file
+from .store_blocks import ORDERS, PARTS, BlockFile, DamagedStoreError, Extent, StoredBlock
+
+Array = NDArray[Any]
+FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
+_ARRAYS = ("indices", "data")
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a packed store."""
+    return format_of(path) == FORMAT
+
+
+def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
+    """Return the type of counts in a store that says `dtype` of them.
+
+    The first stores gave the type of the file that was packed, which may be none that counts have
+    in memory, or too narrow for sums of duplicates.
+    """
+    dtype = canonical_type_of(dtype)
+    if dtype.kind != "f" and largest > np.iinfo(dtype).max:
+        return np.dtype(np.int64)
+    return dtype
+
+
+def _stored_block(
+    group: Any, number: int, start: int, stop: int, first: int, order: Array, shape: tuple[int, int]
+) -> StoredBlock:
+    """Look up where a block's arrays are."""
+    if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
+        raise KeyError(f"rows {start}:{stop} in {group.name}")
+    extents = {}
+    for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
+        dataset = located(group, name)
+        extents[name] = Extent(
+            dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
+        )
+    m, n_lanes = shape[1], len(order)
+    return StoredBlock(
+        number,
+        start,
+        stop,
+        first,
+        first + n_lanes,
+        extents,
+        {"rows": m, "columns": n_lanes},
+        -(-m // LANES) * LANES,
+    )
+
+
+class StoredLayout:
+    """The layout of a packed store: blocks are read when they are visited.
+
+    Attributes
+    ----------
+    row_order, column_order, blocks
+        As in `Layout`.
+    file : BlockFile
+        Where they are.
+    """
+
+    def __init__(self, path: Path, file: Any, counts: StoredCounts):
+        self.path, self.shape = path, counts.shape
+        self.count_dtype = np.dtype(fixed_text(file.attrs, "slice_dtype"))
+        self.file = BlockFile(path, self.count_dtype, mark_of(path.stat()))
+        self.column_order = column_order_of(counts)
+        self.blocks, self.orders = [], []
+        for i, place in enumerate(block_orders(counts.row_nnz)):
+            group = need(file, f"blocks/{i:06d}")
+            self.blocks.append(_stored_block(group, i, *place, counts.shape))
+            self.orders.append(place[-1])
+        self.row_order = np.concatenate(
+            [
+                np.where(order < 0, -1, order + block.start)
+                for block, order in zip(self.blocks, self.orders, strict=True)
+            ]
+        )
+        self.large = sound(file, "large/value"), sound(file, "large/times")
+        self._values = None
+        if "values" in file:
+            self._values = sound(file, "values/value"), sound(file, "values/times")
+        self._kept: dict[tuple[int, str], Slices] | None = None
+        self._buffers: list[Array] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read, which is in the file."""
+        state = {**self.__dict__, "_kept": None if self._kept is None else {}, "_buffers": None}
+        state.pop("whole_columns", None)
+        return state
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read so far."""
+        return self.file.bytes_read
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slices in the file."""
+        return sum(block.nbytes(which) for block in self.blocks for which in ORDERS)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that a visit needs: see `visit`."""
+        largest = max(block.nbytes(which) for block in self.blocks for which in ORDERS)
+        return 2 * largest
+
+    def keep(self) -> None:
+        """Let blocks stay in memory once they were read."""
+        self._kept = {} if self._kept is None else self._kept
+        self._buffers = None
+
+    def visit(self, which: str) -> Iterator[tuple[StoredBlock, Slices]]:
+        """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
+
+        The arrays of a block are written over when the block after the next is read.
+        """
+        if self._kept is not None and len(self.blocks) == sum(w == which for _, w in self._kept):
+            for i, block in enumerate(self.blocks):
+                yield block, self._kept[i, which]
+            return
+        # taken, so that another visit at the same time has buffers of its own
+        buffers, self._buffers = self._buffers, None
+        if buffers is None and self._kept is None:
+            buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
+        try:
+            slices = (self._read(i, which, buffers) for i in range(len(self.blocks)))
+            yield from zip(self.blocks, made_ahead(slices), strict=True)
+        finally:
+            self._buffers = buffers
+
+    def visit_both(self) -> Iterator[tuple[StoredBlock, Slices, Slices]]:
+        """Blocks, their rows and their columns, which are written over as in `visit`."""
+        rows, columns = (self.visit(which) for which in ORDERS)
+        for (block, one), (_, other) in zip(rows, columns, strict=True):
+            yield block, one, other
+
+    def _read(self, i: int, which: str, buffers: list[Array] | None) -> Slices:
+        if self._kept is None or buffers is not None:
+            buffer = None if buffers is None else buffers[i % 2]
+            return self.file.read(self.blocks[i], which, buffer)
+        if (i, which) not in self._kept:
+            self._kept[i, which] = self.file.read(self.blocks[i], which)
+        return self._kept[i, which]
+
+    @cached_property
+    def whole_columns(self) -> Slices:
+        """The columns of the whole matrix, which a store of one block has."""
+        if len(self.blocks) == 1:
+            self.keep()
+            return next(self.visit("columns"))[1]
+        raise no_whole_columns(self.path, len(self.blocks))
+
+    def count_values(self) -> tuple[Array, Array] | None:
+        """Return the values of the counts and how often each occurs; None unless most are small."""
+        return self._values
+
+
+class StoredCounts(CountTable):
+    """Counts in a packed store, read block by block when they are needed.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ``nmfscale store`` or :func:`nmfscale.write_store` wrote. It is opened for
+        reading only.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    DamagedStoreError
+        If it is no complete packed store.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from nmfscale import StoredCounts, write_store
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "counts.nmf")
+    ...     _ = write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)
+    ...     StoredCounts(path)
+    <StoredCounts 2 x 3, 3 nonzero, int64>
+    """
+
+    from_file = True
+
+    def __init__(self, path: str | os.PathLike[str]):
+        # blocks are read when the current folder may be another
+        self.path = Path(path).absolute()
+        with self.path.open("rb"):
+            pass
+        if not is_store(self.path):
+            raise DamagedStoreError(f"{path} is not a packed store of counts, or is damaged.")
+        try:
+            read_file(self.path, self._open)
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            if is_passing(error):
+                raise
+            raise DamagedStoreError(
+                f"{path} is damaged or incomplete: {error}. Pack the counts again."
+            ) from error
+
+    def _open(self, file: Any) -> None:
+        numbers, writer = file.attrs, fixed_text(file.attrs, "nmfscale_version")
+        if numbers.get("complete") != 1:
+            raise KeyError("it was not finished")
+        if int(numbers["format_version"]) > FORMAT_VERSION:
+            raise KeyError(
+                f"it has format {numbers['format_version']}, written by nmfscale {writer}; this "
+                f"version reads up to {FORMAT_VERSION}"
+            )
+        names = {
+            name: sound_names(file, f"names/{part}").astype(object)
+            for name, part in (
+                ("sample_names", "sample"),
+                ("feature_names", "feature"),
+                ("groups", "group"),
+            )
+            if f"names/{part}" in file
+        }
+        n, m = (int(size) for size in numbers["shape"])
+        about = sound_json(file, "about")
+        super().__init__(
+            (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
+        )
+        self._nnz, self.largest = int(numbers["nnz"]), float(numbers["largest"])
+        self._dtype = _type_of(np.dtype(fixed_text(numbers, "dtype")), self.largest)
+        self.source = about["source"]
+        for which in ORDERS:
+            for what in ("nnz", "totals"):
+                array = sound(file, f"{which}/{what}")
+                if array.shape != ((n,) if which == "rows" else (m,)):
+                    raise KeyError(f"{which}/{what} has shape {array.shape}")
+                setattr(self, f"{which[:-1]}_{what}", array)
+        self._layout = StoredLayout(self.path, file, self)
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzero counts."""
+        return self._nnz
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the counts, as those that were packed have it in memory."""
+        return self._dtype
+
+    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
+        return self._layout
+
+    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+        values, times = self._layout.count_values() or self._layout.large
+        order = np.argsort(values)
+        return values[order][values[order] > above], times[order][values[order] > above]
+
+    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+        for block, slices in self._layout.visit("rows"):
+            rows = self._compressed(block.number, slices)
+            for first, last in row_chunks(rows.indptr, CHUNK):
+                low, high = rows.indptr[first], rows.indptr[last]
+                yield RowRange(
+                    block.start + first,
+                    rows.indptr[first : last + 1] - low,
+                    rows.indices[low:high],
+                    rows.data[low:high],
+                )
+
+    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
+        wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
+        wanted[slice(None) if rows is None else rows] = True
+        found = [
+            self._compressed(block.number, slices, wanted[block.start : block.stop]).astype(
+                np.float32
+            )
+            for block, slices in self._layout.visit("rows")
+        ]
+        return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
+
+    def _compressed(self, number: int, slices: Slices, wanted: Array | None = None) -> sp.csr_array:
+        """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
+        block, order = self._layout.blocks[number], self._layout.orders[number]
+        lane = np.arange(LANES) + LANES * np.repeat(
+            np.arange(len(order) // LANES), np.diff(slices.offset)
+        ).reshape(-1, 1)
+        filled = slices.count > 0
+        if wanted is not None:
+            filled &= np.append(wanted, False)[order][lane].ravel()
+        row = order[lane.ravel()[filled]]
+        column = self._layout.column_order[slices.index[filled]]
+        data = slices.count[filled].astype(self.dtype if self.dtype.kind == "f" else np.int64)
+        # a count in pieces is put together again: duplicates are summed
+        matrix = sp.coo_array(
+            (data, (row, column)), shape=(block.stop - block.start, self.shape[1])
+        ).tocsr()
+        matrix.sort_indices()
+        return matrix.astype(self.dtype)
+
+    def in_memory(self) -> Counts:
+        """Read all counts into memory.
+
+        Returns
+        -------
+        Counts
+            Of the type that :attr:`dtype` says, columns sorted.
+        """
+        parts = list(self.chunks())
+        indices, data = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)
+        return Counts(
+            np.concatenate([[0], np.cumsum(self.row_nnz)]), indices, data, self.shape,
+            has_sorted_indices=True, sample_names=self.sample_names,
+            feature_names=self.feature_names, groups=self.groups, notes=self.notes,
+            first_fraction=self.first_fraction,
+        )  # fmt: skip
+
+    def verify(self) -> None:
+        """Read everything and compare it with its checksums.
+
+        Raises
+        ------
+        DamagedStoreError
+            If an array differs.
+        """
+        self._layout.file.checked.clear()
+        for which in ORDERS:
+            for _ in self._layout.visit(which):
+                pass

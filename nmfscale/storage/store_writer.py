@@ -1,0 +1,115 @@
+"""Writes packed stores; their format is described in `nmfscale.storage.store`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..counts.base import CountTable
+from ..counts.blocks import ValueCounts
+from .arrays import put, put_json, put_names
+from .atomic import check_replaceable, whole_hdf5
+from .store import FORMAT, FORMAT_VERSION, is_store
+from .store_blocks import ORDERS, PARTS
+from .version import package_version
+
+
+def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
+    """Return the file that a path means; refuse one that must not be written."""
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    check_replaceable(target)
+    if target.exists() and not overwrite and not is_store(target):
+        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+    return target
+
+
+def pack(
+    counts: CountTable,
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int = 1,
+    source: dict[str, Any] | None = None,
+    progress: Callable[[int], Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write counts to a packed store, block by block.
+
+    The file appears whole or not at all: it is written beside `path` under another name and moved
+    into place, so that a failure leaves an existing file as it was.
+
+    Parameters
+    ----------
+    counts : CountTable
+        In memory, or read from a file as it goes.
+    path : str or path-like
+        Where to write; an existing store is replaced.
+    n_threads : int, default=1
+        Threads that place the counts; the store does not depend on it.
+    source : dict, default=None
+        What is packed, for the record.
+    progress : callable, default=None
+        Called with the number of nonzero counts written since the last call.
+    overwrite : bool, default=False
+        Whether a file that is no packed store may be replaced.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    FileExistsError
+        If `path` is there and is not a packed store.
+    OSError
+        If the disk is full or cannot be written, or `path` is no place for a file.
+    """
+    target = _check_target(path, overwrite)
+    with whole_hdf5(target) as (file, check_disk):
+        _write(file, counts, n_threads, source or {}, progress, check_disk)
+        file.flush()
+        file.attrs["complete"] = 1
+
+
+def _write(
+    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any,
+    check_disk: Callable[[], None],
+) -> None:  # fmt: skip
+    layout = counts.layout(n_threads)
+    found = ValueCounts(layout)
+    for i, (block, *both) in enumerate(layout.visit_both()):
+        group = file.create_group(f"blocks/{i:06d}")
+        group.attrs["start"], group.attrs["stop"] = block.start, block.stop
+        for order, slices in zip(ORDERS, both, strict=True):
+            for part in PARTS:
+                put(group, f"{order}_{part}", getattr(slices, part))
+        found.add(both[0])
+        check_disk()
+        if progress is not None:
+            progress(int(counts.row_nnz[block.start : block.stop].sum()))
+    for which in ORDERS:
+        side = which[:-1]
+        put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
+        put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
+    values = found.result()
+    if values is not None:
+        put(file, "values/value", values[0])
+        put(file, "values/times", values[1])
+    for name, array in zip(("value", "times"), layout.large, strict=True):
+        put(file, f"large/{name}", array)
+    for name in ("sample", "feature", "group"):
+        labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
+        if labels is not None:
+            put_names(file, f"names/{name}", labels)
+    put_json(file, "about", {
+        "notes": counts.notes, "source": source, "first_fraction": counts.first_fraction,
+    })  # fmt: skip
+    file.attrs.update({
+        "format": np.bytes_(FORMAT), "format_version": FORMAT_VERSION,
+        "nmfscale_version": np.bytes_(package_version()), "shape": counts.shape, "nnz": counts.nnz,
+        "dtype": np.bytes_(str(counts.dtype)), "slice_dtype": np.bytes_(str(layout.count_dtype)),
+        "largest": counts.largest,
+    })  # fmt: skip
