@@ -114,18 +114,18 @@ def zeros(n_bytes: int, given):
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
     """Seconds to add up arrays of several sizes in the tree."""
-    from nmfscale.cluster.pool import Crew
-    from nmfscale.cluster.tasks import Job
+    from nmfscale.cluster.pool import WorkerPool
+    from nmfscale.cluster.tasks import Task
     from nmfscale.engine.tasks import add_branches
     from nmfscale.methods.steps import FAN_IN
 
-    crew, rows = Crew(client, str), []
+    pool, rows = WorkerPool(client, str), []
     for size in sizes:
         turns = []
         for _ in range(repeats):
-            jobs = [Job("array", (int(size),), i) for i in range(n_leaves)]
+            jobs = [Task("array", (int(size),), i) for i in range(n_leaves)]
             begun = time.perf_counter()
-            crew.reduce("sums", zeros, jobs, add_branches, FAN_IN)
+            pool.reduce("sums", zeros, jobs, add_branches, FAN_IN)
             turns.append(time.perf_counter() - begun)
         rows.append({"what": "tree", "bytes": size, "leaves": n_leaves,
                      "seconds": float(np.median(turns))})  # fmt: skip

@@ -74,7 +74,7 @@ class DrawnRows:
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
     """Draw and pack counts; the seconds of packing do not count those of drawing."""
     from nmfscale.datasets.simulate import simulate_from_factors
-    from nmfscale.readers.file_counts import StreamedCounts
+    from nmfscale.readers.file_counts import FileCounts
     from nmfscale.storage.store_writer import pack
 
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)
@@ -82,7 +82,7 @@ def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
     n_rows = max(1, round(nonzeros / per_row))
     drawn = DrawnRows(L, F, n_rows, groups=max(1, min(n_rows // 1000, 20)))
     begun = time.perf_counter()
-    counts = StreamedCounts(drawn)
+    counts = FileCounts(drawn)
     looked = time.perf_counter()
     pack(counts, path, n_threads=threads)
     packed = time.perf_counter()

@@ -69,7 +69,7 @@ def perform_and_count(folder, kind, number, function, args, given):
             n_begun = count(which)
             found = work(*args)
             if (which, n_begun) == (kind, number):
-                time.sleep(1)  # long enough for answers before it to have been fetched
+                time.sleep(1)  # long enough for results before it to have been fetched
                 os.kill(os.getpid(), signal.SIGKILL)
             return found
 

@@ -22,7 +22,7 @@ from nmfscale.counts import blocks as layouts
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks
 from nmfscale.methods import newton as accelerated
 from nmfscale.readers.open import as_counts
-from nmfscale.storage.atomic import locked
+from nmfscale.storage.atomic import file_lock
 from nmfscale.storage.store_writer import pack
 
 fcntl = pytest.importorskip("fcntl")
@@ -340,11 +340,11 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
 
 
 def test_the_lock_of_another_stays(tmp_path):
-    with locked(tmp_path / "a") as alone:
+    with file_lock(tmp_path / "a") as alone:
         os.replace(tmp_path / "a", tmp_path / "b")
-        with locked(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
+        with file_lock(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
             assert alone and another
-            with locked(tmp_path / "b"):
+            with file_lock(tmp_path / "b"):
                 pass
         (tmp_path / "a").write_text("somebody's")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]

@@ -18,7 +18,7 @@ from count_files import write_h5ad, write_tenx
 from small_fits import X, bits, model, run
 
 import nmfscale
-from nmfscale.cluster.pool import Crew, active_client
+from nmfscale.cluster.pool import WorkerPool, active_client
 from nmfscale.counts import blocks as layouts
 from nmfscale.engine import session as sites
 from nmfscale.engine.checkpoint import CheckpointError
@@ -381,7 +381,7 @@ def test_workers_let_go_of_the_arrays_of_a_fit(client, store):
 @slow
 def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
     with cluster_of(2) as other:
-        stopped, forget_all = processes(other)[:1], Crew.forget_all
+        stopped, forget_all = processes(other)[:1], WorkerPool.forget_all
 
         def stop(self, but=None):
             if but is None:
@@ -390,7 +390,7 @@ def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
             forget_all(self, but)
 
         seconds = []
-        monkeypatch.setattr(Crew, "forget_all", stop)
+        monkeypatch.setattr(WorkerPool, "forget_all", stop)
         try:
             fit(store, other)
             assert time.monotonic() - seconds[0] < 5

@@ -269,17 +269,17 @@ class TestTLS:
 
 class TestCluster:
     def test_settings(self, plain):
-        answer = plain.ask(
+        result = plain.ask(
             "client.run_on_scheduler(lambda dask_scheduler: [float(getattr(dask_scheduler, name))"
             " for name in ('worker_ttl', 'no_workers_timeout', 'allowed_failures')])"
         )
-        assert answer == "[60.0, 120.0, 20.0]"
-        answer = plain.ask(
+        assert result == "[60.0, 120.0, 20.0]"
+        result = plain.ask(
             "client.run(lambda dask_worker: (dask_worker.state.nthreads, "
             "dask_worker.memory_manager.memory_limit, dask_worker.nanny is not None, "
             "__import__('dask').config.get('distributed.comm.timeouts.tcp'))).values()"
         )
-        assert answer == f"dict_values({[(1, 10**9, True, '30s')] * 2})"
+        assert result == f"dict_values({[(1, 10**9, True, '30s')] * 2})"
 
     def test_what_it_says(self, plain, closed, certificates):
         address = plain.said["address"]
@@ -359,16 +359,16 @@ class TestFit:
         tls = ["--tls", str(certificates)]
         assert main([*words, "--force", "--scheduler", address, *tls]) == 0
         assert main([*words, "--force", "--scheduler", address.removeprefix("tls://"), *tls]) == 0
-        assert [answer for _, answer in given] == [42] * 4
+        assert [result for _, result in given] == [42] * 4
         assert [there for there, _ in given[2:]] == [address] * 2
         assert nmfscale.load(tmp_path / "model.h5").n_iter_ == 3
 
     def test_on_workers_of_its_own(self, given, words):
         before = set(psutil.Process().children(recursive=True))
         assert main([*words, "--workers", "1"]) == 0
-        [(address, answer)] = given
+        [(address, result)] = given
         assert address.startswith("tcp://127.0.0.1:")
-        assert answer == 42
+        assert result == 42
         left = set(psutil.Process().children(recursive=True)) - before
         assert [member for member in left if "resource_tracker" not in str(member.cmdline())] == []
 

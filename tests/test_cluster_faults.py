@@ -34,7 +34,7 @@ from nmfscale.cluster.tasks import (
     BlockFailedError,
     ClusterError,
     NoWorkersError,
-    Patience,
+    RetryPolicy,
     SchedulerLostError,
     WorkerDiedError,
 )
@@ -59,13 +59,13 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /
 @pytest.fixture
 def crews(monkeypatch):
     """The crews of all fits."""
-    found, start = [], workers.Crew.__init__
+    found, start = [], workers.WorkerPool.__init__
 
     def start_and_note(self, *args, **options):
         start(self, *args, **options)
         found.append(self)
 
-    monkeypatch.setattr(workers.Crew, "__init__", start_and_note)
+    monkeypatch.setattr(workers.WorkerPool, "__init__", start_and_note)
     return found
 
 
@@ -109,13 +109,13 @@ def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
 def test_one_task_is_done_again_for_a_worker_that_is_killed(
     store, tmp_path, monkeypatch, kind, n_begun
 ):
-    monkeypatch.setattr(workers, "Patience", lambda: Patience(late=WALL))
+    monkeypatch.setattr(workers, "RetryPolicy", lambda: RetryPolicy(late=WALL))
 
     def count(name, number):
         folder = tmp_path / name
         folder.mkdir()
         counting = partial(tasks.perform_and_count, folder, kind, number)
-        monkeypatch.setattr(workers.Crew, "perform", staticmethod(counting))
+        monkeypatch.setattr(workers.WorkerPool, "perform", staticmethod(counting))
         fitted = fit(store, client)
         return bits(fitted), {which: (folder / which).stat().st_size for which in counted}
 
@@ -141,14 +141,14 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
 def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
     monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
     monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
-    sizes, run = [], workers.Crew.run
+    sizes, run = [], workers.WorkerPool.run
 
-    def run_and_note(self, name, function, jobs, **options):
+    def run_and_note(self, name, function, tasks, **options):
         if name == "rows":
-            sizes.append(len(pickle.dumps(jobs[0].args)))
-        return run(self, name, function, jobs, **options)
+            sizes.append(len(pickle.dumps(tasks[0].args)))
+        return run(self, name, function, tasks, **options)
 
-    monkeypatch.setattr(workers.Crew, "run", run_and_note)
+    monkeypatch.setattr(workers.WorkerPool, "run", run_and_note)
     # once in so many iterations curvature is new where loadings were saved just before
     period = math.lcm(5, accelerated.FRESH_EVERY)
     fit(store, client, max_iter=16 + 2 * period)
@@ -175,7 +175,7 @@ def test_all_workers_are_killed_and_come_back(store):
 
 
 def test_all_workers_are_gone(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "Patience", lambda: Patience(workers=2))
+    monkeypatch.setattr(workers, "RetryPolicy", lambda: RetryPolicy(workers=2))
     state = tmp_path / "state"
     with cluster_of(2) as client:
         with pytest.raises(NoWorkersError, match=f"no worker for 2 s.*checkpoint in {state}"):
@@ -258,15 +258,15 @@ def test_all_workers_restart_during_an_iteration(client, store):
 
 
 def test_workers_restart_while_a_fit_begins(client, store, monkeypatch):
-    each, asked = workers.Crew.each, []
+    each, asked = workers.WorkerPool.each, []
 
-    def dead_at_first(crew, *args, **options):
+    def dead_at_first(pool, *args, **options):
         asked.append(time.monotonic())
         if asked[-1] - asked[0] < 1.5:
-            return {worker: WorkerDiedError("it died") for worker in crew.workers()}
-        return each(crew, *args, **options)
+            return {worker: WorkerDiedError("it died") for worker in pool.workers()}
+        return each(pool, *args, **options)
 
-    monkeypatch.setattr(workers.Crew, "each", dead_at_first)
+    monkeypatch.setattr(workers.WorkerPool, "each", dead_at_first)
     assert bits(fit(store, client)) == bits(fit(X)) and len(asked) > 1
 
 

@@ -135,12 +135,12 @@ def test_keyboard_interrupt(tmp_path, store, monkeypatch, read_anew, where):
 PRESSED = """
 import os, signal, sys, threading, numpy as np
 from pathlib import Path
-from nmfscale.storage.atomic import whole_hdf5
+from nmfscale.storage.atomic import atomic_hdf5
 target, seen = Path(sys.argv[1]), 0
 for trial in range(40):
     press = threading.Timer(0.001 * trial, os.kill, (os.getpid(), signal.SIGINT))
     try:
-        with whole_hdf5(target) as (file, check):
+        with atomic_hdf5(target) as (file, check):
             press.start()
             for at in range(10_000):
                 file.create_dataset(str(at), data=np.ones(2000))

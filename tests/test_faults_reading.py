@@ -31,7 +31,7 @@ with h5py.File(sys.argv[1], "r+"):
 @pytest.mark.parametrize("seconds", [0.7, 30])
 def test_locked_file(tmp_path, monkeypatch, seconds):
     monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
-    monkeypatch.setattr(hdf5, "LOCK_PATIENCE", 0.2 if seconds == 30 else 20)
+    monkeypatch.setattr(hdf5, "LOCK_SECONDS", 0.2 if seconds == 30 else 20)
     pack(as_counts(X), tmp_path / "counts.nmf")
     model(max_iter=2).fit(X, checkpoint=tmp_path / "state", checkpoint_every=0)
     model(max_iter=2).fit(X).save(tmp_path / "model.h5")
@@ -112,7 +112,7 @@ from nmfscale.engine.memory import Plan
 layout.BLOCK_NONZEROS = 5_000
 base.plan_fit = lambda *_, **__: Plan(0, False, None)
 path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
-number, times, atomic.READ_PATIENCE = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+number, times, atomic.RETRY_SECONDS = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 iterations, left = [int(word) for word in sys.argv[5:]], []
 
 def stumble(iteration):

@@ -17,7 +17,7 @@ from nmfscale.counts import blocks as layouts
 from nmfscale.engine.memory import MemoryLimitError, check_projection
 from nmfscale.methods.transform import Projection
 from nmfscale.models import transform as row_models
-from nmfscale.readers.file_counts import StreamedCounts
+from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
 from nmfscale.storage.store_writer import pack
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_step
     one = model(K, max_iter=2, tol=0, init="random", random_state=0).fit(counts[:300])
     expected = one.transform(counts)
     least = check_projection(
-        StreamedCounts(open_stream(tmp_path / "counts.h5ad")), K, np.float64, 1 << 40,
+        FileCounts(open_stream(tmp_path / "counts.h5ad")), K, np.float64, 1 << 40,
         gathered=False,
     )  # fmt: skip
     one.set_params(memory_limit=least)

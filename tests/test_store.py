@@ -23,10 +23,10 @@ from nmfscale.engine.memory import MemoryLimitError, Plan, plan_fit
 from nmfscale.models import base
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import atomic
-from nmfscale.storage import atomic as whole_file
+from nmfscale.storage import atomic as atomic_write
 from nmfscale.storage import store as stores
 from nmfscale.storage.arrays import save_arrays
-from nmfscale.storage.atomic import whole_hdf5
+from nmfscale.storage.atomic import atomic_hdf5
 from nmfscale.storage.store import StoredCounts
 from nmfscale.storage.store_blocks import DamagedStoreError
 from nmfscale.storage.store_writer import pack
@@ -295,7 +295,7 @@ def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks,
 def test_hdf5_reads_back_all_that_it_wrote(tmp_path, monkeypatch):
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, buffers, at: read(file, [buffers[0][:9]], at))
-    with whole_hdf5(tmp_path / "a.h5") as (file, _):
+    with atomic_hdf5(tmp_path / "a.h5") as (file, _):
         file["numbers"] = np.arange(1, 1001)
         assert_array_equal(file["numbers"][:], np.arange(1, 1001))
 
@@ -343,7 +343,7 @@ def test_a_killed_pack_leaves_no_store(tmp_path, after):
 
 
 def test_where_files_have_names_a_pack_still_appears_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(whole_file, "_OPEN_FILES", "/nowhere")
+    monkeypatch.setattr(atomic_write, "_OPEN_FILES", "/nowhere")
     pack(as_counts(X), tmp_path / "counts.nmf")
     assert os.listdir(tmp_path) == ["counts.nmf"]
     StoredCounts(tmp_path / "counts.nmf").verify()

@@ -19,7 +19,7 @@ from nmfscale.counts import blocks as layouts
 from nmfscale.engine.memory import Plan
 from nmfscale.models import base
 from nmfscale.readers.dask_array import DaskRows
-from nmfscale.readers.file_counts import StreamedCounts, StreamRows, stream_counts
+from nmfscale.readers.file_counts import FileCounts, StreamRows, stream_counts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
 from nmfscale.storage import atomic
@@ -70,7 +70,7 @@ def numbers(model, counts):
 def test_what_is_known_of_streamed_counts(source):
     memory = nmfscale.read_counts(source)
     with open_stream(source) as stream:
-        counts = StreamedCounts(stream)
+        counts = FileCounts(stream)
         for name in ("row_nnz", "column_nnz", "row_totals", "column_totals"):
             assert_array_equal(getattr(counts, name), getattr(memory, name))
         assert (counts.nnz, counts.largest) == (memory.nnz, memory.largest)
@@ -113,7 +113,7 @@ def test_the_papers_methods_need_whole_columns(source, monkeypatch):
 def test_a_store_packed_from_a_file_is_one_packed_from_memory(source, tmp_path):
     memory = nmfscale.read_counts(source)
     with open_stream(source) as stream:
-        counts = StreamedCounts(stream)
+        counts = FileCounts(stream)
         pack(counts, tmp_path / "streamed.nmf", source=counts.source)
     stored = StoredCounts(tmp_path / "streamed.nmf")
     assert stored.source["path"] == str(source)
@@ -127,7 +127,7 @@ def test_backed_anndata(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
     anndata.AnnData(sp.csr_matrix(X)).write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    assert isinstance(as_counts(backed, in_memory=False), StreamedCounts)
+    assert isinstance(as_counts(backed, in_memory=False), FileCounts)
     one, other = fit(X), fit(backed, memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
     backed.var_names = [f"gene {j}" for j in range(X.shape[1])]
@@ -204,7 +204,7 @@ def test_a_file_that_is_refused_is_closed(tmp_path, without_gc):
 
 
 def test_a_file_that_changes_is_noticed(source):
-    counts = StreamedCounts(open_stream(source))
+    counts = FileCounts(open_stream(source))
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(ValueError, match="was changed since it was opened"):
         fit(counts)
@@ -214,7 +214,7 @@ def test_a_file_that_changes_is_noticed(source):
     ("source", "packed"), [*((kind, False) for kind in KINDS), ("csr", True)], indirect=["source"]
 )
 def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
-    monkeypatch.setattr(atomic, "READ_PATIENCE", 0.1)
+    monkeypatch.setattr(atomic, "RETRY_SECONDS", 0.1)
     monkeypatch.chdir(source.parent)
     if packed:
         nmfscale.write_store(source.name, "counts.nmf")
@@ -225,7 +225,7 @@ def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch,
     (source.parent / "other").mkdir()
     monkeypatch.chdir("other")
     if not packed:
-        counts = StreamedCounts(stream)
+        counts = FileCounts(stream)
         reader = getattr(stream._source, "_reader", None)
         if reader is not None:
             reader.close()  # as after a read that failed: the file is opened anew
@@ -338,7 +338,7 @@ def test_anndata_of_dask_arrays(tmp_path, form, layer):
     one = as_counts(adata, layer=layer)
     other = as_counts(adata, layer=layer, in_memory=False)
     stored = nmfscale.write_store(adata, tmp_path / "counts.nmf", layer=layer, groups="kind")
-    assert isinstance(one, nmfscale.Counts) and isinstance(other, StreamedCounts)
+    assert isinstance(one, nmfscale.Counts) and isinstance(other, FileCounts)
     assert isinstance(nmfscale.read_counts(adata, layer=layer), nmfscale.Counts)
     assert stored.groups.tolist() == adata.obs["kind"].tolist()
     memory = as_counts(X)

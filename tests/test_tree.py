@@ -20,7 +20,7 @@ def added(sums):
 
 
 def level_by_level(sums):
-    """Add arrays as tasks do, of which each has the answers of at most `FAN_IN`."""
+    """Add arrays as tasks do, of which each has the results of at most `FAN_IN`."""
     while len(sums) > 1:
         sums = [
             fold([[each.copy()] for each in sums[i : i + FAN_IN]])[0]

@@ -11,13 +11,13 @@ import pytest
 from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
 
 from nmfscale.cluster import batch as rounds
-from nmfscale.cluster.pool import Crew
+from nmfscale.cluster.pool import WorkerPool
 from nmfscale.cluster.tasks import (
     BlockFailedError,
-    Job,
     NoWorkersError,
-    Patience,
+    RetryPolicy,
     SchedulerLostError,
+    Task,
 )
 
 # Dask's own warnings about workers that we kill are not ours
@@ -31,73 +31,73 @@ def kill(mark):
     os.kill(int(mark.read_text()), signal.SIGKILL)
 
 
-def crew(client, **patience):
-    return Crew(client, SENT.__getitem__, Patience(**patience), "Resume from the checkpoint.")
+def pool(client, **retry):
+    return WorkerPool(client, SENT.__getitem__, RetryPolicy(**retry), "Resume from the checkpoint.")
 
 
-def jobs(*args_of_each, sends=()):
+def make_tasks(*args_of_each, sends=()):
     return [
-        Job(f"rows {i}", args if isinstance(args, tuple) else (args,), i, sends)
+        Task(f"rows {i}", args if isinstance(args, tuple) else (args,), i, sends)
         for i, args in enumerate(args_of_each)
     ]
 
 
-def run(crew, function, all_jobs, seconds=WALL, **options):
-    return within(seconds, lambda: crew.run("test", function, all_jobs, **options))
+def run(pool, function, all_jobs, seconds=WALL, **options):
+    return within(seconds, lambda: pool.run("test", function, all_jobs, **options))
 
 
 def test_answers_come_in_order(client):
     numbers = list(range(20))
-    assert run(crew(client), tasks.twice, jobs(*numbers)) == [2 * n for n in numbers]
+    assert run(pool(client), tasks.twice, make_tasks(*numbers)) == [2 * n for n in numbers]
 
 
 def test_what_is_sent_arrives(client):
-    assert run(crew(client), tasks.twice, jobs(0, 1, sends=("ones", "twos"))) == [11.0, 13.0]
+    assert run(pool(client), tasks.twice, make_tasks(0, 1, sends=("ones", "twos"))) == [11.0, 13.0]
 
 
 def test_what_a_task_misses_is_sent_after_all(client):
-    assert run(crew(client), tasks.needs, jobs("ones", "twos")) == [3.0, 8.0]
+    assert run(pool(client), tasks.needs, make_tasks("ones", "twos")) == [3.0, 8.0]
 
 
 def test_an_answer_is_lost_before_it_is_fetched_and_its_task_misses_something(
     client, tmp_path, monkeypatch
 ):
-    mark, take = tmp_path / "mark", rounds.Round.take
+    mark, take = tmp_path / "mark", rounds.TaskBatch.take
 
-    def kill_and_take(self, flight):
-        monkeypatch.setattr(rounds.Round, "take", take)
-        assert flight.future.status == "finished"
+    def kill_and_take(self, attempt):
+        monkeypatch.setattr(rounds.TaskBatch, "take", take)
+        assert attempt.future.status == "finished"
         kill(mark)
-        take(self, flight)
+        take(self, attempt)
 
-    monkeypatch.setattr(rounds.Round, "take", kill_and_take)
-    assert run(crew(client), tasks.remembers, jobs((mark, "ones"))) == [3.0]
+    monkeypatch.setattr(rounds.TaskBatch, "take", kill_and_take)
+    assert run(pool(client), tasks.remembers, make_tasks((mark, "ones"))) == [3.0]
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3, 4, 5, 16, 18])
 def test_a_tree_adds_everything(client, n_jobs):
-    mine = crew(client)
+    mine = pool(client)
     found = within(
-        WALL, lambda: mine.reduce("sums", tasks.twice, jobs(*range(n_jobs)), tasks.add, 4)
+        WALL, lambda: mine.reduce("sums", tasks.twice, make_tasks(*range(n_jobs)), tasks.add, 4)
     )
     assert found == n_jobs * (n_jobs - 1)
 
 
 @pytest.mark.parametrize("kind", ["os", "kill"])
 def test_a_tree_with_tasks_that_fail_once(client, tmp_path, kind):
-    mine, all_jobs = crew(client), jobs(*((n, str(tmp_path), kind) for n in range(6)))
+    mine, all_jobs = pool(client), make_tasks(*((n, str(tmp_path), kind) for n in range(6)))
     found = within(WALL, lambda: mine.reduce("sums", tasks.fail_once, all_jobs, tasks.add, 4))
     assert found == 15
 
 
 def test_a_tree_that_cannot_be_made_says_why(client):
-    all_jobs = [Job("rows 1", ("value", n), n) for n in range(6)]
+    all_jobs = [Task("rows 1", ("value", n), n) for n in range(6)]
     with pytest.raises(ValueError, match="number"):
-        within(WALL, lambda: crew(client).reduce("sums", tasks.always, all_jobs, tasks.add, 4))
+        within(WALL, lambda: pool(client).reduce("sums", tasks.always, all_jobs, tasks.add, 4))
 
 
 def test_workers_that_the_client_cannot_reach(client, monkeypatch):
-    gather, mine = client.gather, crew(client)
+    gather, mine = client.gather, pool(client)
 
     def by_the_scheduler(futures, direct=None, **options):
         if direct:
@@ -106,23 +106,25 @@ def test_workers_that_the_client_cannot_reach(client, monkeypatch):
 
     monkeypatch.setattr(client, "gather", by_the_scheduler)
     for _ in range(2):
-        assert run(mine, tasks.twice, jobs(*range(9))) == [2 * n for n in range(9)]
+        assert run(mine, tasks.twice, make_tasks(*range(9))) == [2 * n for n in range(9)]
 
 
 def test_jobs_stay_where_they_were(client):
-    mine = crew(client)
+    mine = pool(client)
     numbers = range(9)
-    run(mine, tasks.twice, jobs(*numbers))
-    first = mine.homes(numbers)
-    run(mine, tasks.twice, jobs(*numbers))
-    kept = sum(mine.homes(numbers)[n] == first[n] for n in numbers)
+    run(mine, tasks.twice, make_tasks(*numbers))
+    first = mine.placement(numbers)
+    run(mine, tasks.twice, make_tasks(*numbers))
+    kept = sum(mine.placement(numbers)[n] == first[n] for n in numbers)
     assert kept >= 6
     assert sorted(list(first.values()).count(w) for w in set(first.values())) == [3, 3, 3]
 
 
 def test_what_failed_once_is_tried_again(client, tmp_path):
     numbers = range(6)
-    found = run(crew(client), tasks.fail_once, jobs(*((n, str(tmp_path), "os") for n in numbers)))
+    found = run(
+        pool(client), tasks.fail_once, make_tasks(*((n, str(tmp_path), "os") for n in numbers))
+    )
     assert found == list(numbers)
 
 
@@ -130,25 +132,25 @@ def test_a_job_that_kills_its_worker_is_named_and_others_are_not(client):
     with pytest.raises(
         BlockFailedError, match="rows 2 failed 3 times.*(Killed|WorkerDied).*checkpoint"
     ):
-        run(crew(client), tasks.abort_at, jobs(*((n, 2) for n in range(6))))
+        run(pool(client), tasks.abort_at, make_tasks(*((n, 2) for n in range(6))))
 
 
 @pytest.mark.parametrize("error", ["os", "memory"])
 def test_trouble_that_stays_is_named(client, error):
     with pytest.raises(BlockFailedError, match=r"rows 1 failed 3 times.*number 1"):
-        run(crew(client), tasks.always, [Job("rows 1", (error, 1), 0)])
+        run(pool(client), tasks.always, [Task("rows 1", (error, 1), 0)])
 
 
 def test_errors_of_the_data_are_raised_at_once(client):
     with pytest.raises(ValueError, match="number 0"):
-        run(crew(client), tasks.always, [Job("rows 0", ("value", 0), 0)])
+        run(pool(client), tasks.always, [Task("rows 0", ("value", 0), 0)])
 
 
 def test_a_slow_worker_is_overtaken(client, tmp_path):
-    mine = crew(client, late=0.3)
-    run(mine, tasks.slow_at, jobs(*((tmp_path / "none", n, 0.05, 100) for n in (1, 2, 3))))
+    mine = pool(client, late=0.3)
+    run(mine, tasks.slow_at, make_tasks(*((tmp_path / "none", n, 0.05, 100) for n in (1, 2, 3))))
     begin = time.monotonic()
-    found = run(mine, tasks.slow_at, jobs(*((tmp_path, n, 0.05, 100) for n in range(6))))
+    found = run(mine, tasks.slow_at, make_tasks(*((tmp_path, n, 0.05, 100) for n in range(6))))
     assert found == list(range(6)) and time.monotonic() - begin < UNNOTICED
     kill(tmp_path / "slow")
 
@@ -156,40 +158,40 @@ def test_a_slow_worker_is_overtaken(client, tmp_path):
 def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_long(
     client, tmp_path
 ):
-    mine, seconds = crew(client), []
+    mine, seconds = pool(client), []
     for numbers in (range(1, 13), range(12)):  # the worker that takes 0 is slow
         begin = time.monotonic()
         args = ((tmp_path, number, 0.5, 5) for number in numbers)
-        assert run(mine, tasks.slow_at, jobs(*args)) == list(numbers)
+        assert run(mine, tasks.slow_at, make_tasks(*args)) == list(numbers)
         seconds.append(time.monotonic() - begin)
     assert seconds[1] < 3 * seconds[0]
     kill(tmp_path / "slow")
 
 
 def test_a_stopped_worker_is_overtaken(client, tmp_path):
-    mine = crew(client, late=0.3)
-    run(mine, tasks.twice, jobs(*range(6)))
+    mine = pool(client, late=0.3)
+    run(mine, tasks.twice, make_tasks(*range(6)))
     mine.seconds["nmfscale-test"].extend([0.05] * 20)
     begin = time.monotonic()
-    assert run(mine, tasks.fail_once, jobs((0, str(tmp_path), "stop"))) == [0]
+    assert run(mine, tasks.fail_once, make_tasks((0, str(tmp_path), "stop"))) == [0]
     assert time.monotonic() - begin < UNNOTICED
     kill(tmp_path / "stop-0")
 
 
 def test_without_any_answer_tasks_are_given_up(client):
-    mine = crew(client, task=0.5, attempts=2)
+    mine = pool(client, task=0.5, attempts=2)
     with pytest.raises(BlockFailedError, match="TimeoutError: no answer"):
-        run(mine, tasks.sleep, jobs(3.0))
+        run(mine, tasks.sleep, make_tasks(3.0))
 
 
 def test_unfit_workers_are_left_out(client, tmp_path):
-    mine = crew(client)
-    found = run(mine, tasks.unfit_at, jobs(*((str(tmp_path), n) for n in range(6))))
-    assert found == list(range(6)) and len(mine.unfit) == 1 and len(mine.workers()) == 2
+    mine = pool(client)
+    found = run(mine, tasks.unfit_at, make_tasks(*((str(tmp_path), n) for n in range(6))))
+    assert found == list(range(6)) and len(mine.excluded) == 1 and len(mine.workers()) == 2
 
 
 def test_every_worker_is_asked(client):
-    mine = crew(client)
+    mine = pool(client)
     bad = next(iter(mine.workers()))
     found = within(WALL, lambda: mine.each(tasks.fail_at_worker, bad))
     assert isinstance(found.pop(bad), ImportError)
@@ -197,23 +199,23 @@ def test_every_worker_is_asked(client):
 
 
 def test_lost_data_are_sent_again(client):
-    mine = crew(client)
-    run(mine, tasks.twice, jobs(0, sends=("ones",)))
+    mine = pool(client)
+    run(mine, tasks.twice, make_tasks(0, sends=("ones",)))
     client.cancel([mine.sent("ones", [])], force=True)
-    assert run(mine, tasks.twice, jobs(1, 2, sends=("ones",))) == [5.0, 7.0]
+    assert run(mine, tasks.twice, make_tasks(1, 2, sends=("ones",))) == [5.0, 7.0]
 
 
 def test_no_worker_comes():
     with cluster_of(0) as client:
         with pytest.raises(NoWorkersError, match="no worker for 0.6 s. Resume from the checkpoint"):
-            run(crew(client, workers=0.6), tasks.twice, jobs(0))
+            run(pool(client, workers=0.6), tasks.twice, make_tasks(0))
 
 
 def test_workers_may_come_late():
     with cluster_of(0) as client:
         thread = threading.Timer(1.0, lambda: client.cluster.scale(1))
         thread.start()
-        assert run(crew(client), tasks.twice, jobs(1, 2)) == [2, 4]
+        assert run(pool(client), tasks.twice, make_tasks(1, 2)) == [2, 4]
         thread.join()
 
 
@@ -221,4 +223,4 @@ def test_the_scheduler_dies():
     with scheduler_to_kill() as (process, client):
         threading.Timer(1.0, process.kill).start()
         with pytest.raises(SchedulerLostError, match="Resume from the checkpoint"):
-            run(crew(client), tasks.sleep, jobs(*[0.5] * 20))
+            run(pool(client), tasks.sleep, make_tasks(*[0.5] * 20))

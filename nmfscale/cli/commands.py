@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ..storage.atomic import whole_file
+from ..storage.atomic import atomic_write
 from .cluster import fit_client
 from .files import TABLES, output, read_groups, read_input, stream_input, write_table
 from .messages import in_shell_words, log, say
@@ -136,7 +136,7 @@ def transform(arguments: argparse.Namespace) -> int:
     counts = read_input(arguments)
     loadings = model.transform(counts, out=target if as_it_goes else None)
     if not as_it_goes:
-        with whole_file(target) as part:
+        with atomic_write(target) as part:
             write_table(part, loadings, counts.sample_names)
     n_samples, n_topics = loadings.shape
     say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
@@ -250,5 +250,5 @@ def _draw(
 
 
 def _save_figure(axes: Any, target: Path) -> None:
-    with whole_file(target) as part:
+    with atomic_write(target) as part:
         axes.figure.savefig(part, dpi=200)

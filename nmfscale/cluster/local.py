@@ -358,7 +358,7 @@ def connected(
     Raises
     ------
     ConnectionError
-        If no scheduler answers, or it refuses the certificates.
+        If no scheduler results, or it refuses the certificates.
     """
     from distributed import Client
 

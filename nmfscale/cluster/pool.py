@@ -17,15 +17,15 @@ from contextlib import suppress
 from typing import Any
 
 from ..counts.warn import warn_caller
-from .batch import PULSE, RPC_TIMEOUT, Round
-from .reduction import Tree
+from .batch import PULSE, RPC_TIMEOUT, TaskBatch
+from .reduction import TreeReduction
 from .tasks import (
-    Answer,
     ClusterError,
-    Job,
     NoWorkersError,
-    Patience,
+    RetryPolicy,
     SchedulerLostError,
+    Task,
+    TaskResult,
     WorkerDiedError,
 )
 
@@ -43,7 +43,7 @@ def active_client() -> Any:
         client = default_client()
     except ValueError:
         return None
-    # a fit waits for answers, which one that is asynchronous gets only when nobody waits
+    # a fit waits for results, which one that is asynchronous gets only when nobody waits
     return None if client.status in ("closed", "closing") or client.asynchronous else client
 
 
@@ -67,21 +67,21 @@ def worker_memory() -> int | None:
     return int(limit) if limit else None
 
 
-def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> Answer:
+def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> TaskResult:
     """Run a task on a worker."""
     from distributed import get_worker
 
     worker, begin = str(get_worker().address), time.monotonic()
-    args = tuple(arg.value if isinstance(arg, Answer) else arg for arg in args)
+    args = tuple(arg.value if isinstance(arg, TaskResult) else arg for arg in args)
     try:
         value = function(*args) if given is None else function(*args, given)
     except Exception as error:
         error.__dict__["worker"] = worker
         raise
-    return Answer(value, worker, time.monotonic() - begin)
+    return TaskResult(value, worker, time.monotonic() - begin)
 
 
-class Crew:
+class WorkerPool:
     """The workers that a client's scheduler knows.
 
     Parameters
@@ -90,8 +90,8 @@ class Crew:
         Only this is used, whoever started the cluster.
     fetch : callable
         Called with a name, returns what is to be sent under it.
-    patience : Patience
-    remedy : str
+    retry : RetryPolicy
+    hint : str
         How the computation can be taken up again, for messages.
     """
 
@@ -99,16 +99,16 @@ class Crew:
         self,
         client: Any,
         fetch: Callable[[str], Any],
-        patience: Patience | None = None,
-        remedy: str = "",
+        retry: RetryPolicy | None = None,
+        hint: str = "",
     ):
-        self.client, self.fetch, self.remedy = client, fetch, remedy
-        self.patience = patience or Patience()
-        self.run_name, self._n_rounds = secrets.token_hex(4), 0
+        self.client, self.fetch, self.hint = client, fetch, hint
+        self.retry = retry or RetryPolicy()
+        self.run_name, self._n_batches = secrets.token_hex(4), 0
         self.seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=64))
-        self.unfit: set[str] = set()
-        self._behind: dict[str, float] = {}
-        self._homes: dict[int, str] = {}
+        self.excluded: set[str] = set()
+        self._slow_until: dict[str, float] = {}
+        self._placement: dict[int, str] = {}
         self._sent: dict[str, Any] = {}
         # not by way of the scheduler, unless workers cannot be reached from here
         self._direct, self._fetch_seconds = True, 10.0
@@ -123,7 +123,7 @@ class Crew:
         if time.monotonic() - at > 1.0:
             found = self._ask(self.client.scheduler.ncores, workers=None)
             self._seen = time.monotonic(), found
-        return {worker: n for worker, n in found.items() if worker not in self.unfit}
+        return {worker: n for worker, n in found.items() if worker not in self.excluded}
 
     def busy(self) -> dict[str, str]:
         """For every key that is being worked on, the worker."""
@@ -138,23 +138,23 @@ class Crew:
             heard = {worker: each["last_seen"] for worker, each in known.items()}
             last = max(heard.values(), default=0.0)
             # the more workers there are, the less often the scheduler wants to hear of each
-            most = max(self.patience.silent, 3 + 3 * len(heard) / 200)
+            most = max(self.retry.silent, 3 + 3 * len(heard) / 200)
             found = {worker for worker, when in heard.items() if last - when > most}
             self._silent = time.monotonic(), found
         return found
 
     def holders(self, keys: Iterable[str]) -> dict[str, set[str]]:
-        """For every key, the workers that have its answer."""
+        """For every key, the workers that have its result."""
         found = self._ask(self.client.scheduler.who_has, keys=list(keys))
         return {str(key): set(workers) for key, workers in found.items()}
 
     def only_at(self, workers: set[str], keys: Iterable[str]) -> set[str]:
-        """Return the keys whose answers these workers have and no other."""
+        """Return the keys whose results these workers have and no other."""
         return {key for key, found in self.holders(keys).items() if found and found <= workers}
 
-    def fetch_together(self, futures: list[Any]) -> list[Answer] | None:
-        """Return the answers of futures that are done, None if one of them is not to be had."""
-        found: list[list[Answer]] = []
+    def fetch_together(self, futures: list[Any]) -> list[TaskResult] | None:
+        """Return the results of futures that are done, None if one of them is not to be had."""
+        found: list[list[TaskResult]] = []
         failed: list[Exception] = []
 
         def fetch() -> None:
@@ -163,7 +163,7 @@ class Crew:
             except Exception as error:
                 failed.append(error)
 
-        # it may wait for ever for an answer whose worker died
+        # it may wait for ever for a result whose worker died
         thread = threading.Thread(target=fetch, daemon=True)
         thread.start()
         deadline = time.monotonic() + self._fetch_seconds
@@ -190,20 +190,18 @@ class Crew:
 
     def scheduler_lost(self, why: str) -> SchedulerLostError:
         """Return what to raise when the scheduler does not answer."""
-        return SchedulerLostError(f"the scheduler does not answer ({why}). {self.remedy}".strip())
+        return SchedulerLostError(f"the scheduler does not answer ({why}). {self.hint}".strip())
 
     def wait_for_workers(self) -> dict[str, int]:
         """Return the workers, as soon as there are any."""
         begin, told = time.monotonic(), False
         while not (found := self.workers()):
-            if time.monotonic() - begin > self.patience.workers:
-                raise NoWorkersError(
-                    f"no worker for {self.patience.workers:g} s. {self.remedy}".strip()
-                )
+            if time.monotonic() - begin > self.retry.workers:
+                raise NoWorkersError(f"no worker for {self.retry.workers:g} s. {self.hint}".strip())
             if not told:
-                warn_caller(f"no workers: waiting up to {self.patience.workers:g} s for one")
+                warn_caller(f"no workers: waiting up to {self.retry.workers:g} s for one")
                 told = True
-            time.sleep(min(0.5, self.patience.workers / 4))
+            time.sleep(min(0.5, self.retry.workers / 4))
         if told:  # a worker that dies while its nanny still starts it does not come back
             time.sleep(1.0)
         return found
@@ -249,50 +247,50 @@ class Crew:
             thread.start()
             thread.join(seconds)
 
-    def homes(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
-        """Say where jobs should run: where they did before, not at workers that lag.
+    def placement(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
+        """Say where tasks should run: where they did before, not at slow workers.
 
         If it has to be `even`, no worker has more of them than its share.
         """
         workers = self.wait_for_workers()
-        ready = [w for w in workers if not self.lags(w)] or list(workers)
+        ready = [w for w in workers if not self.is_slow(w)] or list(workers)
         numbers = sorted(set(numbers))
         slots = [worker for worker in ready for _ in range(workers[worker])]
         n_slots = len(slots)
-        if self._homes.keys().isdisjoint(numbers):
+        if self._placement.keys().isdisjoint(numbers):
             # neighbours together, as trees join them; one more where the last is, a small one
             places = (((i + 1) * n_slots - 1) // len(numbers) for i in range(len(numbers)))
-            self._homes |= {n: slots[at] for n, at in zip(numbers, places, strict=True)}
+            self._placement |= {n: slots[at] for n, at in zip(numbers, places, strict=True)}
         load = dict.fromkeys(ready, 0)
         most = {w: -(-len(numbers) * workers[w] // n_slots) for w in ready}
-        homeless = []
+        unplaced = []
         for number in numbers:
-            home = self._homes.get(number)
-            if home in load and not (even and load[home] >= most[home]):
-                load[home] += 1
+            affinity = self._placement.get(number)
+            if affinity in load and not (even and load[affinity] >= most[affinity]):
+                load[affinity] += 1
             else:
-                homeless.append(number)
-        for number in homeless:
-            home = min(ready, key=lambda worker: load[worker] / workers[worker])
-            load[home] += 1
-            self._homes[number] = home
-        return {number: self._homes[number] for number in numbers}
+                unplaced.append(number)
+        for number in unplaced:
+            affinity = min(ready, key=lambda worker: load[worker] / workers[worker])
+            load[affinity] += 1
+            self._placement[number] = affinity
+        return {number: self._placement[number] for number in numbers}
 
-    def settle(self, number: int, worker: str) -> None:
-        """Note where a job was done."""
-        self._homes[number] = worker
+    def prefer(self, number: int, worker: str) -> None:
+        """Note where a task was done."""
+        self._placement[number] = worker
 
-    def fall_behind(self, workers: Iterable[str]) -> None:
+    def mark_slow(self, workers: Iterable[str]) -> None:
         """Give these workers less to do for a while."""
-        self._behind.update(dict.fromkeys(workers, time.monotonic() + self.patience.task))
+        self._slow_until.update(dict.fromkeys(workers, time.monotonic() + self.retry.task))
 
-    def catch_up(self, worker: str) -> None:
+    def mark_ok(self, worker: str) -> None:
         """Note that a worker does what it should."""
-        self._behind.pop(worker, None)
+        self._slow_until.pop(worker, None)
 
-    def lags(self, worker: str) -> bool:
+    def is_slow(self, worker: str) -> bool:
         """Whether a worker fell behind lately."""
-        return self._behind.get(worker, 0.0) > time.monotonic()
+        return self._slow_until.get(worker, 0.0) > time.monotonic()
 
     def sent(self, name: str, places: list[str]) -> Any:
         """Return the future of what is sent under a name, sent again if it is lost."""
@@ -303,9 +301,9 @@ class Crew:
 
     def _send(self, data: Any, places: list[str]) -> Any:
         """Send data to a worker, one of `places` at first, or to another if it does not answer."""
-        for _ in range(2 * self.patience.attempts):
+        for _ in range(2 * self.retry.attempts):
             workers = self.wait_for_workers()
-            ready = [w for w in workers if not self.lags(w)] or list(workers)
+            ready = [w for w in workers if not self.is_slow(w)] or list(workers)
             worker = next((w for w in places if w in ready), ready[0])
             found: list[Any] = []
 
@@ -322,9 +320,9 @@ class Crew:
                 thread.join(1.0)
             if found and not isinstance(found[0], Exception):
                 return found[0]
-            self.fall_behind([worker])
+            self.mark_slow([worker])
         why = found[0] if found else "no answer"
-        raise ClusterError(f"data cannot be sent to the workers ({why}). {self.remedy}".strip())
+        raise ClusterError(f"data cannot be sent to the workers ({why}). {self.hint}".strip())
 
     def forget_all_at(self, workers: set[str]) -> set[str]:
         """Forget what was sent and is at these workers only; return its names."""
@@ -342,8 +340,8 @@ class Crew:
         """Let workers drop what was sent, except under names that begin so."""
         self.forget([name for name in self._sent if but is None or not name.startswith(but)])
 
-    def run(self, name: str, function: Callable[..., Any], jobs: list[Job]) -> list[Any]:
-        """Run jobs and return what they answer, in order.
+    def run(self, name: str, function: Callable[..., Any], tasks: list[Task]) -> list[Any]:
+        """Run tasks and return what they return, in order.
 
         Parameters
         ----------
@@ -351,37 +349,37 @@ class Crew:
             On the dashboard.
         function : callable
             Pure: it may run several times, at several places at once.
-        jobs : list of Job
+        tasks : list of Task
 
         Raises
         ------
         ClusterError
-            If a job cannot be done: see its subclasses.
+            If a task cannot be done: see its subclasses.
         Exception
             Whatever the function raises that is no trouble of the worker or its files.
         """
-        with self.round(name, function, jobs) as round_:
+        with self.round(name, function, tasks) as round_:
             round_.send_all()
-            return round_.answers()
+            return round_.results()
 
     def round(
-        self, name: str, function: Callable[..., Any], jobs: list[Job], *, keep: bool = False,
+        self, name: str, function: Callable[..., Any], tasks: list[Task], *, keep: bool = False,
         even: bool = True,
-    ) -> Round:  # fmt: skip
-        """Return a round of jobs, none of which has been sent yet; see `homes` for `even`.
+    ) -> TaskBatch:  # fmt: skip
+        """Return a round of tasks, none of which has been sent yet; see `placement` for `even`.
 
-        With `keep` answers stay with the workers, and futures are returned.
+        With `keep` results stay with the workers, and futures are returned.
         """
-        return Round(self, f"nmfscale-{name}", function, jobs, keep, even)
+        return TaskBatch(self, f"nmfscale-{name}", function, tasks, keep, even)
 
     def reduce(
-        self, name: str, function: Callable[..., Any], jobs: list[Job],
+        self, name: str, function: Callable[..., Any], tasks: list[Task],
         combine: Callable[..., Any], fan_in: int,
     ) -> Any:  # fmt: skip
-        """Run jobs and combine their answers, neighbours first, in a fixed tree on the workers."""
-        return Tree(self, name, function, combine, fan_in).answer(jobs)
+        """Run tasks and combine their results, neighbours first, in a fixed tree on the workers."""
+        return TreeReduction(self, name, function, combine, fan_in).result(tasks)
 
-    def next_round(self) -> str:
+    def next_batch(self) -> str:
         """Return a name for one more round."""
-        self._n_rounds += 1
-        return f"{self.run_name}-{self._n_rounds}"
+        self._n_batches += 1
+        return f"{self.run_name}-{self._n_batches}"

@@ -1,4 +1,4 @@
-"""What is said of tasks on a cluster: jobs, answers, patience, and what may go wrong."""
+"""What is said of tasks on a cluster: tasks, results, retry, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MissingArraysError(LookupError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to wait, in seconds, and how often to try.
 
     Attributes
@@ -47,12 +47,12 @@ class Patience:
     attempts : int, default=3
         Failures of one task before the computation is given up.
     task : float, default=60
-        Without any answer before tasks are given up and tried again; five times the usual if that
+        Without any result before tasks are given up and tried again; five times the usual if that
         is longer.
     silent : float, default=5
         Without a sign of life from a worker, when others gave some, before it is passed over.
     late : float, default=1
-        Without any answer before a second copy of what is out is started, or a tree is worked
+        Without any result before a second copy of what is out is started, or a tree is worked
         through level by level; twice what tasks usually took if that is longer.
     """
 
@@ -63,7 +63,7 @@ class Patience:
     late: float = 1.0
 
 
-class Job(NamedTuple):
+class Task(NamedTuple):
     """One task of a round.
 
     Attributes
@@ -72,8 +72,8 @@ class Job(NamedTuple):
         For messages.
     args : tuple
         Of the function, which gets a dict of what was sent as its last argument, unless one of them
-        is the answer of another job, a future.
-    home : int
+        is the result of another task, a future.
+    affinity : int
         Jobs of the same number are sent to the same worker if possible.
     sends : tuple of str
         Names of what is sent along.
@@ -81,11 +81,11 @@ class Job(NamedTuple):
 
     label: str
     args: tuple[Any, ...]
-    home: int
+    affinity: int
     sends: tuple[str, ...] = ()
 
 
-class Answer(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task returned, where, and how many seconds it took."""
 
     value: Any

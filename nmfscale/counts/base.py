@@ -24,7 +24,7 @@ class RowRange(NamedTuple):
     data: Array
 
 
-class CountTable(ABC):
+class CountMatrix(ABC):
     """A table of counts, samples x features, checked and ready for a fit.
 
     :class:`Counts` holds one in memory, :class:`StoredCounts` reads it from a packed file.
@@ -239,16 +239,16 @@ def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None
     return labels
 
 
-Whole = Literal["warn", "allow", "require"]
+IntegerPolicy = Literal["warn", "allow", "require"]
 
 
-def check_whole(integer: Any) -> None:
+def check_integer(integer: Any) -> None:
     """Refuse a word that does not say what to do about counts that are not whole numbers."""
     if integer not in ("warn", "allow", "require"):
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
 
-def mind_fraction(first_fraction: str | None, integer: Whole, holder: str) -> None:
+def warn_fraction(first_fraction: str | None, integer: IntegerPolicy, holder: str) -> None:
     """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`."""
     if first_fraction is None or integer == "allow":
         return

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _sell
-from .base import CountTable
-from .sell import LANES, Slicer, Slices, largest_of, pieces_of
+from .base import CountMatrix
+from .sell import LANES, SellBlock, SellBuilder, largest_of, pieces_of
 
 Array = NDArray[Any]
 
@@ -31,26 +31,32 @@ class Block:
     """
 
     def __init__(
-        self, slicer: Slicer, start: int, stop: int, first: int, order: Array, keep: bool = True
+        self,
+        slicer: SellBuilder,
+        start: int,
+        stop: int,
+        first: int,
+        order: Array,
+        keep: bool = True,
     ):
         self._slicer, self._order, self.keep = slicer, order, keep
-        self._made: dict[str, Slices] = {}
+        self._made: dict[str, SellBlock] = {}
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
 
     @property
-    def rows(self) -> Slices:
+    def rows(self) -> SellBlock:
         """The rows in slices; indices are lanes of the columns."""
         return self._slices("rows")
 
     @property
-    def columns(self) -> Slices:
+    def columns(self) -> SellBlock:
         """The columns in slices; indices are lanes of the block's rows."""
         return self._slices("columns")
 
-    def _slices(self, which: str) -> Slices:
+    def _slices(self, which: str) -> SellBlock:
         if which in self._made:
             return self._made[which]
-        made: Slices = getattr(self._slicer, which)(self.start, self.stop, self._order)
+        made: SellBlock = getattr(self._slicer, which)(self.start, self.stop, self._order)
         return self._made.setdefault(which, made) if self.keep else made
 
 
@@ -63,10 +69,10 @@ class Layout:
 
     Parameters
     ----------
-    counts : CountTable
+    counts : CountMatrix
         Only looked at while the layout is made.
     reader : object
-        ``read(start, stop)`` returns these rows compressed, as a `RowSource` does;
+        ``read(start, stop)`` returns these rows compressed, as a `RowReader` does;
         a `StreamRows` where blocks do not stay in memory.
     n_threads : int
     keep : bool
@@ -85,7 +91,7 @@ class Layout:
 
     def __init__(
         self,
-        counts: CountTable,
+        counts: CountMatrix,
         reader: Any,
         n_threads: int = 1,
         *,
@@ -96,7 +102,7 @@ class Layout:
         self.column_order = column_order_of(counts)
         self.count_dtype, self.large = narrow_type(counts)
         self._reader, self._nnz = reader, counts.nnz
-        self._slicer = Slicer(
+        self._slicer = SellBuilder(
             reader, self.shape, self.count_dtype, self.column_order, n_threads, has_sorted_indices
         )
         self.blocks: list[Any] = []
@@ -106,15 +112,15 @@ class Layout:
             orders.append(np.where(order < 0, -1, order + start))
         self.row_order = np.concatenate(orders)
 
-    def visit(self, which: str) -> Iterator[tuple[Any, Slices]]:
+    def visit(self, which: str) -> Iterator[tuple[Any, SellBlock]]:
         """Blocks and their "rows" or "columns", one after the other.
 
         Where blocks do not stay in memory, the next is made while one is worked on.
         """
         slices = (getattr(block, which) for block in self.blocks)
-        yield from zip(self.blocks, slices if self.kept else made_ahead(slices), strict=True)
+        yield from zip(self.blocks, slices if self.kept else prefetched(slices), strict=True)
 
-    def visit_both(self) -> Iterator[tuple[Any, Slices, Slices]]:
+    def visit_both(self) -> Iterator[tuple[Any, SellBlock, SellBlock]]:
         """Blocks, their rows and their columns."""
         yield from ((block, block.rows, block.columns) for block in self.blocks)
 
@@ -140,7 +146,7 @@ class Layout:
         return _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
 
     @cached_property
-    def whole_columns(self) -> Slices:
+    def whole_columns(self) -> SellBlock:
         """The columns of the whole matrix in slices; refused where blocks stay in their file."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
@@ -183,7 +189,7 @@ class ValueCounts:
         self.possible = self.dtype.itemsize <= 2
         self._found = np.zeros((4, 1 << 8 * self.dtype.itemsize if self.possible else 0), np.int64)
 
-    def add(self, rows: Slices) -> None:
+    def add(self, rows: SellBlock) -> None:
         """Take the rows of one more block."""
         if self.possible:
             _sell.count_values(rows.count, self._found)
@@ -201,7 +207,7 @@ class ValueCounts:
         return np.concatenate([values, large]), np.concatenate([times[values], often])
 
 
-def made_ahead(items: Iterator[Any]) -> Iterator[Any]:
+def prefetched(items: Iterator[Any]) -> Iterator[Any]:
     """Hand out items of an iterator, of which the next is made in a thread meanwhile."""
     end = object()
     with ThreadPoolExecutor(1) as ahead:
@@ -232,7 +238,7 @@ def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int
         first += len(order)
 
 
-def narrow_type(counts: CountTable) -> tuple[np.dtype[Any], tuple[Array, Array]]:
+def narrow_type(counts: CountMatrix) -> tuple[np.dtype[Any], tuple[Array, Array]]:
     """Smallest type of the kernels for the counts, and the values that need several pieces of it.
 
     Every count is held exactly, a few of them in pieces; with the values comes how often each
@@ -255,6 +261,6 @@ def lane_order_of(length: Array) -> NDArray[np.int64]:
     return order
 
 
-def column_order_of(counts: CountTable) -> NDArray[np.int32]:
+def column_order_of(counts: CountMatrix) -> NDArray[np.int32]:
     """Order of the columns in lanes, whose numbers are those of an index of the kernels."""
     return lane_order_of(counts.column_nnz).astype(np.int32)

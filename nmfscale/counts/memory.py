@@ -11,13 +11,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from . import _sell
-from .base import CountTable, RowRange, totals_of_rows
+from .base import CountMatrix, RowRange, totals_of_rows
 from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows, row_chunks
 
 Array = NDArray[Any]
 
 
-class Counts(CountTable):
+class Counts(CountMatrix):
     """Counts in memory.
 
     Made by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows:
@@ -34,7 +34,7 @@ class Counts(CountTable):
     has_sorted_indices : bool, default=False
         Whether the column numbers rise within every row.
     **about
-        Names, groups, notes and the first fraction, as :class:`CountTable` takes them.
+        Names, groups, notes and the first fraction, as :class:`CountMatrix` takes them.
 
     Notes
     -----

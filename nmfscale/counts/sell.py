@@ -22,7 +22,7 @@ _LEAST_SHARE = 1 << 12
 
 
 @dataclass(frozen=True)
-class Slices:
+class SellBlock:
     """Rows side by side, 16 to a slice.
 
     Step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``; an index comes again where a
@@ -48,7 +48,7 @@ class _Pieces(NamedTuple):
     column: Array
 
 
-class Slicer:
+class SellBuilder:
     """Stands rows or columns of a count matrix side by side, in the order asked for.
 
     Layouts and blocks hold it; it holds neither, nor the counts, so that all of them go as soon as
@@ -93,14 +93,14 @@ class Slicer:
         row = np.searchsorted(indptr, at, side="right") - 1
         return indptr, indices, narrow, _Pieces(row, indices[at])
 
-    def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+    def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> SellBlock:
         """Return the rows of one block in slices."""
         stands = self._column_position()
         indptr, indices, data, pieces = self._csr(start, stop)
         length = np.diff(indptr)
         more = np.bincount(pieces.row, minlength=len(length))
         offset = _offsets((length + more)[order[order >= 0]], len(order))
-        rows = _empty_slices(offset, self.shape[1], self.count_dtype)
+        rows = _empty_block(offset, self.shape[1], self.count_dtype)
         _sell.place_rows(
             indptr, indices, data, order, stands, offset, rows.index, rows.count, self._n_threads,
         )  # fmt: skip
@@ -108,7 +108,7 @@ class Slicer:
         self._place_pieces(rows, lane[pieces.row], length[pieces.row], stands[pieces.column])
         return rows
 
-    def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> Slices:
+    def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> SellBlock:
         """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
         n_columns, stands = self.shape[1], self._column_position()
         indptr, indices, data, pieces = self._csr(start, stop)
@@ -127,7 +127,7 @@ class Slicer:
         without_pieces = length[column]
         np.add.at(length, column, 1)
         offset = _offsets(length, len(self.column_order))
-        columns = _empty_slices(offset, len(order), self.count_dtype)
+        columns = _empty_block(offset, len(order), self.count_dtype)
         place -= found
         place += offset[stands // LANES]
         place *= LANES
@@ -139,7 +139,7 @@ class Slicer:
         self._place_pieces(columns, column, without_pieces, lane[by_column])
         return columns
 
-    def _place_pieces(self, slices: Slices, lane: Array, length: Array, index: Array) -> None:
+    def _place_pieces(self, slices: SellBlock, lane: Array, length: Array, index: Array) -> None:
         """Let pieces, lane by lane, follow the `length` entries of their lanes."""
         first = np.flatnonzero(np.diff(lane, prepend=-1))
         ordinal = np.arange(len(lane)) - np.repeat(first, np.diff(first, append=len(lane)))
@@ -182,8 +182,8 @@ def _offsets(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(padded.reshape(-1, LANES).max(axis=1))])
 
 
-def _empty_slices(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> Slices:
+def _empty_block(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> SellBlock:
     size = int(offset[-1]) * LANES
     index_dtype = np.uint16 if n_others <= 1 << 16 else np.int32
     index, count = aligned_zeros((size,), index_dtype), aligned_zeros((size,), count_dtype)
-    return Slices(index, count, offset, n_others)
+    return SellBlock(index, count, offset, n_others)

@@ -18,7 +18,7 @@ from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
 
-# Whole numbers beyond this are not exact in float64.
+# IntegerPolicy numbers beyond this are not exact in float64.
 LARGEST_COUNT = 2**53
 
 # Entries examined at a time: their temporaries stay in the processor's cache.

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..counts.validation import CHUNK, row_chunks
 from ..counts.warn import warn_caller
-from ..storage.arrays import put, put_json, sound, sound_json
-from ..storage.atomic import UNFINISHED, locked, whole_hdf5
+from ..storage.arrays import put, put_json, read_checked, read_json
+from ..storage.atomic import UNFINISHED, atomic_hdf5, file_lock
 from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
@@ -102,7 +102,7 @@ class Checkpoint:
         """Write a checkpoint; a full disk is a warning, and an error when it stays full."""
         target = self.folder / f"checkpoint-{iteration:08d}.h5"
         try:
-            with whole_hdf5(target) as (file, _):
+            with atomic_hdf5(target) as (file, _):
                 file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), VERSION
                 file.attrs["about"] = np.bytes_(json.dumps(self.about))
                 file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
@@ -161,14 +161,14 @@ class Checkpoint:
                 what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
                 raise CheckpointError(f"{path} is of another fit: {what}.")
         names = json.loads(file.attrs["arrays"])
-        return sound_json(file, "numbers"), {name: sound(file, name) for name in names}
+        return read_json(file, "numbers"), {name: read_checked(file, name) for name in names}
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(_FILES))
 
 
 def checkpoints_for(
-    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountTable, n_components: int,
+    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix, n_components: int,
     dtype: Any, held: Any, start: tuple[Any, ...], *, every: float, resume: bool, solver: str,
     **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
@@ -222,7 +222,7 @@ def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
     folder = _make(_path(given).resolve())
     with ExitStack() as stack:
         try:
-            alone = stack.enter_context(locked(folder / _LOCK))
+            alone = stack.enter_context(file_lock(folder / _LOCK))
         except BlockingIOError as error:
             raise CheckpointError(
                 f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of "
@@ -248,7 +248,7 @@ def _make(folder: Path) -> Path:
 
 
 def _describe(
-    counts: CountTable, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
+    counts: CountMatrix, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
     of_held = [getattr(held, name) for name in held.__dataclass_fields__]
@@ -262,7 +262,7 @@ def _describe(
     }  # fmt: skip
 
 
-def _marks(counts: CountTable) -> NDArray[np.uint64]:
+def _marks(counts: CountMatrix) -> NDArray[np.uint64]:
     """Sum every row's counts, each times a number that stands for its column, modulo 2^64.
 
     Sums of integers are the same in any order, so that it does not matter how the counts are kept.

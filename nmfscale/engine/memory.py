@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import kernels
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.blocks import SLICE_BYTES, cut_blocks
 from ..counts.sell import LANES
 from ..counts.sizes import parse_bytes, readable
@@ -59,14 +59,14 @@ class Plan(NamedTuple):
 
 
 def plan_fit(
-    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None,
+    counts: CountMatrix, n_components: int, dtype: Any, memory_limit: int | float | str | None,
     *, elsewhere: bool = False, scratch: int = 0,
 ) -> Plan:  # fmt: skip
     """Decide what stays in memory; refuse a fit for which even the least is too much.
 
     Parameters
     ----------
-    counts : CountTable
+    counts : CountMatrix
         In memory or in a file.
     n_components : int
         K.
@@ -111,7 +111,7 @@ def plan_fit(
 
 
 def descent_bytes(
-    counts: CountTable, n_components: int, dtype: Any, solver: str, n_threads: int
+    counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int
 ) -> int:
     """Return the bytes in which threads gather the factors of a whole row: coordinate descent's."""
     if solver not in METHODS or METHODS[solver].kernel != "descend":
@@ -131,7 +131,7 @@ def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
 
 
 def check_projection(
-    counts: CountTable, n_components: int, dtype: Any, memory_limit: int | float | str | None,
+    counts: CountMatrix, n_components: int, dtype: Any, memory_limit: int | float | str | None,
     *, n_threads: int = 1, gathered: bool = True,
 ) -> int:  # fmt: skip
     """Refuse loadings of new rows that would take more memory than the process may hold.
@@ -192,7 +192,7 @@ def _too_much(what: str, peak: int, limit: int, remedy: str) -> MemoryLimitError
     )
 
 
-def _factor_bytes(counts: CountTable, n_components: int, itemsize: int) -> tuple[int, int]:
+def _factor_bytes(counts: CountMatrix, n_components: int, itemsize: int) -> tuple[int, int]:
     """Bytes of everything but the counts and the loadings, and of the loadings."""
     n, m = counts.shape
     stride = kernels.row_stride(n_components)

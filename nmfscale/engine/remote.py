@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..cluster.pool import Crew
-from ..cluster.tasks import Job
+from ..cluster.pool import WorkerPool
+from ..cluster.tasks import Task
 from ..counts.aligned import aligned_empty
 from ..methods.factors import Array, Factor, Held, Report
 from ..methods.local_rows import factor_in_lanes, per_lane
@@ -88,7 +88,7 @@ class RemoteFactor:
 
 
 class RemoteRows:
-    """The rows of L with their counts, worked on by a crew.
+    """The rows of L with their counts, worked on by a pool.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class RemoteRows:
         Start, positive.
     dtype : float32 or float64
     held : Held
-    crew : Crew
+    pool : WorkerPool
         Which fetches what it sends by `fetch`.
     setting : Setting
     folder : Path
@@ -111,10 +111,10 @@ class RemoteRows:
     one_block = False
 
     def __init__(
-        self, counts: StoredCounts, L: Array, dtype: Any, held: Held, crew: Crew,
+        self, counts: StoredCounts, L: Array, dtype: Any, held: Held, pool: WorkerPool,
         setting: Setting, folder: Path, group_size: int, save_every: int = 1,
     ):  # fmt: skip
-        self.layout, self.crew, self.setting, self.folder = counts.layout(), crew, setting, folder
+        self.layout, self.pool, self.setting, self.folder = counts.layout(), pool, setting, folder
         self.dtype, self.save_every, self.bytes_read = np.dtype(dtype), save_every, 0
         order = self.layout.row_order
         weights = None if held.weights is None else per_lane(held.weights, order)
@@ -165,7 +165,7 @@ class RemoteRows:
     def _visited(self, ref: Ref) -> Visited:
         """Return a saved point, whose file goes when nothing is made of it any more."""
         point = Visited(ref, None)
-        weakref.finalize(point, _drop, ref, weakref.ref(self.crew))
+        weakref.finalize(point, _drop, ref, weakref.ref(self.pool))
         return point
 
     def _publish(self, F: Array) -> Ref:
@@ -176,13 +176,13 @@ class RemoteRows:
                 return known
         self._n_factors += 1
         ref = self._write(f"{name}-{self._n_factors}.npz", {"F": F})
-        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.crew))
+        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
         self._recent.append(ref)
         return ref
 
-    def _jobs(self, which: str, refs: list[Ref], *args: Any) -> list[Job]:
-        """Return a job for each group; each of `args` is for all, or a list with one for each."""
-        jobs = []
+    def _jobs(self, which: str, refs: list[Ref], *args: Any) -> list[Task]:
+        """Return a task for each group; each of `args` is for all, or a list with one for each."""
+        tasks = []
         for i, group in enumerate(self.groups):
             sends: list[str] = []
             if self.setting.store is None and which:
@@ -191,13 +191,13 @@ class RemoteRows:
                 sends += [ref.name for ref in refs]
             own = tuple(arg[i] if isinstance(arg, list) else arg for arg in args)
             label = f"rows {group.blocks[0].start}:{group.blocks[-1].stop} of {self.layout.path}"
-            jobs.append(Job(label, (self.setting, group, *own), group.number, tuple(sends)))
+            tasks.append(Task(label, (self.setting, group, *own), group.number, tuple(sends)))
             if which:
                 self.bytes_read += sum(block.nbytes(which) for block in group.blocks)
-        return jobs
+        return tasks
 
     def fetch(self, name: str) -> Any:
-        """Return what a crew sends under a name."""
+        """Return what a pool sends under a name."""
         if name.startswith("counts-"):
             _, number, which = name.split("-")
             return self.layout.file.read(self.layout.blocks[int(number)], which)
@@ -217,7 +217,7 @@ class RemoteRows:
         # a point ahead is made from two: both saved, nothing before is needed
         save = self._n_moves % self.save_every < 2
         self._n_moves += 1
-        found: list[Moved] = self.crew.run(
+        found: list[Moved] = self.pool.run(
             "rows", move_rows, self._jobs("rows", [ref], moves, save)
         )
         if visit.curvature == kernels.KEEP:
@@ -236,8 +236,8 @@ class RemoteRows:
         """Return loadings (n, K) a few steps from here, with F, in lane order, held."""
         ref, self._n_points = self._publish(F), self._n_points + 1
         name = f"point-{self._n_points}"
-        jobs = self._jobs("rows", [ref], name, self.factor.values.parts, ref, total, n_steps)
-        found = self.crew.run("project", project, jobs)
+        tasks = self._jobs("rows", [ref], name, self.factor.values.parts, ref, total, n_steps)
+        found = self.pool.run("project", project, tasks)
         self.factor.values.parts = [
             self._visited(self._ref(name, group, saved))
             for group, saved in zip(self.groups, found, strict=True)
@@ -275,8 +275,8 @@ class RemoteRows:
         n_bytes = len(self.groups) * sum(array.nbytes for array in visit.room())
         saved = name if n_bytes <= _SAVED_SUMS else None
         sent = replace(visit, start=ref)
-        jobs = self._jobs("columns", [ref], saved, self.factor.values.parts, sent)
-        found: Summed = self.crew.reduce("sums", sum_columns, jobs, add_branches, FAN_IN)
+        tasks = self._jobs("columns", [ref], saved, self.factor.values.parts, sent)
+        found: Summed = self.pool.reduce("sums", sum_columns, tasks, add_branches, FAN_IN)
         for group in self.groups if saved else ():
             _remove(str(self.folder / file_name(name, group)))
         if self._pending is not None:
@@ -290,8 +290,8 @@ class RemoteRows:
     def column_sums(self) -> Array:
         """Return the sums over rows."""
         self._pending = None
-        jobs = self._jobs("", [], self.factor.values.parts)
-        found = self.crew.run("totals", sum_rows, jobs)
+        tasks = self._jobs("", [], self.factor.values.parts)
+        found = self.pool.run("totals", sum_rows, tasks)
         return np.sum([each for group in found for each in group], axis=0)
 
     def log_sizes(self, total_F: Array) -> float:
@@ -352,8 +352,8 @@ class RemoteRows:
         if made:
             self._n_points += 1
             name = f"point-{self._n_points}"
-            jobs = self._jobs("", [], name, parts)
-            found = self.crew.run("save", save_point, [jobs[i] for i in made])
+            tasks = self._jobs("", [], name, parts)
+            found = self.pool.run("save", save_point, [tasks[i] for i in made])
             refs |= {
                 i: self._ref(name, self.groups[i], each)
                 for i, each in zip(made, found, strict=True)
@@ -388,10 +388,10 @@ class RemoteRows:
                 self._keepers.append(self._write(file_name("kept", group), numbered(kept)))
 
 
-def _drop(ref: Ref, crew: weakref.ref[Crew]) -> None:
+def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:
     """Remove a file, and what was sent of it."""
     _remove(ref.path)
-    alive = crew()
+    alive = pool()
     if alive is not None:
         alive.forget([ref.name])
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import kernels
-from ..cluster.pool import Crew, active_client, in_task, worker_memory
-from ..cluster.tasks import NoWorkersError, Patience, UnfitWorkerError
-from ..counts.base import CountTable
+from ..cluster.pool import WorkerPool, active_client, in_task, worker_memory
+from ..cluster.tasks import NoWorkersError, RetryPolicy, UnfitWorkerError
+from ..counts.base import CountMatrix
 from ..counts.blocks import cut_blocks
 from ..counts.warn import warn_caller
 from ..methods.factors import Array, Held
 from ..methods.transform import design_of
-from ..storage.atomic import locked, mark_of
+from ..storage.atomic import file_id, file_lock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
@@ -39,7 +39,7 @@ from .worker import Setting, forget_run, take_level
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"
-# Seconds in which workers of a cluster that is restarting may come to answer.
+# Seconds in which workers of a cluster that is restarting may come to result.
 _LOOKS_FOR = 30.0
 # Recent points that a worker need not read again, as a share of its memory or where it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
@@ -71,7 +71,7 @@ def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
 
 def _mark(path: str) -> tuple[int, ...] | None:
     try:
-        return mark_of(Path(path).stat())
+        return file_id(Path(path).stat())
     except OSError:
         return None
 
@@ -84,12 +84,12 @@ def _text(path: str) -> str | None:
 
 
 class Site:
-    """A crew, what its tasks have in common, and the folder of the driver."""
+    """A pool, what its tasks have in common, and the folder of the driver."""
 
     def __init__(
-        self, crew: Crew, setting: Setting, folder: Path, group_size: int, save_every: int
+        self, pool: WorkerPool, setting: Setting, folder: Path, group_size: int, save_every: int
     ):
-        self.crew, self.setting, self.folder = crew, setting, folder
+        self.pool, self.setting, self.folder = pool, setting, folder
         self.group_size, self.save_every = group_size, save_every
         self._n_rows = 0
 
@@ -106,10 +106,10 @@ class Site:
             folder=self.setting.folder and str(folder),
         )
         rows = RemoteRows(
-            counts, L, dtype, held, self.crew, setting, folder, self.group_size, self.save_every
+            counts, L, dtype, held, self.pool, setting, folder, self.group_size, self.save_every
         )
-        self.crew.fetch = rows.fetch
-        self.crew.forget_all(but="counts-")
+        self.pool.fetch = rows.fetch
+        self.pool.forget_all(but="counts-")
         return rows
 
     def project_rows(self, counts: Any, F: Array, *, L: Array, n_steps: int, dtype: Any) -> Array:
@@ -121,8 +121,8 @@ class Site:
 @contextmanager
 def open_site(
     client: Any, counts: StoredCounts, n_components: int, *, n_threads: int | None = None,
-    folder: str | None = None, level: str | None = None, patience: Patience | None = None,
-    save_every: int | None = None, remedy: str = "", verbose: int = 0,
+    folder: str | None = None, level: str | None = None, retry: RetryPolicy | None = None,
+    save_every: int | None = None, hint: str = "", verbose: int = 0,
 ) -> Iterator[Site]:  # fmt: skip
     """Look at the workers of a client and make a place for the files of a fit.
 
@@ -139,10 +139,10 @@ def open_site(
         system's temporary folder.
     level : {"baseline", "avx2"}, optional
         Instruction set; by default the lowest that the driver and all workers have.
-    patience : Patience, optional
+    retry : RetryPolicy, optional
     save_every : int, optional
         Of so many visits of the rows, the loadings after the first two are saved.
-    remedy : str, default=""
+    hint : str, default=""
         For messages: how to take up the fit again.
     verbose : int, default=0
 
@@ -159,31 +159,31 @@ def open_site(
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
-    crew = Crew(client, str, patience, remedy)
+    pool = WorkerPool(client, str, retry, hint)
     try:
-        sights = _survey(crew, counts, place)
-        setting = _setting(crew, sights, counts, n_components, place, level, n_threads)
+        sights = _survey(pool, counts, place)
+        setting = _setting(pool, sights, counts, n_components, place, level, n_threads)
         take_level(setting.level)
         limits = {worker: sight.memory for worker, sight in sights.items()}
-        size = group_size_within(limits, crew.wait_for_workers(), setting, counts.layout())
+        size = group_size_within(limits, pool.wait_for_workers(), setting, counts.layout())
         # which is said of a block
-        crew.patience = replace(crew.patience, task=crew.patience.task * size)
+        pool.retry = replace(pool.retry, task=pool.retry.task * size)
         if save_every is None:
             loadings = counts.shape[0] * kernels.row_stride(n_components) * 8
             save_every = 1 if loadings <= _SAVE_ALWAYS else _SAVE_EVERY
         if verbose:
             print(_summary(sights, setting), file=sys.stderr)
-        yield Site(crew, setting, place, size, save_every)
+        yield Site(pool, setting, place, size, save_every)
     finally:
-        crew.forget_all()
-        crew.tell_all(forget_run, crew.run_name)
+        pool.forget_all()
+        pool.tell_all(forget_run, pool.run_name)
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
 
 
 def _setting(
-    crew: Crew, sights: dict[str, Sight], counts: StoredCounts, n_components: int, place: Path,
-    level: str | None, n_threads: int | None,
+    pool: WorkerPool, sights: dict[str, Sight], counts: StoredCounts, n_components: int,
+    place: Path, level: str | None, n_threads: int | None,
 ) -> Setting:  # fmt: skip
     """Return what all tasks have in common, by what the workers said of themselves."""
     layout = counts.layout()
@@ -191,12 +191,12 @@ def _setting(
     limits = [sight.memory for sight in sights.values() if sight.memory]
     store = str(layout.path), str(layout.count_dtype), layout.file.mark
     return Setting(
-        run=crew.run_name,
+        run=pool.run_name,
         version=package_version(),
         store=store if all(sight.sees_store for sight in sights.values()) else None,
         folder=str(place) if all(sight.sees_folder for sight in sights.values()) else None,
         n_components=n_components,
-        n_threads=_threads(crew, sights, n_threads),
+        n_threads=_threads(pool, sights, n_threads),
         level=level or ("baseline" if min(map(len, have)) == 1 else "avx2"),
         memory=int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
     )
@@ -227,15 +227,15 @@ def client_of_fit(client: Any, solver: str) -> Any:
 
 @contextmanager
 def site_of_fit(
-    client: Any, counts: CountTable, n_components: int, *, checkpoint: Any = None,
+    client: Any, counts: CountMatrix, n_components: int, *, checkpoint: Any = None,
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
-) -> Iterator[tuple[CountTable, Site | None]]:  # fmt: skip
+) -> Iterator[tuple[CountMatrix, Site | None]]:  # fmt: skip
     """Give the counts as a fit needs them, and the site; None where it is this process."""
     with ExitStack() as stack:
-        folder, remedy = None, "With checkpoint= a fit can be resumed."
+        folder, hint = None, "With checkpoint= a fit can be resumed."
         if checkpoint is not None:
             folder = stack.enter_context(folder_in_use(checkpoint, left=f"{_PREFIX}*"))
-            remedy = f"Fit with resume=True to go on from the checkpoint in {folder}."
+            hint = f"Fit with resume=True to go on from the checkpoint in {folder}."
         level = recorded_level(folder) if resume else None
         if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
             client = None
@@ -245,15 +245,15 @@ def site_of_fit(
             stack.enter_context(_at_level(level))
             yield counts, None
             return
-        home = str(folder or stack.enter_context(_scratch()))
+        affinity = str(folder or stack.enter_context(_scratch()))
         if not isinstance(counts, StoredCounts):
-            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=home)
+            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=affinity)
             store = Path(stack.enter_context(place), "counts.nmf")
             pack(counts, store, n_threads=resolve_threads(n_threads))
             counts = StoredCounts(store)
         site = open_site(
-            client, counts, n_components, n_threads=n_threads, folder=home, level=level,
-            remedy=remedy, verbose=verbose,
+            client, counts, n_components, n_threads=n_threads, folder=affinity, level=level,
+            hint=hint, verbose=verbose,
         )  # fmt: skip
         yield counts, stack.enter_context(site)
 
@@ -261,15 +261,15 @@ def site_of_fit(
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """Make a temporary folder; those of processes that were killed on this machine go."""
-    home = Path(tempfile.gettempdir())
-    for left in home.glob(f"{_PREFIX}fit-*"):
+    affinity = Path(tempfile.gettempdir())
+    for left in affinity.glob(f"{_PREFIX}fit-*"):
         if left.is_dir():
-            with suppress(BlockingIOError), locked(Path(f"{left}.lock")) as alone:
+            with suppress(BlockingIOError), file_lock(Path(f"{left}.lock")) as alone:
                 if alone:
                     shutil.rmtree(left, ignore_errors=True)
-    place = home / f"{_PREFIX}fit-{secrets.token_hex(8)}"
+    place = affinity / f"{_PREFIX}fit-{secrets.token_hex(8)}"
     # locked before it is there, so that no other process takes it for left
-    with locked(Path(f"{place}.lock")):
+    with file_lock(Path(f"{place}.lock")):
         place.mkdir(mode=0o700)
         try:
             yield place
@@ -290,32 +290,32 @@ def _at_level(level: str | None) -> Iterator[None]:
         kernels.use_level(before)
 
 
-def _survey(crew: Crew, counts: StoredCounts, place: Path) -> dict[str, Sight]:
+def _survey(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, Sight]:
     """Ask all workers what they can do; those that cannot take part are left out."""
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
-    end = time.monotonic() + min(_LOOKS_FOR, crew.patience.workers)
+    end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
-        found = crew.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+        found = pool.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
         if not all(isinstance(sight, OSError) for sight in found.values()):
             break
-        if attempt >= crew.patience.attempts and time.monotonic() > end:
+        if attempt >= pool.retry.attempts and time.monotonic() > end:
             break
         # workers of a cluster that restarts are listed for a while after they died
-        time.sleep(min(2.0, crew.patience.workers / 4))
+        time.sleep(min(2.0, pool.retry.workers / 4))
     sights, reasons = {}, []
     for worker, sight in found.items():
         why = _unlike(sight) if isinstance(sight, Sight) else f"{type(sight).__name__}: {sight}"
         if not why:
             sights[worker] = sight
             continue
-        # one that only did not answer in time, or died, may do so later
+        # one that only did not result in time, or died, may do so later
         if isinstance(sight, OSError):
             reasons.append(f"worker {worker} does not answer yet: {why}")
         else:
             reasons.append(f"a worker is left out: {worker}: {why}")
-            crew.unfit.add(worker)
+            pool.excluded.add(worker)
     if not sights:
         raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
     for reason in reasons:
@@ -333,12 +333,12 @@ def _unlike(sight: Sight) -> str:
     return ""
 
 
-def _threads(crew: Crew, sights: dict[str, Sight], asked: int | None) -> int:
+def _threads(pool: WorkerPool, sights: dict[str, Sight], asked: int | None) -> int:
     """Kernel threads of a task, so that a host has as many as it has processors."""
     if asked is not None:
         return resolve_threads(asked)
     tasks: Counter[str] = Counter()
-    for worker, n_tasks in crew.wait_for_workers().items():
+    for worker, n_tasks in pool.wait_for_workers().items():
         if worker in sights:
             tasks[sights[worker].host] += n_tasks
     here = [sight for sight in sights.values() if tasks[sight.host]]

@@ -65,7 +65,7 @@ def sum_columns(
 ) -> Summed:  # fmt: skip
     """Sum the columns of a group at a point, and say of one ahead where it is.
 
-    With a name the answer is saved, too: it need not be found again if this worker dies.
+    With a name the result is saved, too: it need not be found again if this worker dies.
     """
     with workbench_of(setting, group, given) as work:
 

@@ -19,12 +19,12 @@ import numpy as np
 from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
 from ..counts.aligned import aligned_empty
-from ..counts.sell import Slices
+from ..counts.sell import SellBlock
 from ..methods.factors import Array, Factor, aligned_copy
 from ..methods.local_rows import restore_zeros
 from ..methods.steps import Arrival, RowReport, Rows, go_on
 from ..storage.arrays import Arrays, load_arrays, save_arrays
-from ..storage.atomic import patiently
+from ..storage.atomic import retry
 from ..storage.store_blocks import BlockFile
 from ..storage.version import package_version
 from .lineage import Changed, Extrapolated, Group, Move, Point, Ref, counts_name, file_name
@@ -176,9 +176,9 @@ class Workbench:
                     raise OSError(f"{folder} is gone") from None
                 raise
 
-        return patiently(Path(ref.path), load)
+        return retry(Path(ref.path), load)
 
-    def slices(self, which: str) -> Iterator[Slices]:
+    def slices(self, which: str) -> Iterator[SellBlock]:
         """Hand out the counts of the blocks, one after the other."""
         for block in self.group.blocks:
             if self.setting.store is not None:

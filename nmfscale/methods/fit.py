@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..engine.checkpoint import Checkpoint
 from ..engine.monitor import Monitor
 from ..engine.session import Site
@@ -41,7 +41,7 @@ class FitResult:
 
 
 def fit_factors(
-    counts: CountTable,
+    counts: CountMatrix,
     L: Array,
     F: Array,
     monitor: Monitor,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.structure import non_negative
 from ..counts.warn import warn_caller
 from ..engine.threads import single_blas_thread
@@ -28,7 +28,7 @@ SHARED = 0.1
 
 
 def initialize(
-    counts: CountTable,
+    counts: CountMatrix,
     n_components: int,
     init: str | ArrayLike = "auto",
     *,
@@ -40,7 +40,7 @@ def initialize(
 
     Parameters
     ----------
-    counts : CountTable of shape (n_samples, n_features)
+    counts : CountMatrix of shape (n_samples, n_features)
         The counts.
     n_components : int
         Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
@@ -116,7 +116,7 @@ def initialize(
 def check_factors(
     L: ArrayLike | None,
     F: ArrayLike | None,
-    counts: CountTable,
+    counts: CountMatrix,
     n_components: int,
 ) -> tuple[Array | None, Array | None]:
     """Check factors that the user gives as a start.
@@ -127,7 +127,7 @@ def check_factors(
         Loadings, non-negative and below 1e15.
     F : array-like of shape (n_features, n_components) or None
         Factors, likewise.
-    counts : CountTable of shape (n_samples, n_features)
+    counts : CountMatrix of shape (n_samples, n_features)
         The counts they are to fit.
     n_components : int
         Number of components.
@@ -170,7 +170,7 @@ def _checked_factor(
     return non_negative(values, name, shape, most=LARGEST, axes=f"({axis}, n_components)")
 
 
-def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> Array:
+def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
     """Return the number of each sample's cluster, counted in the sorted order of labels."""
     labels = np.asarray(init)
     if labels.shape != (counts.shape[0],):
@@ -196,7 +196,7 @@ def _cluster_numbers(init: ArrayLike, counts: CountTable, n_components: int) -> 
 
 
 def _start(
-    counts: CountTable, n_components: int, init: str | Array, rng: np.random.RandomState
+    counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState
 ) -> tuple[Array | None, Array]:
     """Make loadings and factors; None for loadings that are yet to be fitted to the factors."""
     if n_components == 1:
@@ -217,7 +217,7 @@ def _start(
     return _random(counts, n_components, rng)
 
 
-def _from_clusters(counts: CountTable, labels: Array, n_components: int) -> tuple[Array, Array]:
+def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tuple[Array, Array]:
     """Take row totals times labels as L; as F, the frequencies within clusters; both smoothed.
 
     From zeros, EM never comes back, and a residual that is a product with a zero does not tell.
@@ -237,7 +237,7 @@ def _from_clusters(counts: CountTable, labels: Array, n_components: int) -> tupl
 
 
 def _random(
-    counts: CountTable, n_components: int, rng: np.random.RandomState
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
     """Draw uniform F, then uniform L; scale rows of L so that their expected totals are right."""
     F = rng.uniform(size=(counts.shape[1], n_components))
@@ -247,7 +247,7 @@ def _random(
 
 
 def _from_singular_vectors(
-    counts: CountTable, n_components: int, rng: np.random.RandomState
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
     """Take the larger of the positive and the negative part of each pair of singular vectors."""
     left, values, right = singular_vectors(counts, n_components)

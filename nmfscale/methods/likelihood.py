@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.structure import non_negative
 from ..engine.threads import resolve_threads
 from ..readers.open import as_counts
@@ -173,7 +173,7 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     return of_L, F * (L.sum(axis=0) - toward_F)
 
 
-def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountTable, Array, Array]:
+def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
     """Return counts and factors in float64, of matching shapes."""
     counts = as_counts(X, integer="allow")
     factors = [

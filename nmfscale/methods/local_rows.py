@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..counts.base import CountTable
-from ..counts.sell import Slices
+from ..counts.base import CountMatrix
+from ..counts.sell import SellBlock
 from .factors import MINVAL, Array, Factor, Held, Report, aligned_copy, at_floor, lane_order
 from .steps import Arrival, ColumnVisit, Momentum, RowReport, Rows, RowVisit, go_on
 
@@ -57,7 +57,7 @@ class LocalRows:
 
     Parameters
     ----------
-    counts : CountTable of shape (n, m)
+    counts : CountMatrix of shape (n, m)
     L : ndarray (n, K)
         Start, positive.
     dtype : float32 or float64
@@ -68,7 +68,7 @@ class LocalRows:
     """
 
     def __init__(
-        self, counts: CountTable, L: Array, dtype: Any, n_threads: int, held: Held,
+        self, counts: CountMatrix, L: Array, dtype: Any, n_threads: int, held: Held,
         folder: str | None = None,
     ):  # fmt: skip
         self.layout, self.n_threads = counts.layout(n_threads), n_threads
@@ -105,7 +105,7 @@ class LocalRows:
             self._blocks, self._blocks_of = found, self.factor.values
         return self._blocks
 
-    def visit(self, which: str) -> Iterator[tuple[Slices, Rows]]:
+    def visit(self, which: str) -> Iterator[tuple[SellBlock, Rows]]:
         """Hand out counts and rows, block by block."""
         for (_, slices), rows in zip(self.layout.visit(which), self.blocks, strict=True):
             yield slices, rows

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..engine.checkpoint import Checkpoint
 from ..engine.monitor import Monitor
 from .factors import Array, Held, Report, aligned_copy
@@ -219,7 +219,7 @@ class _Path:
 
 
 def first_type(
-    dtype: Any, counts: CountTable, n_components: int, held: Held, max_iter: int, n_threads: int
+    dtype: Any, counts: CountMatrix, n_components: int, held: Held, max_iter: int, n_threads: int
 ) -> Any:
     """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
 

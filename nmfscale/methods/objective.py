@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from .factors import Report, in_order
 from .poisson import Halves
 
@@ -49,7 +49,7 @@ class Objective:
         }
 
 
-def beyond_float32(counts: CountTable, n_threads: int) -> bool:
+def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
     """Whether float32 cannot tell points near an optimum apart by their log-likelihood.
 
     Its rounding errors add up like the root of sum (x log x)^2; the log-likelihood is about that of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from .factors import MINVAL, Array, Factor, Held, Report, in_order
 from .local_rows import LocalRows, factor_in_lanes, lift_zeros, restore_zeros
@@ -44,7 +44,7 @@ class Halves:
 
     Parameters
     ----------
-    counts : CountTable of shape (n, m)
+    counts : CountMatrix of shape (n, m)
     L, F : ndarray (n, K) and (m, K)
         Start, positive.
     dtype : float32 or float64
@@ -57,7 +57,7 @@ class Halves:
 
     def __init__(
         self,
-        counts: CountTable,
+        counts: CountMatrix,
         L: Array,
         F: Array,
         dtype: Any,
@@ -71,7 +71,7 @@ class Halves:
 
     @classmethod
     def over(
-        cls, counts: CountTable, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
+        cls, counts: CountMatrix, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
     ) -> Halves:
         """Return halves of rows that are elsewhere."""
         halves = object.__new__(cls)
@@ -79,7 +79,7 @@ class Halves:
         return halves
 
     def _begin(
-        self, counts: CountTable, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
+        self, counts: CountMatrix, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
     ) -> None:
         self.counts, self.rows, self.held, self.n_threads = counts, rows, held, n_threads
         self.layout = counts.layout(n_threads)

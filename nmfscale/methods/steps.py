@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import kernels
-from ..counts.sell import LANES, Slices
+from ..counts.sell import LANES, SellBlock
 from .factors import LEAST, MINVAL, Array, Factor, Report, in_order, over_slices
 
 # Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
 FAN_IN = 4
 KEPT_FROM = 2
-# Slices whose correlations are in memory at a time: those of many components are large.
+# SellBlock whose correlations are in memory at a time: those of many components are large.
 _SAMPLED_TOGETHER = 16
 
 
-def sliced_counts(slices: Slices, n_design: int) -> Any:
+def sliced_counts(slices: SellBlock, n_design: int) -> Any:
     """Return slices as the kernels take them, whose indices are below `n_design`."""
     return kernels.SlicedCounts(slices.index, slices.count, slices.offset, n_design)
 
@@ -131,7 +131,7 @@ class RowVisit:
     curvature: int | None = None
     renew: bool = False
 
-    def run(self, slices: Slices, rows: Rows, out: Array, n_threads: int) -> RowReport:
+    def run(self, slices: SellBlock, rows: Rows, out: Array, n_threads: int) -> RowReport:
         """Move a block's rows into `out`; rows that are held stay."""
         factor = rows.factor
         sliced = sliced_counts(slices, self.design.shape[0])
@@ -274,7 +274,7 @@ def go_on(
 
 
 class Part(NamedTuple):
-    """Slices first:last of the columns, and which statistics of them are summed."""
+    """SellBlock first:last of the columns, and which statistics of them are summed."""
 
     first: int
     last: int
@@ -312,7 +312,7 @@ class ColumnVisit:
         ]
         return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.renew else [])
 
-    def add(self, sums: list[Array], slices: Slices, rows: Rows, n_threads: int) -> None:
+    def add(self, sums: list[Array], slices: SellBlock, rows: Rows, n_threads: int) -> None:
         """Add a block's share, L as `rows` has it."""
         L = rows.factor.values
         sliced = sliced_counts(slices, len(L))
@@ -329,7 +329,7 @@ class ColumnVisit:
                 last=part.last, n_threads=n_threads,
             )  # fmt: skip
 
-    def over(self, blocks: Iterable[tuple[Slices, Rows]], n_threads: int) -> list[Array]:
+    def over(self, blocks: Iterable[tuple[SellBlock, Rows]], n_threads: int) -> list[Array]:
         """Sum over blocks, which begin where the tree does."""
         tree, blocks = TreeSum(), iter(blocks)
         while True:

@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import randomized_svd
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ class NoSimplexError(ValueError):
     """The counts do not spread over a simplex with the wanted number of corners."""
 
 
-def topic_score(counts: CountTable, n_components: int, rng: np.random.RandomState) -> Array:
+def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
     """Estimate factors (n_features, n_components) whose columns sum to one.
 
     Raises :class:`NoSimplexError` if the counts have too low a rank or too few features. The
@@ -80,7 +80,7 @@ def topic_score(counts: CountTable, n_components: int, rng: np.random.RandomStat
 
 
 def singular_vectors(
-    counts: CountTable, n_vectors: int, rows: Array | None = None
+    counts: CountMatrix, n_vectors: int, rows: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return U (rows, k), falling singular values (k,) and V (features, k), k <= n_vectors.
 

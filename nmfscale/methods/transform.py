@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import kernels
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.sell import LANES
-from ..storage.atomic import whole_file
+from ..storage.atomic import atomic_write
 from .factors import LEAST, MINVAL, aligned_copy, lane_order
 from .local_rows import per_lane
 from .steps import sliced_counts
@@ -116,7 +116,7 @@ class Projection:
 
     Parameters
     ----------
-    counts : CountTable of shape (n, m)
+    counts : CountMatrix of shape (n, m)
     F : ndarray (m, K)
     L : ndarray (n, K), optional
         Where the rows start; by default each has the same expected counts of every component.
@@ -131,7 +131,7 @@ class Projection:
     """
 
     def __init__(
-        self, counts: CountTable, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
+        self, counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
         tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
         prior: tuple[Array, Array] | None = None,
     ):  # fmt: skip
@@ -188,7 +188,7 @@ class Projection:
         return lane_order(plain, order, self._stride, self._dtype, least=MINVAL)
 
 
-def project_rows(counts: CountTable, F: Array, **options: Any) -> Array:
+def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
     """Return loadings (n, K) of every row of the counts; `options` are those of `Projection`."""
     projection = Projection(counts, F, **options)
     out = np.empty((counts.shape[0], F.shape[1]), options.get("dtype", np.float64))
@@ -202,7 +202,7 @@ def write_array(
 ) -> None:
     """Write an array to a file in NumPy's format, some rows at a time; whole or not at all."""
     described = np.lib.format.dtype_to_descr(dtype)
-    with whole_file(target) as part, part.open("xb") as file:
+    with atomic_write(target) as part, part.open("xb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": described, "fortran_order": False, "shape": shape}
         )
@@ -210,7 +210,7 @@ def write_array(
             file.write(np.ascontiguousarray(piece, dtype).data)
 
 
-def log_mu_rows(counts: CountTable, L: Array, F: Array, *, n_threads: int = 1) -> Array:
+def log_mu_rows(counts: CountMatrix, L: Array, F: Array, *, n_threads: int = 1) -> Array:
     """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
     log_mu, out = _LogMu(counts, F, n_threads), np.empty(counts.shape[0])
     for block, slices in counts.layout(n_threads).visit("rows"):
@@ -222,7 +222,7 @@ def log_mu_rows(counts: CountTable, L: Array, F: Array, *, n_threads: int = 1) -
 class _LogMu:
     """Sums of x log mu over the nonzeros of rows, with the factors held."""
 
-    def __init__(self, counts: CountTable, F: Array, n_threads: int):
+    def __init__(self, counts: CountMatrix, F: Array, n_threads: int):
         layout = counts.layout(n_threads)
         self._order, self._n_threads = layout.row_order, n_threads
         self._stride = kernels.row_stride(F.shape[1])

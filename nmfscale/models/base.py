@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import Checkpoint, checkpoints_for
 from ..engine.memory import descent_bytes, plan_fit
@@ -270,7 +270,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
         fixed_features: Any, fixed_samples: Any, checkpoint: Any, checkpoint_every: float,
         resume: bool, client: Any,
-    ) -> CountTable:  # fmt: skip
+    ) -> CountMatrix:  # fmt: skip
         """Do as `fit` says, and return the counts."""
         self._check_parameters()
         before = self.__dict__.copy()
@@ -320,7 +320,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             if isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)}; a number is needed.")
 
-    def _dtype(self, counts: CountTable) -> np.dtype[Any]:
+    def _dtype(self, counts: CountMatrix) -> np.dtype[Any]:
         if self.dtype is None:
             return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
         dtype = np.dtype(self.dtype)
@@ -328,7 +328,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
 
-    def _plan(self, counts: CountTable, dtype: Any, site: Site | None) -> str | None:
+    def _plan(self, counts: CountMatrix, dtype: Any, site: Site | None) -> str | None:
         """Decide what stays in memory, and where loadings are kept if they do not."""
         n_threads = resolve_threads(self.n_threads)
         if counts.from_file:
@@ -345,7 +345,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         return plan.folder
 
     def _fit_at_site(
-        self, client: Any, counts: CountTable, L: Any, F: Any, dtype: Any, held: Held,
+        self, client: Any, counts: CountMatrix, L: Any, F: Any, dtype: Any, held: Held,
         checkpoint: Any, how: dict[str, Any],
     ) -> FitResult:  # fmt: skip
         """Fit `n_init` times where the work is done, and return the best."""
@@ -372,7 +372,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         return best
 
     def _fit_once(
-        self, counts: CountTable, L: Any, F: Any, rng: Any, dtype: Any, held: Held,
+        self, counts: CountMatrix, L: Any, F: Any, rng: Any, dtype: Any, held: Held,
         folder: str | None, checkpoint: Checkpoint | None, site: Site | None,
     ) -> FitResult:  # fmt: skip
         monitor = Monitor(self.max_iter, self.tol, verbose=self.verbose, callback=self.callback)
@@ -387,7 +387,7 @@ class CountFactorization(RowsTransformer, BaseEstimator):
         )  # fmt: skip
 
     def _start(
-        self, counts: CountTable, F: Any, rng: Any, dtype: Any, n_threads: int, site: Site | None
+        self, counts: CountMatrix, F: Any, rng: Any, dtype: Any, n_threads: int, site: Site | None
     ) -> tuple[Array, Array]:
         def fit_rows(factors: Array, loadings: Array) -> Array:
             how = {"L": loadings, "n_steps": 4, "dtype": dtype}

@@ -38,13 +38,13 @@ from ..storage.arrays import (
     put_json,
     put_names,
     put_text,
-    sound,
-    sound_json,
-    sound_names,
-    sound_text,
+    read_checked,
+    read_json,
+    read_names,
+    read_text,
 )
-from ..storage.atomic import whole_hdf5
-from ..storage.hdf5 import format_of, is_passing, read_file
+from ..storage.atomic import atomic_hdf5
+from ..storage.hdf5 import format_of, is_transient, read_file
 from ..storage.version import package_version
 
 FORMAT = "nmfscale-model"
@@ -96,7 +96,7 @@ def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(f"{path} is a folder; give the name of a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    with whole_hdf5(target) as (file, _):
+    with atomic_hdf5(target) as (file, _):
         _write(file, estimator)
 
 
@@ -265,7 +265,7 @@ def _read_patiently(path: str | os.PathLike[str], read: Callable[[Any, Any], Any
     try:
         return read_file(Path(path), lambda file: read(file, path))
     except _DAMAGE as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         raise ValueError(f"{path} is damaged or was cut off: {error}") from error
 
@@ -299,7 +299,7 @@ def _header(file: Any, path: Any) -> dict[str, Any]:
     header: dict[str, Any] = {"format_version": int(number)}
     for name in ("model", "nmfscale_version", "created"):
         header[name] = fixed_text(attributes, name)
-    about = sound_json(file, "about")
+    about = read_json(file, "about")
     for name in ("parameters", "fitted", "left_out"):
         if not isinstance(about, dict) or not isinstance(about.get(name), dict):
             raise ValueError(f"{path} is damaged: about has no JSON object {name!r}.")
@@ -326,8 +326,8 @@ def _read(file: Any, name: str, kind: str) -> Any:
     if kind == "text":
         return _read_text(file, name)
     if kind == "str":
-        return sound_text(file, name)
-    value = sound(file, name)
+        return read_text(file, name)
+    value = read_checked(file, name)
     if kind == "array":
         return np.asarray(value)
     return _PLAIN[kind](value) if kind in _PLAIN else value
@@ -335,7 +335,7 @@ def _read(file: Any, name: str, kind: str) -> Any:
 
 def _read_text(file: Any, name: str) -> np.ndarray:
     kind = fixed_text(located(file, name).attrs, "dtype")
-    return sound_names(file, name).astype(np.dtype(kind))
+    return read_names(file, name).astype(np.dtype(kind))
 
 
 def _decode(value: Any, file: Any) -> Any:
@@ -353,7 +353,7 @@ def _decode(value: Any, file: Any) -> Any:
         return np.dtype(content)
     if "dtype" in located(file, content).attrs:
         return _read_text(file, content)
-    return sound(file, content)
+    return read_checked(file, content)
 
 
 def _check_shapes(fitted: dict[str, Any], path: Any) -> None:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..engine.memory import check_projection
 from ..engine.threads import resolve_threads
 from ..methods.transform import Projection, write_array
@@ -103,7 +103,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return self._loadings(self._counts(X, reset=False), size_factors, target)
 
     def _loadings(
-        self, counts: CountTable, size_factors: ArrayLike | None, target: Path | None = None
+        self, counts: CountMatrix, size_factors: ArrayLike | None, target: Path | None = None
     ) -> Array:
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
@@ -117,7 +117,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return loadings
 
     def _blocks(
-        self, counts: CountTable, sizes: Array | None, *, gathered: bool
+        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
     ) -> Iterator[tuple[slice, Array]]:
         """Rows of one block after the other, and their loadings."""
         for rows, L in self._projection(counts, sizes, gathered=gathered).blocks():
@@ -241,7 +241,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _held(self) -> tuple[Array, Array | float]:
         raise NotImplementedError
 
-    def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountTable:
+    def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountMatrix:
         counts = as_counts(
             X,
             integer=cast(Any, self.integer),
@@ -277,7 +277,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     "where the model was fitted: bring the features into the order of the fit."
                 )
 
-    def _projection(self, counts: CountTable, sizes: Array | None, *, gathered: bool) -> Projection:
+    def _projection(
+        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
+    ) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""
         dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
         if self.memory_limit is not None or counts.from_file:

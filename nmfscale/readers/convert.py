@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..counts.base import CountTable, Whole, check_whole, mind_fraction
+from ..counts.base import CountMatrix, IntegerPolicy, check_integer, warn_fraction
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
 from ..storage.store_writer import _check_target, pack
@@ -21,7 +21,7 @@ def write_store(
     memory_limit: int | float | str | None = None,
     n_threads: int = 1,
     overwrite: bool = False,
-    integer: Whole = "warn",
+    integer: IntegerPolicy = "warn",
     verbose: int = 0,
     **choices: Any,
 ) -> StoredCounts:
@@ -88,7 +88,7 @@ def write_store(
                 f"write_store() got an unexpected keyword argument {name!r}; of a source it "
                 f"takes {', '.join(CHOICES)}."
             )
-    check_whole(integer)
+    check_integer(integer)
     if memory_limit is not None:
         parse_bytes(memory_limit)
     target = _check_target(path, overwrite)
@@ -108,7 +108,9 @@ def write_store(
     return StoredCounts(path)
 
 
-def _opened(source: Any, memory_limit: Any, integer: Whole, choices: dict[str, Any]) -> CountTable:
+def _opened(
+    source: Any, memory_limit: Any, integer: IntegerPolicy, choices: dict[str, Any]
+) -> CountMatrix:
     """Return what is to be packed, in memory only if it is there already."""
     given = given_choices(**choices)
     if getattr(source, "isbacked", False) and not source.is_view:
@@ -117,6 +119,6 @@ def _opened(source: Any, memory_limit: Any, integer: Whole, choices: dict[str, A
         source = source.path
     if isinstance(source, (str, os.PathLike)):
         counts = stream_counts(source, memory_limit=memory_limit, **given)
-        mind_fraction(counts.first_fraction, integer, str(source))
+        warn_fraction(counts.first_fraction, integer, str(source))
         return counts
     return object_counts(source, given, integer, in_memory=False)

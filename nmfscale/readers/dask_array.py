@@ -28,7 +28,7 @@ class DaskRows:
     array : dask.array.Array of shape (n_samples, n_features)
         Chunks of whole rows, each a NumPy array or a SciPy sparse matrix.
     sample_names, feature_names, groups : array-like, optional
-        As :class:`CountTable` takes them.
+        As :class:`CountMatrix` takes them.
 
     Raises
     ------

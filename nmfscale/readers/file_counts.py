@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..counts.base import CountTable, RowRange, totals_of_rows
+from ..counts.base import CountMatrix, RowRange, totals_of_rows
 from ..counts.blocks import Layout
 from ..counts.sizes import parse_bytes
 from ..storage.store import is_store
@@ -46,7 +46,7 @@ class StreamRows:
         return last[1]  # not of self: another thread may have read meanwhile
 
 
-class StreamedCounts(CountTable):
+class FileCounts(CountMatrix):
     """Counts in a file of any format, checked once and then read when they are needed.
 
     Every visit reads and checks the file again, and places the counts anew: for more than a few
@@ -133,7 +133,7 @@ class StreamedCounts(CountTable):
 
 def stream_counts(
     path: str | os.PathLike[str], *, memory_limit: int | float | str | None = None, **choices: Any
-) -> StreamedCounts:
+) -> FileCounts:
     """Open a file of counts to be read a block at a time.
 
     Parameters
@@ -148,7 +148,7 @@ def stream_counts(
 
     Returns
     -------
-    StreamedCounts
+    FileCounts
 
     Raises
     ------
@@ -160,7 +160,7 @@ def stream_counts(
     pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
     stream = open_stream(path, memory_limit=pieces, **choices)
     try:
-        return StreamedCounts(stream)
+        return FileCounts(stream)
     except BaseException:
         stream.close()
         raise

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 from ..counts.memory import MemoryRows
 from ..counts.validation import EntryNames, rows_of_sparse
-from ..storage.atomic import patiently
+from ..storage.atomic import retry
 from ..storage.hdf5 import find, open_hdf5
 from . import h5ad, tenx
-from .sources import Table, Workspace
+from .sources import OpenedTable, Workspace
 from .text import (
     docword_rows,
     is_docword,
@@ -29,7 +29,7 @@ from .text import (
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
 CHOICES = (*ANNOTATED, *_MTX, "genome")
-_Opener = Callable[..., Table]
+_Opener = Callable[..., OpenedTable]
 
 
 def given_choices(**choices: Any) -> dict[str, Any]:
@@ -49,14 +49,14 @@ def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -
             raise ValueError(f"{name}={value!r} does not apply to {whom}; choices: {fitting}.")
 
 
-def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table:
+def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
-    return cast(Table, patiently(path, lambda: _open(path, workspace, given)))
+    return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
 
 
-def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> Table:
+def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
     opener, accepted = _opener(path)
     check_choices(given, accepted, str(path))
     return opener(path, workspace, **given)
@@ -99,7 +99,7 @@ def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     )
 
 
-def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> Table:
+def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
     try:
         with path.open("rb") as file:
             _check_npz_sizes(file)
@@ -110,7 +110,7 @@ def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> 
             f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
         ) from error
     rows = rows_of_sparse(matrix.T if transpose else matrix, EntryNames(str(path)))
-    return Table(path, MemoryRows(*rows), str(path))
+    return OpenedTable(path, MemoryRows(*rows), str(path))
 
 
 def _check_npz_sizes(file: Any) -> None:
@@ -128,14 +128,14 @@ def _check_npz_sizes(file: Any) -> None:
                     raise ValueError(f"{info.filename} claims the shape {shape}")
 
 
-def _open_docword(path: Path, workspace: Workspace) -> Table:
+def _open_docword(path: Path, workspace: Workspace) -> OpenedTable:
     rows = docword_rows(path, workspace)
-    return Table(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
+    return OpenedTable(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
 
 
 def _open_folder(
     path: Path, workspace: Workspace, *, genome: str | None = None, **choice: Any
-) -> Table:
+) -> OpenedTable:
     return _open_mtx(tenx.find_mtx(path, genome), workspace, **choice)
 
 
@@ -145,14 +145,14 @@ def _open_mtx(
     *,
     transpose: bool | None = None,
     feature_type: str | None = None,
-) -> Table:
+) -> OpenedTable:
     found = tenx.names_beside(path)
     if found is None:
         if feature_type is not None:
             raise ValueError(
                 f"{path}: feature_type={feature_type!r} needs a features.tsv beside it."
             )
-        return Table(path, matrix_market_rows(path, workspace, bool(transpose)), str(path))
+        return OpenedTable(path, matrix_market_rows(path, workspace, bool(transpose)), str(path))
     barcodes, features = found
     by_cells = (len(barcodes), len(features.ids))
     if transpose is None:
@@ -164,4 +164,4 @@ def _open_mtx(
             f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
         )
     selection = tenx.select_features(path, rows.shape[1], features, feature_type=feature_type)
-    return Table(path, rows, str(path), sample_names=barcodes, **selection)
+    return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)

@@ -19,7 +19,7 @@ from ..storage.hdf5 import (
     values_of,
 )
 from .external_sort import SortedRows
-from .sources import SLICE, CompressedGroup, DenseDataset, RowSource, Table, Workspace
+from .sources import SLICE, CompressedGroup, DenseDataset, OpenedTable, RowReader, Workspace
 
 
 def open_h5ad(
@@ -29,7 +29,7 @@ def open_h5ad(
     layer: str | None = None,
     raw: bool = False,
     groups: str | None = None,
-) -> Table:
+) -> OpenedTable:
     """Open X, a layer or the X of raw, with names and the labels of one column of obs."""
     if raw and layer is not None:
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
@@ -43,7 +43,7 @@ def open_h5ad(
             raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices)}.")
         var = need(file, name[:-1] + "var" if raw else "var")
         others = [f"{other} is there too" for other in matrices if other != name]
-        return Table(
+        return OpenedTable(
             path,
             _rows(need(file, name), path.absolute(), workspace),
             f"{path} ({'; '.join([name, *others])})",
@@ -59,7 +59,7 @@ def _matrices(file: Any) -> list[str]:
     return [name for name in ("X", "raw/X", "raw.X") if find(file, name) is not None] + layers
 
 
-def _rows(node: Any, path: Path, workspace: Workspace) -> RowSource:
+def _rows(node: Any, path: Path, workspace: Workspace) -> RowReader:
     """Rows of a dense dataset or a sparse group, samples x features."""
     if not is_group(node):
         return DenseDataset(node, path, workspace.memory_limit)

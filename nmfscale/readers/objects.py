@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import (
-    CountTable,
+    CountMatrix,
 )
 from ..counts.memory import checked_counts
 from .dask_array import DaskRows, is_dask_array
@@ -20,7 +20,7 @@ def _is_annotated(X: Any) -> bool:
     return anndata is not None and isinstance(X, anndata.AnnData)
 
 
-def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountTable:
+def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountMatrix:
     if _is_annotated(X):
         return annotated_counts(X, layer=layer, whom=whom, in_memory=in_memory)
     if is_dask_array(X):
@@ -29,7 +29,7 @@ def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> Cou
         raise ValueError(
             f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
         )
-    if isinstance(X, CountTable):
+    if isinstance(X, CountMatrix):
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         return checked_counts(
@@ -41,13 +41,13 @@ def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> Cou
     return checked_counts(X, whom=whom)
 
 
-def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountTable:
-    from .file_counts import StreamedCounts
+def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountMatrix:
+    from .file_counts import FileCounts
 
     stream = DaskRows(X, **names)
     if in_memory:
         return checked_counts(stream.rows(0, stream.shape[0]), whom=whom, **names)
-    return StreamedCounts(stream)
+    return FileCounts(stream)
 
 
 def annotated_counts(
@@ -58,7 +58,7 @@ def annotated_counts(
     groups: str | None = None,
     whom: str = "X",
     in_memory: bool = True,
-) -> CountTable:
+) -> CountMatrix:
     """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")

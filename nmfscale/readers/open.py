@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..counts.base import (
-    CountTable,
-    Whole,
-    check_whole,
+    CountMatrix,
+    IntegerPolicy,
+    check_integer,
     labels_of,
-    mind_fraction,
+    warn_fraction,
 )
 from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import parse_bytes
@@ -30,16 +30,16 @@ def as_counts(
     X: Any,
     *,
     layer: str | None = None,
-    integer: Whole = "warn",
+    integer: IntegerPolicy = "warn",
     whom: str = "X",
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
-) -> CountTable:
+) -> CountMatrix:
     """Check a matrix of counts and bring it into compressed sparse rows.
 
     Parameters
     ----------
-    X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountTable
+    X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountMatrix
         Counts, samples x features (n_samples, n_features). It is never written to, and its
         arrays are used as they are if they are compressed sparse rows without duplicates and
         explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
@@ -59,7 +59,7 @@ def as_counts(
 
     Returns
     -------
-    CountTable
+    CountMatrix
         The counts in their own type, with the names found in a DataFrame or AnnData object:
         :class:`Counts` in memory, :class:`StoredCounts` of a packed store.
 
@@ -79,7 +79,7 @@ def as_counts(
     >>> counts.column_totals
     array([3., 2., 1.])
     """
-    check_whole(integer)
+    check_integer(integer)
     if memory_limit is not None:
         parse_bytes(memory_limit)
     if isinstance(X, (str, os.PathLike)):
@@ -93,24 +93,24 @@ def as_counts(
     counts = _object_counts(X, layer, whom, in_memory)
     if counts is not X or integer == "require":
         holder = "X" if whom == "X" else f"X passed to {whom}"
-        mind_fraction(counts.first_fraction, integer, holder)
+        warn_fraction(counts.first_fraction, integer, holder)
     return counts
 
 
 def _file_counts(
-    path: Path, layer: str | None, integer: Whole, in_memory: bool, memory_limit: Any
-) -> CountTable:
+    path: Path, layer: str | None, integer: IntegerPolicy, in_memory: bool, memory_limit: Any
+) -> CountMatrix:
     from ..storage.store import StoredCounts, is_store
     from .file_counts import stream_counts
 
-    counts: CountTable
+    counts: CountMatrix
     if path.is_file() and layer is None and is_store(path):
         counts = StoredCounts(path)
     elif in_memory:
         return read_counts(path, layer=layer, integer=integer)
     else:
         counts = stream_counts(path, memory_limit=memory_limit, layer=layer)
-    mind_fraction(counts.first_fraction, integer, str(path))
+    warn_fraction(counts.first_fraction, integer, str(path))
     return counts
 
 
@@ -123,7 +123,7 @@ def read_counts(
     genome: str | None = None,
     feature_type: str | None = None,
     transpose: bool | None = None,
-    integer: Whole = "warn",
+    integer: IntegerPolicy = "warn",
 ) -> Counts:
     """Read counts, samples x features, from a file or an object in memory.
 
@@ -192,7 +192,7 @@ def read_counts(
     ...     read_counts(path)
     <Counts 2 x 2, 2 nonzero, int64>
     """
-    check_whole(integer)
+    check_integer(integer)
     choices: dict[str, Any] = {
         "layer": layer,
         "raw": raw,
@@ -215,7 +215,7 @@ def read_counts(
     else:
         with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
             counts, holder = _stream_counts(stream), stream.whom
-    mind_fraction(counts.first_fraction, integer, holder)
+    warn_fraction(counts.first_fraction, integer, holder)
     return counts
 
 
@@ -231,14 +231,14 @@ def _stream_counts(stream: CountStream) -> Counts:
 
 
 def object_counts(
-    given_object: Any, given: dict[str, Any], integer: Whole, *, in_memory: bool = True
-) -> CountTable:
+    given_object: Any, given: dict[str, Any], integer: IntegerPolicy, *, in_memory: bool = True
+) -> CountMatrix:
     """Check the counts of anything that is no path, and choose the part of it that was given."""
     whom = type(given_object).__name__
     if hasattr(given_object, "obs_names"):
         check_choices(given, ANNOTATED, whom)
         annotated = annotated_counts(given_object, **given, whom=whom, in_memory=in_memory)
-        mind_fraction(annotated.first_fraction, integer, f"the {whom} object")
+        warn_fraction(annotated.first_fraction, integer, f"the {whom} object")
         return annotated
     check_choices(given, (), whom)
     return as_counts(given_object, integer=integer, in_memory=in_memory)

@@ -38,7 +38,7 @@ class Workspace(NamedTuple):
     memory_limit: int
 
 
-class RowSource(Protocol):
+class RowReader(Protocol):
     """Rows that can be read in any range; indices and pointers sound, values not looked at."""
 
     @property
@@ -59,11 +59,11 @@ class RowSource(Protocol):
         """Let go of files."""
 
 
-class Table(NamedTuple):
+class OpenedTable(NamedTuple):
     """A table found in a file; `columns` are those to keep, None for all."""
 
     path: Path
-    source: RowSource
+    source: RowReader
     whom: str
     sample_names: Any = None
     feature_names: Any = None

@@ -20,9 +20,9 @@ from ..counts.validation import (
     row_chunks,
     working_type,
 )
-from ..storage.atomic import patiently
+from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import Arrays, Table, Workspace
+from .sources import Arrays, OpenedTable, Workspace
 
 MEMORY_LIMIT = 2**30
 _SMALLEST_LIMIT = 2**20
@@ -48,7 +48,7 @@ class CountStream:
         What was left out.
     """
 
-    def __init__(self, table: Table, seen: Fingerprint) -> None:
+    def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
         # it is asked for again when the current folder may be another
         self.path = table.path.absolute()
         self.whom, self.notes = table.whom, tuple(table.notes)
@@ -208,7 +208,7 @@ class CountStream:
     def _check_usable(self) -> None:
         if self._closed:
             raise ValueError(f"The stream of {self.whom} is closed.")
-        status = patiently(self.path, self.path.stat)
+        status = retry(self.path, self.path.stat)
         if (status.st_size, status.st_mtime_ns) != self._seen[:2]:
             raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
 
@@ -290,7 +290,7 @@ def open_stream(
     )
     table = open_table(Path(path), Workspace(folder, memory_limit), given)
     try:
-        return CountStream(table, patiently(table.path, lambda: fingerprint(table.path)))
+        return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()
         raise

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..storage.hdf5 import find, is_group, need, opened_hdf5, shape_of, strings, values_of
-from .sources import CompressedGroup, Table, Workspace
+from .sources import CompressedGroup, OpenedTable, Workspace
 
 GENES = "Gene Expression"
 
@@ -41,7 +41,7 @@ def open_tenx_h5(
     *,
     genome: str | None = None,
     feature_type: str | None = None,
-) -> Table:
+) -> OpenedTable:
     """Open a matrix of Cell Ranger 2 or 3."""
     with opened_hdf5(path) as file:
         group = find(file, "matrix")
@@ -65,7 +65,7 @@ def open_tenx_h5(
             path, n_features, features, feature_type=feature_type, genome=genome
         )
         barcodes = strings(values_of(need(group, "barcodes")))
-    return Table(path, rows, str(path), sample_names=barcodes, **selection)
+    return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)
 
 
 def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:

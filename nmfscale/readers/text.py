@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import LARGEST_COUNT
-from ..storage.atomic import patiently
+from ..storage.atomic import retry
 from ..storage.hdf5 import strings
 from .external_sort import SortedRows, Triplets
 from .sources import Workspace
@@ -126,7 +126,7 @@ class NumberLines:
                 raise
 
         try:
-            text: bytes = patiently(self.path, attempt)
+            text: bytes = retry(self.path, attempt)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self.fault(f"the gzip stream is damaged or was cut off: {error}") from error
         self._at += len(text)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster.tasks import ClusterError
-from .atomic import whole_file
+from .atomic import atomic_write
 from .hdf5 import checked_dataset, need
 
 Array = NDArray[Any]
@@ -70,7 +70,7 @@ def located(group: Any, name: str) -> Any:
         raise KeyError(f"{name} is not in the file itself: {error}") from error
 
 
-def sound(group: Any, name: str) -> Any:
+def read_checked(group: Any, name: str) -> Any:
     """Read an array, or a number, that has the checksum it was written with."""
     dataset = located(group, name)
     values = dataset[...]
@@ -79,19 +79,19 @@ def sound(group: Any, name: str) -> Any:
     return values[()]
 
 
-def sound_names(group: Any, name: str) -> Array:
+def read_names(group: Any, name: str) -> Array:
     """Read names that were written with `put_names`."""
-    return np.char.decode(sound(group, name), *_UTF_8)
+    return np.char.decode(read_checked(group, name), *_UTF_8)
 
 
-def sound_text(group: Any, name: str) -> str:
+def read_text(group: Any, name: str) -> str:
     """Read text that was written with `put_text`."""
-    return bytes(sound(group, name)).decode(*_UTF_8)
+    return bytes(read_checked(group, name)).decode(*_UTF_8)
 
 
-def sound_json(group: Any, name: str) -> Any:
+def read_json(group: Any, name: str) -> Any:
     """Read what was written with `put_json`."""
-    return json.loads(sound_text(group, name))
+    return json.loads(read_text(group, name))
 
 
 def fixed_text(attributes: Any, name: str) -> str:
@@ -106,7 +106,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def save_arrays(target: Path, arrays: Arrays) -> None:
     """Write arrays to a file with checksums, which appears whole or not at all."""
-    with whole_file(target, durable=False) as part, zipfile.ZipFile(part, "w") as file:
+    with atomic_write(target, durable=False) as part, zipfile.ZipFile(part, "w") as file:
         for name, array in arrays.items():
             # as numpy.savez does, without copies of the array
             array = np.asarray(array, order="C")

@@ -20,7 +20,7 @@ _OPEN_FILES = "/proc/self/fd"
 
 
 @contextmanager
-def whole_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
+def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give a path beside `target`, of the same suffixes, and move it into place at the end.
 
     What was written is on the disk before it gets its name, and the name before this returns,
@@ -60,17 +60,17 @@ def check_replaceable(target: Path) -> None:
 
 
 @contextmanager
-def whole_stream(target: Path) -> Iterator[BinaryIO]:
-    """Give a file to read and write that gets its name at the end, as with `whole_file`.
+def atomic_stream(target: Path) -> Iterator[BinaryIO]:
+    """Give a file to read and write that gets its name at the end, as with `atomic_write`.
 
     Where the system has files without a name, a process that is killed leaves nothing behind.
     """
     nameless = _nameless(target.parent)
     if nameless is None:
-        with whole_file(target) as part, open(part, "xb+", buffering=0) as raw:
+        with atomic_write(target) as part, open(part, "xb+", buffering=0) as raw:
             yield raw
         return
-    with nameless, whole_file(target) as part:
+    with nameless, atomic_write(target) as part:
         yield nameless
         # given a folder, even one that does not matter, the link of /proc is followed
         number = nameless.fileno()
@@ -82,7 +82,7 @@ def _nameless(folder: Path) -> BinaryIO | None:
         return None
     try:
         return open(folder, "rb+", buffering=0, opener=_open_nameless)
-    except OSError:  # a file system without; or whole_file says what is wrong
+    except OSError:  # a file system without; or atomic_write says what is wrong
         return None
 
 
@@ -91,7 +91,7 @@ def _open_nameless(folder: str, flags: int) -> int:
 
 
 @contextmanager
-def whole_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+def atomic_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Give an HDF5 file to write that appears whole or not at all, and a check for long work.
 
     A disk that is full is an OSError that says so, and Ctrl-C is heard, when the check is called
@@ -99,7 +99,7 @@ def whole_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """
     import h5py
 
-    with whole_stream(target) as raw:
+    with atomic_stream(target) as raw:
         disk = _Disk(raw.fileno(), target)
         with disk:
             # this version of HDF5 has checksums of all but the arrays and text of any length
@@ -183,7 +183,7 @@ _locks: set[int] = set()
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def file_lock(path: Path) -> Iterator[bool]:
     """Hold a lock on a file, made for that; whether there is one: not every file system has locks.
 
     It is let go when the process ends, however it does, and does not pass on to its children.
@@ -253,7 +253,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
 # What a network file system says of a file that is there: asked again for so many seconds.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
-READ_PATIENCE = 30.0
+RETRY_SECONDS = 30.0
 # Linux moves no more than 2 GiB in one call, macOS refuses to.
 CALL_BYTES = 1 << 30
 
@@ -269,9 +269,9 @@ def read_into(file: int, buffer: memoryview, first: int) -> int:
     return done
 
 
-def patiently(path: Path, read: Any) -> Any:
+def retry(path: Path, read: Any) -> Any:
     """Call `read`, again for a while if the file system stumbles."""
-    deadline, pause = time.monotonic() + READ_PATIENCE, 0.05
+    deadline, pause = time.monotonic() + RETRY_SECONDS, 0.05
     while True:
         try:
             return read()
@@ -281,12 +281,12 @@ def patiently(path: Path, read: Any) -> Any:
             if time.monotonic() + pause > deadline:
                 raise OSError(
                     error.errno,
-                    f"{path} cannot be read ({error.strerror}); gave up after {READ_PATIENCE:g} s",
+                    f"{path} cannot be read ({error.strerror}); gave up after {RETRY_SECONDS:g} s",
                 ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
-def mark_of(found: os.stat_result) -> tuple[int, ...]:
+def file_id(found: os.stat_result) -> tuple[int, ...]:
     """Return what tells a file from another that takes its place."""
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -18,10 +18,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .atomic import TRANSIENT, patiently
+from .atomic import TRANSIENT, retry
 
 # Seconds to wait for a program that holds the file open for writing.
-LOCK_PATIENCE = 30.0
+LOCK_SECONDS = 30.0
 
 # A dataset may claim this much without any storage (unwritten parts read as zeros).
 _FREE_CLAIM = 2**24
@@ -35,14 +35,14 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
     try:
-        return cast(str | None, patiently(Path(path), lambda: _format_of(Path(path))))
+        return cast(str | None, retry(Path(path), lambda: _format_of(Path(path))))
     except (OSError, RuntimeError, ValueError) as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         return None
 
 
-def is_passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether an error says nothing of the file: it is held, may not be read, or the disk fails."""
     return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES, *TRANSIENT)
 
@@ -86,7 +86,7 @@ def read_file(path: Path, read: Callable[[Any], Any]) -> Any:
         with open_file(path) as file:
             return read(file)
 
-    return patiently(path, attempt)
+    return retry(path, attempt)
 
 
 def open_file(path: Path) -> Any:
@@ -99,7 +99,7 @@ def open_file(path: Path) -> Any:
     with path.open("rb"):
         # Python's own error where there is no such file or no permission.
         pass
-    deadline = time.monotonic() + LOCK_PATIENCE
+    deadline = time.monotonic() + LOCK_SECONDS
     pause = 0.05
     while True:
         try:
@@ -115,7 +115,7 @@ def open_file(path: Path) -> Any:
                 raise BlockingIOError(
                     errno.EAGAIN,
                     f"{path} is locked, probably by a program that writes to it; gave up after "
-                    f"{LOCK_PATIENCE:g} s ({error})",
+                    f"{LOCK_SECONDS:g} s ({error})",
                 ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
@@ -131,7 +131,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except (OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and is_passing(error):
+        if isinstance(error, OSError) and is_transient(error):
             raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
         if "filter" in str(error) or "plugin" in str(error):
             remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"
@@ -256,7 +256,7 @@ class Reader:
         `attach` is called with the node whenever the file was opened anew. It is not kept: a
         cycle with its owner would leave the file open, and locked, until garbage is collected.
         """
-        return patiently(self._path, lambda: self._attempt(attach, from_datasets))
+        return retry(self._path, lambda: self._attempt(attach, from_datasets))
 
     def _attempt(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
         if not self._file:

@@ -15,7 +15,7 @@ Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 ``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known, as
                        many bytes for each as the longest needs
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
-                       ``rows_offset``, and ``columns_index`` and so on: see `Slices`
+                       ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
 
 Blocks, and the order of rows and columns in them, are those of `nmfscale.counts.blocks` and follow
@@ -36,14 +36,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..counts.base import CountTable, RowRange
-from ..counts.blocks import block_orders, column_order_of, made_ahead, no_whole_columns
+from ..counts.base import CountMatrix, RowRange
+from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
 from ..counts.memory import Counts
-from ..counts.sell import LANES, Slices
+from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of, row_chunks
-from .arrays import fixed_text, located, sound, sound_json, sound_names
-from .atomic import mark_of
-from .hdf5 import format_of, is_passing, need, read_file
+from .arrays import fixed_text, located, read_checked, read_json, read_names
+from .atomic import file_id
+from .hdf5 import format_of, is_transient, need, read_file
 from .store_blocks import ORDERS, PARTS, BlockFile, DamagedStoreError, Extent, StoredBlock
 
 Array = NDArray[Any]
@@ -107,7 +107,7 @@ class StoredLayout:
     def __init__(self, path: Path, file: Any, counts: StoredCounts):
         self.path, self.shape = path, counts.shape
         self.count_dtype = np.dtype(fixed_text(file.attrs, "slice_dtype"))
-        self.file = BlockFile(path, self.count_dtype, mark_of(path.stat()))
+        self.file = BlockFile(path, self.count_dtype, file_id(path.stat()))
         self.column_order = column_order_of(counts)
         self.blocks, self.orders = [], []
         for i, place in enumerate(block_orders(counts.row_nnz)):
@@ -120,11 +120,11 @@ class StoredLayout:
                 for block, order in zip(self.blocks, self.orders, strict=True)
             ]
         )
-        self.large = sound(file, "large/value"), sound(file, "large/times")
+        self.large = read_checked(file, "large/value"), read_checked(file, "large/times")
         self._values = None
         if "values" in file:
-            self._values = sound(file, "values/value"), sound(file, "values/times")
-        self._kept: dict[tuple[int, str], Slices] | None = None
+            self._values = read_checked(file, "values/value"), read_checked(file, "values/times")
+        self._kept: dict[tuple[int, str], SellBlock] | None = None
         self._buffers: list[Array] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class StoredLayout:
         self._kept = {} if self._kept is None else self._kept
         self._buffers = None
 
-    def visit(self, which: str) -> Iterator[tuple[StoredBlock, Slices]]:
+    def visit(self, which: str) -> Iterator[tuple[StoredBlock, SellBlock]]:
         """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
 
         The arrays of a block are written over when the block after the next is read.
@@ -169,17 +169,17 @@ class StoredLayout:
             buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
         try:
             slices = (self._read(i, which, buffers) for i in range(len(self.blocks)))
-            yield from zip(self.blocks, made_ahead(slices), strict=True)
+            yield from zip(self.blocks, prefetched(slices), strict=True)
         finally:
             self._buffers = buffers
 
-    def visit_both(self) -> Iterator[tuple[StoredBlock, Slices, Slices]]:
+    def visit_both(self) -> Iterator[tuple[StoredBlock, SellBlock, SellBlock]]:
         """Blocks, their rows and their columns, which are written over as in `visit`."""
         rows, columns = (self.visit(which) for which in ORDERS)
         for (block, one), (_, other) in zip(rows, columns, strict=True):
             yield block, one, other
 
-    def _read(self, i: int, which: str, buffers: list[Array] | None) -> Slices:
+    def _read(self, i: int, which: str, buffers: list[Array] | None) -> SellBlock:
         if self._kept is None or buffers is not None:
             buffer = None if buffers is None else buffers[i % 2]
             return self.file.read(self.blocks[i], which, buffer)
@@ -188,7 +188,7 @@ class StoredLayout:
         return self._kept[i, which]
 
     @cached_property
-    def whole_columns(self) -> Slices:
+    def whole_columns(self) -> SellBlock:
         """The columns of the whole matrix, which a store of one block has."""
         if len(self.blocks) == 1:
             self.keep()
@@ -200,7 +200,7 @@ class StoredLayout:
         return self._values
 
 
-class StoredCounts(CountTable):
+class StoredCounts(CountMatrix):
     """Counts in a packed store, read block by block when they are needed.
 
     Parameters
@@ -241,7 +241,7 @@ class StoredCounts(CountTable):
         try:
             read_file(self.path, self._open)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            if is_passing(error):
+            if is_transient(error):
                 raise
             raise DamagedStoreError(
                 f"{path} is damaged or incomplete: {error}. Pack the counts again."
@@ -257,7 +257,7 @@ class StoredCounts(CountTable):
                 f"version reads up to {FORMAT_VERSION}"
             )
         names = {
-            name: sound_names(file, f"names/{part}").astype(object)
+            name: read_names(file, f"names/{part}").astype(object)
             for name, part in (
                 ("sample_names", "sample"),
                 ("feature_names", "feature"),
@@ -266,7 +266,7 @@ class StoredCounts(CountTable):
             if f"names/{part}" in file
         }
         n, m = (int(size) for size in numbers["shape"])
-        about = sound_json(file, "about")
+        about = read_json(file, "about")
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
@@ -275,7 +275,7 @@ class StoredCounts(CountTable):
         self.source = about["source"]
         for which in ORDERS:
             for what in ("nnz", "totals"):
-                array = sound(file, f"{which}/{what}")
+                array = read_checked(file, f"{which}/{what}")
                 if array.shape != ((n,) if which == "rows" else (m,)):
                     raise KeyError(f"{which}/{what} has shape {array.shape}")
                 setattr(self, f"{which[:-1]}_{what}", array)
@@ -322,7 +322,9 @@ class StoredCounts(CountTable):
         ]
         return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
 
-    def _compressed(self, number: int, slices: Slices, wanted: Array | None = None) -> sp.csr_array:
+    def _compressed(
+        self, number: int, slices: SellBlock, wanted: Array | None = None
+    ) -> sp.csr_array:
         """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
         block, order = self._layout.blocks[number], self._layout.orders[number]
         lane = np.arange(LANES) + LANES * np.repeat(

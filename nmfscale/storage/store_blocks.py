@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.sell import LANES, Slices
-from .atomic import mark_of, patiently, read_into
+from ..counts.sell import LANES, SellBlock
+from .atomic import file_id, read_into, retry
 
 Array = NDArray[Any]
 ORDERS = "rows", "columns"
@@ -71,7 +71,7 @@ class BlockFile:
     count_dtype : dtype
         Of the slices' counts.
     mark : tuple of int
-        What `mark_of` the file was when the extents were looked up.
+        What `file_id` the file was when the extents were looked up.
     """
 
     def __init__(self, path: Path, count_dtype: np.dtype[Any], mark: tuple[int, ...]):
@@ -79,7 +79,7 @@ class BlockFile:
         self.bytes_read = 0
         self.checked = set[tuple[int, str]]()
 
-    def read(self, block: StoredBlock, which: str, buffer: Array | None = None) -> Slices:
+    def read(self, block: StoredBlock, which: str, buffer: Array | None = None) -> SellBlock:
         """Read the "rows" or the "columns" of a block, into `buffer` if there is one."""
         if buffer is None:
             buffer = np.empty(block.nbytes(which), np.uint8)
@@ -88,21 +88,21 @@ class BlockFile:
             size = block.extents[f"{which}_{part}"].size
             pieces[f"{which}_{part}"] = buffer[first : first + size]
             first += size
-        patiently(self.path, lambda: self._fill(block, pieces))
+        retry(self.path, lambda: self._fill(block, pieces))
         for name, piece in pieces.items():
             if (block.number, name) not in self.checked:
                 self._check(block, name, piece)
         index, count, offset = (
             pieces[f"{which}_{part}"].view(block.extents[f"{which}_{part}"].dtype) for part in PARTS
         )
-        slices = Slices(index, count, offset, block.n_others[which])
+        slices = SellBlock(index, count, offset, block.n_others[which])
         if (block.number, which) not in self.checked:
             self._check_slices(slices, block, which)
         return slices
 
     def _fill(self, block: StoredBlock, pieces: dict[str, Array]) -> None:
         with self.path.open("rb", buffering=0) as file:
-            if mark_of(os.fstat(file.fileno())) != self.mark:
+            if file_id(os.fstat(file.fileno())) != self.mark:
                 raise DamagedStoreError(
                     f"{self.path} was changed while it was in use; pack it again and start anew."
                 )
@@ -124,7 +124,7 @@ class BlockFile:
             )
         self.checked.add((block.number, name))
 
-    def _check_slices(self, slices: Slices, block: StoredBlock, which: str) -> None:
+    def _check_slices(self, slices: SellBlock, block: StoredBlock, which: str) -> None:
         """Refuse what the kernels would follow out of their arrays, whoever wrote it."""
         steps = slices.offset[-1] if len(slices.offset) else -1
         n_lanes = block.last - block.first if which == "rows" else block.n_column_lanes

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..counts.base import CountTable
+from ..counts.base import CountMatrix
 from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
-from .atomic import check_replaceable, whole_hdf5
+from .atomic import atomic_hdf5, check_replaceable
 from .store import FORMAT, FORMAT_VERSION, is_store
 from .store_blocks import ORDERS, PARTS
 from .version import package_version
@@ -30,7 +30,7 @@ def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def pack(
-    counts: CountTable,
+    counts: CountMatrix,
     path: str | os.PathLike[str],
     *,
     n_threads: int = 1,
@@ -45,7 +45,7 @@ def pack(
 
     Parameters
     ----------
-    counts : CountTable
+    counts : CountMatrix
         In memory, or read from a file as it goes.
     path : str or path-like
         Where to write; an existing store is replaced.
@@ -68,14 +68,14 @@ def pack(
         If the disk is full or cannot be written, or `path` is no place for a file.
     """
     target = _check_target(path, overwrite)
-    with whole_hdf5(target) as (file, check_disk):
+    with atomic_hdf5(target) as (file, check_disk):
         _write(file, counts, n_threads, source or {}, progress, check_disk)
         file.flush()
         file.attrs["complete"] = 1
 
 
 def _write(
-    file: Any, counts: CountTable, n_threads: int, source: dict[str, Any], progress: Any,
+    file: Any, counts: CountMatrix, n_threads: int, source: dict[str, Any], progress: Any,
     check_disk: Callable[[], None],
 ) -> None:  # fmt: skip
     layout = counts.layout(n_threads)
