@@ -27,7 +27,7 @@ from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_blocks import DamagedStoreError
 from nmfscale.storage.store_writer import pack
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -374,7 +374,7 @@ def marked_slow(node):
 
 def test_every_promise_names_a_test():
     text = (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")
-    named = re.findall(r"(\*slow\* )?`(tests/\w+\.py)::(\w+)(?:::(\w+))?`", text)
+    named = re.findall(r"(\*slow\* )?`(tests/[\w/]+\.py)::(\w+)(?:::(\w+))?`", text)
     assert len(named) > 20
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     assert rows == [str(number) for number in range(1, 42)]

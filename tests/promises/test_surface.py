@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import nmfscale
 from nmfscale.cli import main
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 MODULES = sorted(

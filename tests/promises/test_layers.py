@@ -112,7 +112,7 @@ def faults(sources):
 
 
 def test_package_keeps_its_layers():
-    package = Path(__file__).resolve().parents[1] / "nmfscale"
+    package = Path(__file__).resolve().parents[2] / "nmfscale"
     if not package.is_dir():
         pytest.skip("the sources of the package are not beside the tests")
     sources = {
