@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,25 @@ class Held:
     weights: Array | None = None
     prior_factors: tuple[Array, Array] | None = None
     prior_loadings: tuple[Array, Array] | None = None
+
+    def scaled(self, scales: Array) -> Held:
+        """Return the same for loadings times `scales` (K,) and factors divided by them."""
+        priors: dict[str, Any] = {}
+        for name, factor in (("prior_factors", scales), ("prior_loadings", 1 / scales)):
+            prior = getattr(self, name)
+            priors[name] = None if prior is None else (prior[0], prior[1] * factor)
+        return replace(self, **priors)
+
+    def log_scales(self, scales: Array) -> float:
+        """Return what the log prior changes by when the parameters are scaled back."""
+        total, logs = 0.0, np.log(scales)
+        if self.prior_factors is not None:
+            total += math.fsum(self.prior_factors[0].sum(axis=0) * logs)
+        if self.prior_loadings is not None:
+            pseudo = self.prior_loadings[0]
+            weighted = pseudo if self.weights is None else pseudo * self.weights[:, None]
+            total -= math.fsum(weighted.sum(axis=0) * logs)
+        return total
 
 
 @dataclass

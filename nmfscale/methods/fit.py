@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,15 @@ class FitResult:
     converged: bool
     interrupted: bool
     stopped: bool
+
+    def scaled(self, scales: Array, held: Held) -> FitResult:
+        """Return the result of a fit with loadings times `scales` at the scale that was given."""
+        if (scales == 1).all():
+            return self
+        history = self.history.copy()
+        history["loglik"] += held.log_scales(scales)
+        L, F = (A * d.astype(A.dtype) for A, d in ((self.L, 1 / scales), (self.F, scales)))
+        return replace(self, L=L, F=F, history=history)
 
     @property
     def loglik(self) -> float:

@@ -48,8 +48,9 @@ def restore_zeros(factor: Factor) -> None:
 
 def lift_zeros(factor: Factor) -> None:
     """Undo that."""
-    rows = factor.values[: factor.n_rows, : factor.n_components]
-    np.maximum(rows, MINVAL, out=rows)
+    of_rows = factor.order[:, None] >= 0  # between blocks there is padding
+    values = factor.values[:, : factor.n_components]
+    np.maximum(values, MINVAL, out=values, where=of_rows)
 
 
 class LocalRows:

@@ -13,6 +13,7 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..storage.atomic import atomic_write
+from .conversion import balancing_scales
 from .factors import LEAST, MINVAL, aligned_copy, lane_order
 from .local_rows import per_lane
 from .steps import sliced_counts
@@ -135,6 +136,10 @@ class Projection:
         tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
         prior: tuple[Array, Array] | None = None,
     ):  # fmt: skip
+        self._scales = balancing_scales(counts.total, counts.shape, L, F)
+        F, L = F / self._scales.astype(F.dtype), None if L is None else L * self._scales
+        if prior is not None:
+            prior = prior[0], prior[1] / self._scales
         self._counts, self._F, self._L, self._prior = counts, F, L, prior
         self._n_threads, self._dtype = n_threads, np.dtype(dtype)
         self._layout = counts.layout(n_threads)
@@ -147,7 +152,8 @@ class Projection:
         """Rows of one block after the other, and their loadings."""
         for block, slices in self._layout.visit("rows"):
             sliced = sliced_counts(slices, self._counts.shape[1])
-            yield slice(block.start, block.stop), self._loadings(block, sliced)
+            loadings = self._loadings(block, sliced)
+            yield slice(block.start, block.stop), loadings / self._scales.astype(loadings.dtype)
 
     def log_shares(self) -> Array:
         """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""

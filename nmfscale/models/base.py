@@ -23,6 +23,7 @@ from ..engine.memory import descent_bytes, plan_fit
 from ..engine.monitor import Monitor
 from ..engine.session import Site, client_of_fit, site_of_fit
 from ..engine.threads import resolve_threads
+from ..methods.conversion import balancing_scales
 from ..methods.factors import MINVAL, Held
 from ..methods.fit import SOLVERS, FitResult, fit_factors
 from ..methods.initialize import STARTS, check_factors, initialize
@@ -292,7 +293,16 @@ class CountFactorization(RowsTransformer, BaseEstimator):
             if sizes is not None and L is not None:
                 start = L * sizes[:, None].astype(dtype)
             how = {"every": checkpoint_every, "resume": resume}
+            scales: Array = np.ones(self.n_components)
+            if start is not None or F is not None:
+                scales = balancing_scales(counts.total, counts.shape, start, F)
+            start, F = (
+                None if A is None else A * d.astype(A.dtype)
+                for A, d in ((start, scales), (F, 1 / scales))
+            )
+            held = held.scaled(scales)
             best = self._fit_at_site(client, counts, start, F, dtype, held, checkpoint, how)
+            best = best.scaled(scales, held)
             if sizes is not None:
                 best = replace(best, L=best.L / sizes[:, None].astype(dtype))
             if held.samples is not None:  # to the bit: neither rounded nor raised to the floor

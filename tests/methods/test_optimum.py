@@ -5,7 +5,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nmfscale import PoissonNMF, TopicModel, loglik_poisson
+from nmfscale.methods.factors import Factor
 from nmfscale.methods.fit import SOLVERS
+from nmfscale.methods.local_rows import lift_zeros
 
 PAPER = [name for name in SOLVERS if name not in ("auto", "joint-em")]
 
@@ -157,3 +159,48 @@ def test_a_component_without_factors_has_the_loadings_of_its_prior():
     assert_allclose(model.transform(X)[:, 2], 1 / 4)
     shares = TopicModel(3, **options).fit(X, **held).transform(X)
     assert_array_equal(shares[:, 2], 0)
+
+
+# Scales ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["auto", "scd", "em"])
+@pytest.mark.parametrize("scale", [1e-14, 1e-10, 1e-7, 1e7, 1e10, 1e14])
+def test_the_scale_of_what_is_held_changes_nothing(solver, scale):
+    """Loadings of held topics, factors of held samples, and those of new rows, at any scale."""
+    rng = np.random.default_rng(0)
+    L, F = rng.gamma(0.5, size=(60, 3)) + 1e-3, rng.gamma(0.5, size=(40, 3)) + 1e-3
+    X = rng.poisson(3 * L @ F.T)
+
+    held = {"F": ("fixed_topics", [True] * 3, F), "L": ("fixed_samples", [True] * 60, L)}
+    for name, (mask, everything, factor) in held.items():
+        best, model = (
+            PoissonNMF(3, solver=solver, tol=1e-6, random_state=0).fit(
+                X, **{name: factor * c, mask: everything}
+            )
+            for c in (1, scale)
+        )
+        # EM stops early, at points that depend on the digits of the start
+        assert_allclose(model.loglik_, best.loglik_, rtol=1e-3 if solver == "em" else 1e-7)
+        found = loglik_poisson(X, model.loadings_, model.components_.T).sum()
+        assert_allclose(found, model.loglik_, rtol=1e-9)
+        if name == "F":
+            assert_allclose(model.transform(X) * scale, best.transform(X), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_the_log_posterior_is_that_of_the_factors_at_any_scale(scale):
+    X = counts()
+    given = start(X, 3)
+    model = PoissonNMF(3, prior_factors=1.5, prior_loadings=(1.2, 0.1), max_iter=50, tol=0)
+    model.fit(X, L=given["L"] / scale, F=given["F"] * scale)
+    L, F = model.loadings_, model.components_.T
+    prior = (0.5 * np.log(F) - F).sum() + (0.2 * np.log(L) - 0.1 * L).sum()
+    assert_allclose(model.loglik_, loglik_poisson(X, L, F).sum() + prior, rtol=1e-8)
+
+
+def test_zeros_that_a_fit_was_ended_before_are_lifted_in_every_block():
+    """Lanes of all blocks, between which there is padding."""
+    rows = [Factor(np.array([1, 0, -1, 2, -1]), 3, 2, np.zeros((5, 3)))]
+    lift_zeros(rows[0])
+    assert_array_equal(rows[0].values > 0, np.array([[1, 1, 0, 1, 0]]).T * [1, 1, 0])
