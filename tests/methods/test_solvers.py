@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 
+import internals
 import numpy as np
 import oracle
 import pytest
@@ -726,13 +727,13 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
 @pytest.mark.parametrize("seed", range(8))
 def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
     """The best point is held in float32: in float64 it is a little lower than it was."""
-    best, turn_into = [], accelerated._Path.turn_into
+    best = []
 
-    def note_and_turn(path, halves, dtype):
-        best.append(path.logliks[-1])
-        turn_into(path, halves, dtype)
+    def note_and_change(change_type, momentum, factors, dtype):
+        best.append(momentum.logliks[-1])
+        change_type(momentum, factors, dtype)
 
-    monkeypatch.setattr(accelerated._Path, "turn_into", note_and_turn)
+    internals.around_change_of_type(monkeypatch, note_and_change)
     X = make_counts(120, 80, K=5, seed=seed)
     model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
     assert model.converged_
@@ -742,16 +743,16 @@ def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
 
 def steps_taken(monkeypatch, X, K, seed, max_iter):
     """Which curvature each iteration took, what three had gained before, and the model."""
-    taken, steps = [], accelerated._Path.steps
+    taken = []
 
-    def note(path, iteration):
-        rows, columns = steps(path, iteration)
-        fell = path.steady < 4
-        taken.append((rows.get("curvature"), columns.get("em_steps"), path.gain(3), fell))
+    def note(choose_steps, momentum, iteration):
+        rows, columns = choose_steps(momentum, iteration)
+        fell = momentum.steady < 4
+        taken.append((rows.get("curvature"), columns.get("em_steps"), momentum.gain(3), fell))
         return rows, columns
 
     with monkeypatch.context() as patch:
-        patch.setattr(accelerated._Path, "steps", note)
+        internals.around_choice_of_steps(patch, note)
         return taken, fit(X, K, max_iter=max_iter, tol=0, **start(X, K, seed))
 
 
@@ -765,7 +766,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
         if scaled or (curvature is not None and em_steps is None):
             assert gain < accelerated.LATE_BELOW and not fell
     # ... and ends as high as with curvature whose diagonal is new in every iteration
-    monkeypatch.setattr(accelerated, "LATE_BELOW", -np.inf)
+    internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)
     assert not any(curvature == kernels.SCALED for curvature, *_ in before)
     best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])

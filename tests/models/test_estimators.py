@@ -3,6 +3,7 @@
 import pickle
 import warnings
 
+import internals
 import numpy as np
 import oracle
 import pandas as pd
@@ -18,7 +19,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nmfscale
 from nmfscale import PoissonNMF, TopicModel
-from nmfscale.counts.memory import Counts
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.methods.fit import SOLVERS
 
@@ -251,13 +251,12 @@ def test_fit_transform_is_transform(model, solver):
 @pytest.mark.parametrize("model", MODELS)
 def test_fit_transform_checks_and_arranges_once(model, monkeypatch):
     arranged = []
-    arrange = Counts.layout
 
-    def layout(counts, n_threads=1):
+    def note_and_arrange(layout, counts, n_threads=1):
         arranged.append(counts)
-        return arrange(counts, n_threads)
+        return layout(counts, n_threads)
 
-    monkeypatch.setattr(Counts, "layout", layout)
+    internals.around_layout(monkeypatch, note_and_arrange)
     half = X + 0.5
     frame = pd.DataFrame(half, index=[f"s{i}" for i in range(len(X))]).add_prefix("g")
     one = model(3, random_state=0, n_threads=1).set_output(transform="pandas")

@@ -4,17 +4,14 @@ import os
 import shutil
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
+import internals
 import pytest
-from cluster_tasks import near_sighted
 from network import UNAWARE, Meanwhile, alone, network, soon
 from small_fits import LONG_X, SMALL_BLOCK, bits, model
 
-from nmfscale.counts import blocks as layouts
 from nmfscale.engine import remote as remote
-from nmfscale.engine import session as sites
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
 
@@ -39,7 +36,7 @@ class Trial:
         self.folder = folder / "data"
         self.folder.mkdir()
         self.hide = f"mount -t tmpfs none {self.folder}"
-        layouts.BLOCK_NONZEROS = 40 * SMALL_BLOCK
+        internals.small_blocks(internals.FOR_GOOD, 40 * SMALL_BLOCK)
         self.store = self.folder / "counts.nmf"
         pack(as_counts(LONG_X), self.store)
         self.calm = bits(model(max_iter=ITERATIONS).fit(str(self.store)))
@@ -179,7 +176,7 @@ def test_a_host_that_loses_sight_of_the_files(tmp_path):
 @alone(WALL, **UNAWARE)
 def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
     trial = Trial(tmp_path)
-    sites._SAVE_ALWAYS, sites._SAVE_EVERY = 0, 4
+    internals.save_every(internals.FOR_GOOD, 4)
     with network(tmp_path, mounts={1: trial.hide}) as (hosts, client):
 
         def kill_both():
@@ -199,10 +196,9 @@ def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
     ids=["nothing", "nothing, few saved", "store", "folder"],
 )
 def test_what_workers_do_not_see_is_sent_and_forgotten(client, store, monkeypatch, sees, every):
-    monkeypatch.setattr(sites, "look", partial(near_sighted, *sees))
-    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
-    monkeypatch.setattr(sites, "_SAVE_EVERY", every)
-    monkeypatch.setattr(remote, "_RECENT_FACTORS", 2)
+    internals.workers_see(monkeypatch, *sees)
+    internals.save_every(monkeypatch, every)
+    internals.keep_recent_factors(monkeypatch, 2)
     held = []
     fitted = model(max_iter=16, callback=lambda _: held.append(sent(client)))
     fitted.fit(store, client=client)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import dask.array as da
+import internals
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +18,6 @@ from numpy.testing import assert_array_equal
 
 import nmfscale
 from nmfscale import kernels
-from nmfscale.counts import blocks as layouts
 from nmfscale.methods.factors import Held, aligned_copy
 from nmfscale.methods.fit import SOLVERS
 from nmfscale.methods.poisson import SHARED, Halves
@@ -301,7 +301,7 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
 def test_blocks_hardly_change_the_answer(monkeypatch):
     # whole columns take EM steps that summed ones do not: another way to the same optimum
     whole = fit(max_iter=40)
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     cut = fit(max_iter=40)
     assert cut.loglik_ == pytest.approx(whole.loglik_, rel=1e-7)
 
@@ -311,7 +311,7 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 
 @pytest.mark.slow
 def test_memory_file_store_and_cluster_with_any_number_of_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     path, store = tmp_path / "counts.h5ad", tmp_path / "counts.nmf"
     write_h5ad(path, sp.csr_matrix(X))
     nmfscale.write_store(X, store)
@@ -331,7 +331,7 @@ def test_memory_file_store_and_cluster_with_any_number_of_threads(tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("n_components", [10, 20])
 def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100_000)
+    internals.small_blocks(monkeypatch, 100_000)
     counts = nmfscale.corpora.docstrings()
     arrays = counts.data, counts.indices, counts.indptr
     matrix = sp.csr_matrix(arrays, shape=counts.shape)
