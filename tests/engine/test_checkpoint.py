@@ -83,20 +83,6 @@ def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
         assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
 
 
-def test_resumed_elsewhere(tmp_path, store):
-    expected = bits(model().fit(X))
-    places = [(X, 1), (store, 2), (X, 3), (store, 1)]
-    for iteration, (source, n_threads) in zip((4, 9, 16), places[:-1], strict=True):
-        with pytest.raises(StopError):
-            model(callback=stop_at(iteration), n_threads=n_threads).fit(
-                source, checkpoint=tmp_path / "state", checkpoint_every=0, resume=True
-            )
-    source, n_threads = places[-1]
-    resumed = model(n_threads=n_threads).fit(source, checkpoint=tmp_path / "state", resume=True)
-    assert bits(resumed) == expected
-    assert np.all(np.diff(resumed.history_["seconds"]) >= 0)  # the clock goes on, too
-
-
 def test_every_restart_is_resumed(tmp_path):
     options = {"n_init": 2, "init": "random", "max_iter": 10}
     expected = bits(model(**options).fit(X))

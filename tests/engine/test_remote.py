@@ -265,23 +265,6 @@ def checkpointed(source, client, folder, iteration):
 
 
 @slow
-@pytest.mark.parametrize("at", [5, pytest.param(14, marks=slow)])
-def test_what_a_cluster_saved_is_resumed_in_memory(client, store, tmp_path, at):
-    state = tmp_path / "state"
-    checkpointed(store, client, state, at)
-    assert bits(fit(X, max_iter=15, checkpoint=state, resume=True)) == bits(fit(X, max_iter=15))
-
-
-@slow
-@pytest.mark.parametrize("at", [5, 14])
-def test_what_was_saved_in_memory_is_resumed_on_a_cluster(client, store, tmp_path, at):
-    state = tmp_path / "state"
-    checkpointed(X, None, state, at)
-    fitted = fit(store, client, max_iter=15, checkpoint=state, resume=True)
-    assert bits(fitted) == bits(fit(X, max_iter=15))
-
-
-@slow
 def test_resumed_with_another_number_of_workers(client, store, tmp_path):
     state = tmp_path / "state"
     checkpointed(store, client, state, 13)

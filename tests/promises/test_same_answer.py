@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import small_fits
-from clusters import cluster_of
 from count_files import write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
 
@@ -307,25 +305,6 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 
 
 # Places of the counts -------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_memory_file_store_and_cluster_with_any_number_of_threads(tmp_path, monkeypatch):
-    internals.small_blocks(monkeypatch, 300)
-    path, store = tmp_path / "counts.h5ad", tmp_path / "counts.nmf"
-    write_h5ad(path, sp.csr_matrix(X))
-    nmfscale.write_store(X, store)
-    places = {"memory": (X, None), "file": (path, "100GB"), "store": (store, "100GB")}
-    found = {
-        (place, n_threads): fit(source, n_threads=n_threads, memory_limit=limit)
-        for place, (source, limit) in places.items()
-        for n_threads in (1, 2, 4)
-    }
-    with cluster_of(2) as client:
-        for n_threads in (1, 2, 4):
-            found["cluster", n_threads] = fit(store, n_threads=n_threads, client=client)
-    expected = small_fits.bits(found["memory", 1])
-    assert [place for place, each in found.items() if small_fits.bits(each) != expected] == []
 
 
 @pytest.mark.slow
