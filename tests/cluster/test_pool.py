@@ -146,15 +146,6 @@ def test_errors_of_the_data_are_raised_at_once(client):
         run(pool(client), tasks.always, [Task("rows 0", ("value", 0), 0)])
 
 
-def test_a_slow_worker_is_overtaken(client, tmp_path):
-    mine = pool(client, late=0.3)
-    run(mine, tasks.slow_at, make_tasks(*((tmp_path / "none", n, 0.05, 100) for n in (1, 2, 3))))
-    begin = time.monotonic()
-    found = run(mine, tasks.slow_at, make_tasks(*((tmp_path, n, 0.05, 100) for n in range(6))))
-    assert found == list(range(6)) and time.monotonic() - begin < UNNOTICED
-    kill(tmp_path / "slow")
-
-
 def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_long(
     client, tmp_path
 ):

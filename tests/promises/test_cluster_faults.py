@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 from clusters import (
-    UNNOTICED,
     WALL,
     Killer,
     cluster_of,
@@ -176,42 +175,6 @@ def test_the_scheduler_is_killed(client, store, tmp_path):
         with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
             fit(store, other, {6: process.kill}, checkpoint=state, checkpoint_every=0)
     assert bits(fit(store, client, checkpoint=state, resume=True)) == bits(fit(X))
-
-
-# Workers that stall ---------------------------------------------------------------------------
-
-
-def test_a_worker_stops(client, store):
-    stopped = []
-
-    def stop():
-        stopped.append(processes(client)[0])
-        send(signal.SIGSTOP, stopped)
-
-    begin = time.monotonic()
-    try:
-        fitted = fit(store, client, {5: stop})
-        took = time.monotonic() - begin
-    finally:
-        send(signal.SIGCONT, stopped)
-    assert bits(fitted) == bits(fit(X)) == bits(fit(store, client))
-    assert stopped and took < UNNOTICED
-
-
-def test_a_worker_is_slow(client, store):
-    slow_one = processes(client)[:1]
-
-    def burst():
-        send(signal.SIGSTOP, slow_one)
-        time.sleep(0.9)
-        send(signal.SIGCONT, slow_one)
-
-    try:
-        with meanwhile(burst, 0.1):
-            fitted = fit(store, client)
-    finally:
-        send(signal.SIGCONT, slow_one)
-    assert bits(fitted) == bits(fit(X))
 
 
 # Workers that come and go ---------------------------------------------------------------------
