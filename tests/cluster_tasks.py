@@ -1,23 +1,20 @@
 """Tasks that workers of the tests run; they import them from here."""
 
-import importlib
 import os
+import platform
 import resource
 import signal
-import sys
 import threading
 import time
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
+import internals
 import numpy as np
+import pytest
 
 from nmfscale.cluster.pool import perform
 from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
-from nmfscale.engine.session import look
-from nmfscale.engine.worker import Workbench
-from nmfscale.methods.steps import ColumnVisit
 
 
 def twice(number, given):
@@ -52,10 +49,6 @@ def always(error, number, given):
     raise {"value": ValueError, "os": OSError, "memory": MemoryError}[error](f"number {number}")
 
 
-# What takes the time of a task.
-WORK = {"rows": (Workbench, "move"), "columns": (ColumnVisit, "over")}
-
-
 def perform_and_count(folder, kind, number, function, args, given):
     """Run a task, count it and what is computed in it; kill its worker in the middle of one."""
 
@@ -64,22 +57,18 @@ def perform_and_count(folder, kind, number, function, args, given):
             file.write(b".")
             return file.tell()  # of all workers
 
-    def counted(which, work):
-        def count_and_work(*args):
-            n_begun = count(which)
-            found = work(*args)
-            if (which, n_begun) == (kind, number):
-                time.sleep(1)  # long enough for results before it to have been fetched
-                os.kill(os.getpid(), signal.SIGKILL)
-            return found
-
-        return count_and_work
+    def count_and_work(which, work, *args):
+        n_begun = count(which)
+        found = work(*args)
+        if (which, n_begun) == (kind, number):
+            time.sleep(1)  # long enough for results before it to have been fetched
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
 
     count(function.__name__)
-    with ExitStack() as stack:
-        for which, (owner, name) in WORK.items():
-            work = counted(which, getattr(owner, name))
-            stack.enter_context(patch.object(owner, name, work))
+    with pytest.MonkeyPatch.context() as patch:
+        for which in ("rows", "columns"):
+            internals.around_work(patch, which, partial(count_and_work, which))
         return perform(function, args, given)
 
 
@@ -138,14 +127,9 @@ def bits_of_a_fit(path, block, max_iter):
     from distributed import get_client
     from small_fits import bits, model
 
-    from nmfscale.counts import blocks as layout
-
-    before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
-    try:
-        with get_client().as_current():
-            return bits(model(max_iter=max_iter).fit(path))
-    finally:
-        layout.BLOCK_NONZEROS = before
+    with pytest.MonkeyPatch.context() as patch, get_client().as_current():
+        internals.small_blocks(patch, block)
+        return bits(model(max_iter=max_iter).fit(path))
 
 
 def bits_with_worker_client(path, block, max_iter):
@@ -153,14 +137,9 @@ def bits_with_worker_client(path, block, max_iter):
     from distributed import worker_client
     from small_fits import bits, model
 
-    from nmfscale.counts import blocks as layout
-
-    before, layout.BLOCK_NONZEROS = layout.BLOCK_NONZEROS, block
-    try:
-        with worker_client() as client:
-            return bits(model(max_iter=max_iter).fit(path, client=client))
-    finally:
-        layout.BLOCK_NONZEROS = before
+    with pytest.MonkeyPatch.context() as patch, worker_client() as client:
+        internals.small_blocks(patch, block)
+        return bits(model(max_iter=max_iter).fit(path, client=client))
 
 
 def fit_with_get_client(path):
@@ -179,16 +158,21 @@ def native_threads():
     return len(os.listdir("/proc/self/task")) - threading.active_count()
 
 
-def replace(module, name, value):
-    """Let a function of a module return something else."""
-    module = importlib.import_module(module)
-    setattr(module, f"_before_{name}", getattr(module, name))
-    setattr(module, name, lambda: value)
+_CHANGES = pytest.MonkeyPatch()
 
 
-def put_back(module, name):
-    module = sys.modules[module]
-    setattr(module, name, getattr(module, f"_before_{name}"))
+def change(function, *args):
+    """Change something in this process; see `internals`."""
+    function(_CHANGES, *args)
+
+
+def undo_changes():
+    _CHANGES.undo()
+
+
+def machine(patch, name):
+    """Let this process run on a machine of another type."""
+    patch.setattr(platform, "machine", lambda: name)
 
 
 def level():
@@ -214,11 +198,3 @@ def bytes_remembered():
 def limit_files(n_bytes):
     """Refuse files of more bytes, as a full disk does."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
-
-
-def near_sighted(store, folder, *args):
-    """Look as a worker does, and say that it does not see the store, or the folder."""
-    seen = look(*args)
-    return seen._replace(
-        sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
-    )

@@ -63,8 +63,8 @@ def fit(source, client=None, actions=None, **options):
 
 
 @contextmanager
-def cluster_of(n_workers, **options):
-    """Start worker processes and hand out a client of theirs."""
+def cluster_of(n_workers, active=True, **options):
+    """Start worker processes and hand out a client of theirs, which fits find if it is active."""
     import dask
     from distributed import Client, LocalCluster
 
@@ -78,7 +78,7 @@ def cluster_of(n_workers, **options):
         gc.collect()
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **options)
         try:
-            with Client(cluster) as client:
+            with Client(cluster, set_as_default=active) as client:
                 if n_workers:
                     client.wait_for_workers(n_workers, timeout=WALL)
                 # watchers too: before they have, they do not start a worker again

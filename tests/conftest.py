@@ -47,11 +47,10 @@ def reference_dir(data_dir):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that the counts of small fits have several."""
+    import internals
     from small_fits import SMALL_BLOCK
 
-    from nmfscale.counts import blocks as layout
-
-    monkeypatch.setattr(layout, "BLOCK_NONZEROS", SMALL_BLOCK)
+    internals.small_blocks(monkeypatch, SMALL_BLOCK)
 
 
 @pytest.fixture

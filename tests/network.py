@@ -4,6 +4,7 @@ Every process ends, and every link and mount goes, with the process that `alone`
 """
 
 import functools
+import inspect
 import os
 import shutil
 import signal
@@ -68,9 +69,12 @@ def alone(seconds, **settings):
             reason = missing()
             if reason:
                 pytest.skip(reason)
+            file = Path(inspect.getfile(test))
             program = f"""
-import sys, {test.__module__.rpartition(".")[2]} as here
+import sys
 from pathlib import Path
+sys.path.append({str(file.parent)!r})
+import {file.stem} as here
 here.{test.__name__}.__wrapped__(Path(sys.argv[1]))
 """
             command = (*NAMESPACES, "--kill-child")
@@ -90,8 +94,8 @@ def ip(*words, host=None):
 class Host:
     """A machine with a worker that is started again whenever it ends."""
 
-    def __init__(self, number, folder, mounts, link):
-        self.number, self.folder, self.link = number, folder / f"host{number}", link
+    def __init__(self, number, folder, relayed):
+        self.number, self.folder, self.relayed = number, folder / f"host{number}", relayed
         self.folder.mkdir()
         self.address = f"10.99.0.{10 + number}"
         self.started = self.folder / "started"
@@ -101,7 +105,7 @@ class Host:
             "--local-directory", self.folder, "--preload", HERE / "network_worker.py",
         ]  # fmt: skip
         script = (
-            f"hostname host{number}; cd {self.folder}; {mounts or ':'} || exit; touch started; "
+            f"hostname host{number}; cd {self.folder}; touch started; "
             f"read go; while :; do {' '.join(map(str, words))} >> log 2>&1; sleep 1; done"
         )
         self.process = subprocess.Popen(
@@ -114,13 +118,12 @@ class Host:
 
     def join_network(self):
         pid = self.process.pid
-        if self.link is None:
+        if not self.relayed:
             ip("link", "add", f"h{self.number}", "type", "veth", "peer", "eth0", "netns", pid)
         else:
-            self.relay = subprocess.Popen(
-                [sys.executable, "-P", HERE / "network_link.py", f"h{self.number}",
-                 f"far{self.number}", *map(str, self.link)]
-            )  # fmt: skip
+            names = f"h{self.number}", f"far{self.number}"
+            command = [sys.executable, "-P", HERE / "network_link.py", *names]
+            self.relay = subprocess.Popen(command, stdin=subprocess.PIPE)
             soon(lambda: f"far{self.number}" in {name for _, name in socket.if_nameindex()})
             ip("link", "set", f"far{self.number}", "netns", pid, "name", "eth0")
         ip("link", "set", f"h{self.number}", "master", "br0", "up")
@@ -140,6 +143,11 @@ class Host:
     def lists(self, folder):
         """Return the names of the files that this host sees in a folder."""
         return sorted(os.listdir(f"/proc/{self.process.pid}/root{folder}"))
+
+    def link(self, delay=0.0, lost_to=0.0, lost_from=0.0, rate=1e7):
+        """Set seconds of delay, shares of frames lost to and from here, and bytes a second."""
+        self.relay.stdin.write(f"{delay} {lost_to} {lost_from} {rate}\n".encode())
+        self.relay.stdin.flush()
 
     def cut(self):
         ip("link", "set", f"h{self.number}", "down")
@@ -163,11 +171,10 @@ class Host:
 
 
 @contextmanager
-def network(folder, n_hosts=3, mounts=(), links=()):
-    """Start hosts and a scheduler; `mounts` (shell) and `links` of single hosts, by number."""
+def network(folder, n_hosts=3, relayed=False):
+    """Start hosts and a scheduler; frames may be relayed, so that links can be made worse."""
     from distributed import Client
 
-    mounts, links = dict(mounts), dict(links)
     ip("link", "set", "lo", "up")
     ip("link", "add", "br0", "type", "bridge")
     ip("addr", "add", f"{SCHEDULER}/24", "dev", "br0")
@@ -178,10 +185,7 @@ def network(folder, n_hosts=3, mounts=(), links=()):
             [*map(str, command), "--host", SCHEDULER, "--port", str(PORT)],
             stdout=log, stderr=log, cwd=folder,
         )  # fmt: skip
-    hosts = [
-        Host(number, folder, mounts.get(number), links.get(number))
-        for number in range(1, n_hosts + 1)
-    ]
+    hosts = [Host(number, folder, relayed) for number in range(1, n_hosts + 1)]
     for host in hosts:
         host.go()
     with Client(f"tcp://{SCHEDULER}:{PORT}", timeout=30) as client:

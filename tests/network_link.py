@@ -19,15 +19,20 @@ def device(name):
     return end
 
 
-def main(near, far, delay, lost_to, lost_from, rate):
-    """Carry frames: shares of those to and from `far` are lost, `rate` is in bytes a second."""
-    ends = device(near), device(far)
-    loss = dict(zip(ends, (lost_to, lost_from), strict=True))
+def main(near, far):
+    """Carry frames; lines of the input set delay, shares lost to and from `far`, bytes a second."""
+    ends, control = (device(near), device(far)), sys.stdin.fileno()
     other, free = dict(zip(ends, ends[::-1], strict=True)), dict.fromkeys(ends, 0.0)
     rng, waiting, count = random.Random(0), [], 0
+    delay, rate, loss = 0.0, 1e7, dict.fromkeys(ends, 0.0)
     while True:
         due = waiting[0][0] - time.monotonic() if waiting else 1.0
-        for end in select.select(ends, [], [], max(0.0, due))[0]:
+        for end in select.select((control, *ends), [], [], max(0.0, due))[0]:
+            if end == control:
+                *_, line = os.read(control, 4096).splitlines()
+                delay, *lost, rate = map(float, line.split())
+                loss = dict(zip(ends, lost, strict=True))
+                continue
             frame = os.read(end, 65536)
             if rng.random() < loss[end]:
                 continue
@@ -43,4 +48,4 @@ def main(near, far, delay, lost_to, lost_from, rate):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], *map(float, sys.argv[3:]))
+    main(*sys.argv[1:])

@@ -11,6 +11,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import h5py
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -257,7 +258,7 @@ class TestTransform:
         np.testing.assert_array_equal(read, expected)
 
     def test_npy_is_written_as_it_goes(self, folder, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr("nmfscale.counts.blocks.BLOCK_NONZEROS", 300)
+        internals.small_blocks(monkeypatch, 300)
         model, named = nmfscale.load(folder / "named.h5"), folder / "named.h5ad"
         # the limit of a fit is not that of this command
         model.set_params(memory_limit="1MB").save(tmp_path / "limited.h5")
@@ -540,7 +541,7 @@ class TestDemo:
         from nmfscale.datasets import corpora
 
         small = corpora.docstrings(["dask", "numpy"], min_count=20)
-        monkeypatch.setattr(corpora, "docstrings", lambda: small)
+        internals.demo_corpus(monkeypatch, small)
 
     def test_writes_a_model_and_plots(self, tmp_path, capsys):
         pytest.importorskip("matplotlib")

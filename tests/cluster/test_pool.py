@@ -6,11 +6,11 @@ import threading
 import time
 
 import cluster_tasks as tasks
+import internals
 import numpy as np
 import pytest
 from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
 
-from nmfscale.cluster import batch as rounds
 from nmfscale.cluster.pool import WorkerPool
 from nmfscale.cluster.tasks import (
     BlockFailedError,
@@ -62,15 +62,15 @@ def test_what_a_task_misses_is_sent_after_all(client):
 def test_an_answer_is_lost_before_it_is_fetched_and_its_task_misses_something(
     client, tmp_path, monkeypatch
 ):
-    mark, take = tmp_path / "mark", rounds.TaskBatch.take
+    mark = tmp_path / "mark"
 
-    def kill_and_take(self, attempt):
-        monkeypatch.setattr(rounds.TaskBatch, "take", take)
+    def kill_and_take(take, batch, attempt):
+        monkeypatch.undo()
         assert attempt.future.status == "finished"
         kill(mark)
-        take(self, attempt)
+        take(batch, attempt)
 
-    monkeypatch.setattr(rounds.TaskBatch, "take", kill_and_take)
+    internals.around_take(monkeypatch, kill_and_take)
     assert run(pool(client), tasks.remembers, make_tasks((mark, "ones"))) == [3.0]
 
 
@@ -144,15 +144,6 @@ def test_trouble_that_stays_is_named(client, error):
 def test_errors_of_the_data_are_raised_at_once(client):
     with pytest.raises(ValueError, match="number 0"):
         run(pool(client), tasks.always, [Task("rows 0", ("value", 0), 0)])
-
-
-def test_a_slow_worker_is_overtaken(client, tmp_path):
-    mine = pool(client, late=0.3)
-    run(mine, tasks.slow_at, make_tasks(*((tmp_path / "none", n, 0.05, 100) for n in (1, 2, 3))))
-    begin = time.monotonic()
-    found = run(mine, tasks.slow_at, make_tasks(*((tmp_path, n, 0.05, 100) for n in range(6))))
-    assert found == list(range(6)) and time.monotonic() - begin < UNNOTICED
-    kill(tmp_path / "slow")
 
 
 def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_long(

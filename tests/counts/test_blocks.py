@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,9 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from nmfscale.counts import _sell as placing
-from nmfscale.counts import blocks as layouts
-from nmfscale.counts import sell as slicer
 from nmfscale.counts.blocks import Layout, cut_blocks
 from nmfscale.counts.memory import MemoryRows
 from nmfscale.counts.sell import LANES
@@ -37,8 +35,8 @@ def counts_of(n=70, m=45, density=0.2, seed=0, largest=9):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100)
-    monkeypatch.setattr(slicer, "_LEAST_SHARE", 1)
+    internals.small_blocks(monkeypatch, 100)
+    internals.threads_share_small_blocks(monkeypatch)
 
 
 def unplaced(slices, n_lanes):
@@ -128,12 +126,9 @@ def test_every_count_has_one_place_in_many_blocks(small_blocks, n_threads):
 @SEVERAL
 def test_any_matrix(seed, n, m, size):
     X = counts_of(n, m, density=(seed % 7) / 6, seed=seed)
-    before = layouts.BLOCK_NONZEROS
-    layouts.BLOCK_NONZEROS = size
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        internals.small_blocks(patch, size)
         check(X, build_layout(as_counts(X)))
-    finally:
-        layouts.BLOCK_NONZEROS = before
 
 
 def test_nothing_to_place(small_blocks):
@@ -169,12 +164,9 @@ def test_long_rows_stand_first():
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 60))
 @SEVERAL
 def test_a_block_is_as_many_rows_as_its_nonzeros_allow(row_nnz, size):
-    before = layouts.BLOCK_NONZEROS
-    layouts.BLOCK_NONZEROS = size
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        internals.small_blocks(patch, size)
         cuts = cut_blocks(np.array(row_nnz))
-    finally:
-        layouts.BLOCK_NONZEROS = before
     assert cuts[0] == 0 and cuts[-1] == len(row_nnz) and np.all(np.diff(cuts) > 0)
     for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
         assert sum(row_nnz[start:stop]) <= size or stop == start + 1
@@ -240,20 +232,19 @@ def test_the_number_of_threads_does_not_matter(small_blocks, n_threads, m, densi
 
 
 def test_what_threads_count_of_columns_is_no_larger_than_the_counts(monkeypatch):
-    rooms = []
-    count_columns = placing.count_columns
+    shapes = []
 
-    def noting(indptr, indices, order, cuts, found, n_threads):
-        rooms.append(found.shape)
+    def note(count_columns, indptr, indices, order, cuts, found, n_threads):
+        shapes.append(found.shape)
         count_columns(indptr, indices, order, cuts, found, n_threads)
 
     columns = np.arange(50_000) % 20_000
     X = sp.csr_matrix((np.ones(50_000, np.int8), (np.arange(50_000) // 500, columns)))
     counts = as_counts(X)
     layout = build_layout(counts, 64)
-    monkeypatch.setattr(placing, "count_columns", noting)
+    internals.around_count_columns(monkeypatch, note)
     assert layout.blocks[0].columns.count.sum() == 50_000
-    assert rooms == [(2, 20_000)]
+    assert shapes == [(2, 20_000)]
 
 
 def test_the_counts_given_are_not_written_to(small_blocks):

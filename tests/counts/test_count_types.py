@@ -1,6 +1,7 @@
 """One type of counts wherever they are: in memory, streamed from their file, in a packed store."""
 
 import h5py
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,8 +9,6 @@ from count_files import write_h5ad, write_mtx
 from numpy.testing import assert_array_equal
 
 import nmfscale
-from nmfscale.counts import blocks as layouts
-from nmfscale.readers import file_counts as streamed
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store import StoredCounts
 
@@ -21,8 +20,8 @@ X[0, 0] = 1
 
 @pytest.fixture(autouse=True)
 def several_pieces(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(streamed, "_PIECE_BYTES", 500)
+    internals.small_blocks(monkeypatch, 300)
+    internals.small_pieces(monkeypatch, 500)
 
 
 def twice(dtype):

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import h5py
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,9 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from small_fits import X, bits, model
 
 from nmfscale import kernels
-from nmfscale.counts import blocks as layouts
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks
-from nmfscale.methods import newton as accelerated
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.atomic import file_lock
 from nmfscale.storage.store_writer import pack
@@ -66,7 +65,7 @@ def fit_and_stop(folder, iteration, source=X, **options):
 )
 def test_resumed_anywhere(tmp_path, monkeypatch, options, iteration):
     if "n_components" in options:  # else EM climbs too fast to end, and nothing shares curvature
-        monkeypatch.setattr(accelerated, "CAREFUL_ABOVE", np.inf)
+        internals.always_momentum(monkeypatch)
     fit_and_stop(tmp_path, iteration, **options)
     resumed = model(**options).fit(X, checkpoint=tmp_path, resume=True)
     assert bits(resumed) == bits(model(**options).fit(X))
@@ -76,26 +75,12 @@ def test_resumed_anywhere(tmp_path, monkeypatch, options, iteration):
 @pytest.mark.slow
 def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
     # any fall of the log-likelihood goes back and is careful for a while
-    monkeypatch.setattr(accelerated, "GAIN_OVER", 1)
+    internals.any_fall_goes_back(monkeypatch)
     expected = bits(model().fit(X))
     for iteration in range(1, 23):
         folder = tmp_path / str(iteration)
         fit_and_stop(folder, iteration)
         assert bits(model().fit(X, checkpoint=folder, resume=True)) == expected
-
-
-def test_resumed_elsewhere(tmp_path, store):
-    expected = bits(model().fit(X))
-    places = [(X, 1), (store, 2), (X, 3), (store, 1)]
-    for iteration, (source, n_threads) in zip((4, 9, 16), places[:-1], strict=True):
-        with pytest.raises(StopError):
-            model(callback=stop_at(iteration), n_threads=n_threads).fit(
-                source, checkpoint=tmp_path / "state", checkpoint_every=0, resume=True
-            )
-    source, n_threads = places[-1]
-    resumed = model(n_threads=n_threads).fit(source, checkpoint=tmp_path / "state", resume=True)
-    assert bits(resumed) == expected
-    assert np.all(np.diff(resumed.history_["seconds"]) >= 0)  # the clock goes on, too
 
 
 def test_every_restart_is_resumed(tmp_path):
@@ -209,7 +194,7 @@ def test_counts_are_known_wherever_they_are(tmp_path, monkeypatch, counts, place
     expected = _marks(kept)
     other = as_counts(SWAPPED * (counts[0, 2] / X[0, 2]), integer="allow")
     assert not np.array_equal(expected, _marks(other))
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     source = counts
     if place == "other order":
         order = np.lexsort((-kept.indices, np.repeat(np.arange(90), np.diff(kept.indptr))))

@@ -10,6 +10,7 @@ import time
 
 import cluster_tasks as tasks
 import dask.array as da
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,9 +19,7 @@ from count_files import write_h5ad, write_tenx
 from small_fits import X, bits, model, run
 
 import nmfscale
-from nmfscale.cluster.pool import WorkerPool, active_client
-from nmfscale.counts import blocks as layouts
-from nmfscale.engine import session as sites
+from nmfscale.cluster.pool import active_client
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store import StoredCounts
@@ -46,7 +45,7 @@ PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", BLOCK)
+    internals.small_blocks(monkeypatch, BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +63,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The sites of fits that took place on a cluster."""
-    found, open_site = [], sites.open_site
-
-    def open_and_note(*args, **options):
-        found.append(args)
-        return open_site(*args, **options)
-
-    monkeypatch.setattr(sites, "open_site", open_and_note)
-    return found
+    """The arguments of sessions of fits that took place on a cluster."""
+    return internals.note_sessions(monkeypatch)
 
 
 def fit(source, client=None, fitted=None, limit=WALL, **options):
@@ -154,7 +146,7 @@ def real_text(folder):
     [(10, ["nmf", "h5ad", "dask array"]), (20, ["h5", "memory"])],
 )
 def test_real_text_in_every_place(client, tmp_path, monkeypatch, n_components, places):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 60_000)
+    internals.small_blocks(monkeypatch, 60_000)
     sources = real_text(tmp_path)
     options = {"n_components": n_components, "max_iter": 14, "dtype": "float32"}
     expected = bits(fit(sources["memory"], **options))
@@ -194,7 +186,7 @@ def test_not_inside_a_task(client, store):
 @pytest.mark.parametrize("blocks", ["one", pytest.param("two", marks=slow)])
 def test_fewer_blocks_than_workers(tmp_path, monkeypatch, opened, blocks):
     most = {"one": X.size, "two": 1700}[blocks]
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", most)
+    internals.small_blocks(monkeypatch, most)
     pack(as_counts(X), tmp_path / "counts.nmf")
     n_blocks = len(StoredCounts(tmp_path / "counts.nmf").layout().blocks)
     assert n_blocks == {"one": 1, "two": 2}[blocks]
@@ -273,23 +265,6 @@ def checkpointed(source, client, folder, iteration):
 
 
 @slow
-@pytest.mark.parametrize("at", [5, pytest.param(14, marks=slow)])
-def test_what_a_cluster_saved_is_resumed_in_memory(client, store, tmp_path, at):
-    state = tmp_path / "state"
-    checkpointed(store, client, state, at)
-    assert bits(fit(X, max_iter=15, checkpoint=state, resume=True)) == bits(fit(X, max_iter=15))
-
-
-@slow
-@pytest.mark.parametrize("at", [5, 14])
-def test_what_was_saved_in_memory_is_resumed_on_a_cluster(client, store, tmp_path, at):
-    state = tmp_path / "state"
-    checkpointed(X, None, state, at)
-    fitted = fit(store, client, max_iter=15, checkpoint=state, resume=True)
-    assert bits(fitted) == bits(fit(X, max_iter=15))
-
-
-@slow
 def test_resumed_with_another_number_of_workers(client, store, tmp_path):
     state = tmp_path / "state"
     checkpointed(store, client, state, 13)
@@ -307,10 +282,11 @@ import os, signal, sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
 from distributed import Client
-from nmfscale.counts import blocks as layout
+import internals
 from small_fits import bits, model
 store, state, address = sys.argv[1:4]
-presses, layout.BLOCK_NONZEROS = map(int, sys.argv[4:])
+presses, block = map(int, sys.argv[4:])
+internals.small_blocks(internals.FOR_GOOD, block)
 def look(record):
     Path(state, "iteration").write_text(str(record["iteration"]))
     if record["iteration"] == 4:
@@ -381,16 +357,16 @@ def test_workers_let_go_of_the_arrays_of_a_fit(client, store):
 @slow
 def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
     with cluster_of(2) as other:
-        stopped, forget_all = processes(other)[:1], WorkerPool.forget_all
+        stopped = processes(other)[:1]
 
-        def stop(self, but=None):
+        def stop(forget_all, pool, but=None):
             if but is None:
                 send(signal.SIGSTOP, stopped)
                 seconds.append(time.monotonic())
-            forget_all(self, but)
+            forget_all(pool, but)
 
         seconds = []
-        monkeypatch.setattr(WorkerPool, "forget_all", stop)
+        internals.around_forget_all(monkeypatch, stop)
         try:
             fit(store, other)
             assert time.monotonic() - seconds[0] < 5
@@ -401,9 +377,9 @@ def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
 TERMINATED = """
 import os, signal, sys
 from distributed import Client
-from nmfscale.counts import blocks as layout
+import internals
 from small_fits import X, model
-layout.BLOCK_NONZEROS = int(sys.argv[2])
+internals.small_blocks(internals.FOR_GOOD, int(sys.argv[2]))
 with Client(sys.argv[1]) as client:
     end = lambda record: os.kill(os.getpid(), signal.SIGTERM)
     model(max_iter=40, callback=end).fit(X, client=client)
@@ -472,11 +448,11 @@ def test_control_c(client, store, tmp_path, presses):
 PRESSED = """
 import sys, warnings
 warnings.simplefilter("ignore")
-from nmfscale.counts import blocks as layout
+import internals
 from nmfscale.cluster.local import local_client
 from small_fits import model
 if __name__ == "__main__":
-    layout.BLOCK_NONZEROS = int(sys.argv[2])
+    internals.small_blocks(internals.FOR_GOOD, int(sys.argv[2]))
     with local_client(2) as client:
         fitted = model(max_iter=400, callback=lambda record: print("on", flush=True))
         fitted.fit(sys.argv[1], client=client)

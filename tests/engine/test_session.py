@@ -1,6 +1,7 @@
 """Fits on workers that are not alike: other versions of the package, other processors."""
 
 import cluster_tasks as tasks
+import internals
 import pytest
 from clusters import fit
 from small_fits import X, bits
@@ -13,16 +14,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture
 def change(client):
-    """Change an attribute of a module in worker processes, until the test is over."""
-    changed = []
+    """Change something in worker processes, until the test is over."""
 
-    def on(addresses, module, name, value):
-        client.run(tasks.replace, module, name, value, workers=addresses)
-        changed.append((addresses, module, name))
+    def on(addresses, change, *args):
+        client.run(tasks.change, change, *args, workers=addresses)
 
     yield on
-    for addresses, module, name in changed:
-        client.run(tasks.put_back, module, name, workers=addresses)
+    client.run(tasks.undo_changes)
 
 
 def addresses(client):
@@ -31,8 +29,7 @@ def addresses(client):
 
 def test_a_worker_has_another_version(client, store, change):
     old = addresses(client)[:1]
-    for module in ("session", "worker"):
-        change(old, f"nmfscale.engine.{module}", "package_version", "0.0.1")
+    change(old, internals.package_version, "0.0.1")
     with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
         fitted = fit(store, client, max_iter=4)
     assert bits(fitted) == bits(fit(X, max_iter=4))
@@ -40,21 +37,21 @@ def test_a_worker_has_another_version(client, store, change):
 
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
-    actions = {2: lambda: change(old, "nmfscale.engine.worker", "package_version", "0.0.1")}
+    actions = {2: lambda: change(old, internals.package_version, "0.0.1", ["worker"])}
     with pytest.warns(UserWarning, match=f"worker {old[0]} is left out: nmfscale 0.0.1 here"):
         fitted = fit(store, client, actions, max_iter=5)
     assert bits(fitted) == bits(fit(X, max_iter=5))
 
 
 def test_all_workers_have_another_version(client, store, change):
-    change(addresses(client), "nmfscale.engine.session", "package_version", "0.0.1")
+    change(addresses(client), internals.package_version, "0.0.1", ["session"])
     with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
         fit(store, client)
 
 
 def test_a_worker_is_another_machine(client, store, change):
     other = addresses(client)[:1]
-    change(other, "platform", "machine", "vax")
+    change(other, tasks.machine, "vax")
     with pytest.warns(UserWarning, match=f"a worker is left out: {other[0]}.*of type vax"):
         fitted = fit(store, client, max_iter=4)
     assert bits(fitted) == bits(fit(X, max_iter=4))
@@ -62,14 +59,14 @@ def test_a_worker_is_another_machine(client, store, change):
 
 def test_a_worker_is_another_machine_later(client, store, change):
     other = addresses(client)[:1]
-    actions = {2: lambda: change(other, "platform", "machine", "vax")}
+    actions = {2: lambda: change(other, tasks.machine, "vax")}
     with pytest.warns(UserWarning, match=f"worker {other[0]} is left out: a machine of type vax"):
         fitted = fit(store, client, actions, max_iter=5)
     assert bits(fitted) == bits(fit(X, max_iter=5))
 
 
 def test_all_workers_are_other_machines(client, store, change):
-    change(addresses(client), "platform", "machine", "vax")
+    change(addresses(client), tasks.machine, "vax")
     with pytest.raises(NoWorkersError, match=r"of type vax, and this of \w+"):
         fit(store, client)
 
@@ -88,8 +85,7 @@ def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_bas
     expected = bits(fit(X))
     at_baseline()
     assert bits(fit(X)) != expected
-    name = "nmfscale.kernels"
-    change(addresses(client)[:1], name, "available_levels", ["baseline"])
+    change(addresses(client)[:1], internals.available_levels, ["baseline"])
     state, levels = tmp_path / "state", []
 
     def look():

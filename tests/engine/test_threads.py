@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import internals
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -21,7 +22,7 @@ def _unset_variable(monkeypatch):
 
 
 def _set_processors(monkeypatch, count):
-    monkeypatch.setattr(threads, "available_processors", lambda: count)
+    internals.processors(monkeypatch, count)
 
 
 def test_none_means_available_processors(monkeypatch):
@@ -105,8 +106,8 @@ def test_quota_of_control_groups(tmp_path, membership, files, expected):
 
 @pytest.mark.parametrize(("quota", "expected"), [(0.2, 1), (1.5, 2), (np.inf, 4)])
 def test_quota_is_rounded_up_to_whole_processors(monkeypatch, quota, expected):
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(4), raising=False)
-    monkeypatch.setattr(threads, "_group_quota", lambda: quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    internals.processor_quota(monkeypatch, quota)
     assert available_processors() == expected
 
 

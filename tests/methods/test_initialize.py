@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import internals
 import numpy as np
 import oracle
 import pytest
@@ -286,7 +287,7 @@ def test_topics_are_recovered():
 
 def test_part_of_the_rows_is_enough(monkeypatch):
     counts, truth = _simulated()
-    monkeypatch.setattr(topic_score, "_MAX_NONZEROS", counts.nnz // 3)
+    internals.draw_rows_of(monkeypatch, counts.nnz // 3)
     F = topic_score.topic_score(counts, 4, np.random.RandomState(0))
     assert F.shape == truth.shape
     assert _matched_correlation(F, truth).min() > 0.9
@@ -296,7 +297,7 @@ def test_features_outside_the_drawn_rows_get_their_share(monkeypatch):
     X = _counts(n_samples=60)
     X[:, 5] = 0
     X[20, 5] = 6
-    monkeypatch.setattr(topic_score, "_MAX_NONZEROS", np.count_nonzero(X) // 6)
+    internals.draw_rows_of(monkeypatch, np.count_nonzero(X) // 6)
     for seed in range(4):
         F = topic_score.topic_score(as_counts(X), 3, np.random.RandomState(seed))
         assert np.isfinite(F).all()

@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 
+import internals
 import numpy as np
 import oracle
 import pytest
@@ -24,6 +25,8 @@ from nmfscale.methods.poisson import Halves
 from nmfscale.methods.steps import Momentum
 from nmfscale.readers.open import as_counts
 
+# One of each loop: momentum, alternating updates, both factors at once.
+LOOPS = ["auto", "scd", "joint-em"]
 FEW = settings(max_examples=8, deadline=None, derandomize=True)
 FIELDS = (
     "iteration", "seconds", "loglik", "loglik_multinomial", "deviance",
@@ -73,7 +76,7 @@ def assert_usable(model, X):
 # History and stopping -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", LOOPS)
 def test_history(solver):
     X, started = make_counts(), time.perf_counter()
     model = fit(X, solver=solver, max_iter=12)
@@ -93,7 +96,7 @@ def test_history(solver):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("extrapolate", [True, False])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", LOOPS)
 def test_the_last_record_is_of_the_model_handed_back(solver, extrapolate, dtype):
     X = make_counts()
     model = fit(X, solver=solver, extrapolate=extrapolate, dtype=dtype)
@@ -135,7 +138,7 @@ def test_the_best_point_is_as_good_as_it_was_said_to_be(solver, dtype):
 
 
 @pytest.mark.parametrize("n_iter", [1, 2, 5, 21, 45])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", LOOPS)
 def test_tolerance_zero_runs_every_iteration(solver, n_iter):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -144,7 +147,7 @@ def test_tolerance_zero_runs_every_iteration(solver, n_iter):
 
 
 @pytest.mark.filterwarnings("ignore:PoissonNMF has not converged")
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", LOOPS)
 def test_a_converged_fit_says_so(solver):
     X = make_counts(20, 15, K=2)
     model = fit(X, 2, solver=solver, tol=1e-2, max_iter=2000)
@@ -183,7 +186,7 @@ def test_a_callback_sees_every_record_and_may_stop():
     assert_usable(model, make_counts())
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", LOOPS)
 def test_an_interrupted_fit_is_usable(solver, capsys):
     X = make_counts()
     handler = signal.getsignal(signal.SIGINT)
@@ -725,13 +728,13 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
 @pytest.mark.parametrize("seed", range(8))
 def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
     """The best point is held in float32: in float64 it is a little lower than it was."""
-    best, turn_into = [], accelerated._Path.turn_into
+    best = []
 
-    def note_and_turn(path, halves, dtype):
-        best.append(path.logliks[-1])
-        turn_into(path, halves, dtype)
+    def note_and_change(change_type, momentum, factors, dtype):
+        best.append(momentum.logliks[-1])
+        change_type(momentum, factors, dtype)
 
-    monkeypatch.setattr(accelerated._Path, "turn_into", note_and_turn)
+    internals.around_change_of_type(monkeypatch, note_and_change)
     X = make_counts(120, 80, K=5, seed=seed)
     model = fit(X, 5, max_iter=400, tol=1e-6, **start(X, 5))
     assert model.converged_
@@ -741,16 +744,16 @@ def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
 
 def steps_taken(monkeypatch, X, K, seed, max_iter):
     """Which curvature each iteration took, what three had gained before, and the model."""
-    taken, steps = [], accelerated._Path.steps
+    taken = []
 
-    def note(path, iteration):
-        rows, columns = steps(path, iteration)
-        fell = path.steady < 4
-        taken.append((rows.get("curvature"), columns.get("em_steps"), path.gain(3), fell))
+    def note(choose_steps, momentum, iteration):
+        rows, columns = choose_steps(momentum, iteration)
+        fell = momentum.steady < 4
+        taken.append((rows.get("curvature"), columns.get("em_steps"), momentum.gain(3), fell))
         return rows, columns
 
     with monkeypatch.context() as patch:
-        patch.setattr(accelerated._Path, "steps", note)
+        internals.around_choice_of_steps(patch, note)
         return taken, fit(X, K, max_iter=max_iter, tol=0, **start(X, K, seed))
 
 
@@ -764,7 +767,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
         if scaled or (curvature is not None and em_steps is None):
             assert gain < accelerated.LATE_BELOW and not fell
     # ... and ends as high as with curvature whose diagonal is new in every iteration
-    monkeypatch.setattr(accelerated, "LATE_BELOW", -np.inf)
+    internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)
     assert not any(curvature == kernels.SCALED for curvature, *_ in before)
     best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])

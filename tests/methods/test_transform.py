@@ -1,22 +1,19 @@
 """Loadings of new rows and scores: the same bits in every place, in bounded memory, to a file."""
 
 import os
-import subprocess
 import sys
 import tracemalloc
-from functools import partial
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad
 from numpy.testing import assert_array_equal
+from small_fits import run
 
 import nmfscale
-from nmfscale.counts import blocks as layouts
 from nmfscale.engine.memory import MemoryLimitError, check_projection
-from nmfscale.methods.transform import Projection
-from nmfscale.models import transform as row_models
 from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
@@ -39,7 +36,7 @@ def places(tmp_path, monkeypatch):
     """X in memory, in one block and in several, in a packed store and in a file."""
     whole = as_counts(X)
     whole.layout()
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     pack(as_counts(X), tmp_path / "counts.nmf")
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X))
     found = [whole, as_counts(X), tmp_path / "counts.nmf", tmp_path / "counts.h5ad"]
@@ -106,18 +103,18 @@ def test_a_file_and_a_frame(tmp_path):
 
 @pytest.mark.parametrize("before", [None, "precious"])
 def test_a_failure_leaves_the_files_as_they_were(places, tmp_path, monkeypatch, before):
-    target, blocks = tmp_path / "loadings.npy", Projection.blocks
+    target = tmp_path / "loadings.npy"
     if before:
         target.write_text(before)
     there = sorted(os.listdir(tmp_path))
 
-    def fail_late(self):
-        for i, block in enumerate(blocks(self)):
+    def fail_late(blocks, projection):
+        for i, block in enumerate(blocks(projection)):
             if i == 3:
                 raise OSError("the disk is gone")
             yield block
 
-    monkeypatch.setattr(Projection, "blocks", fail_late)
+    internals.around_projected_blocks(monkeypatch, fail_late)
     with pytest.raises(OSError, match="the disk is gone"):
         fitted(nmfscale.TopicModel).transform(places[3], out=target)
     assert sorted(os.listdir(tmp_path)) == there
@@ -135,7 +132,7 @@ def test_a_failure_leaves_the_files_as_they_were(places, tmp_path, monkeypatch, 
 def test_files_that_do_not_serve(tmp_path, monkeypatch, name, error, message):
     one = fitted(nmfscale.PoissonNMF)
     (tmp_path / "folder.npy").mkdir()
-    monkeypatch.setattr(row_models, "Projection", None)  # said before any work
+    internals.no_projection(monkeypatch)  # said before any work
     with pytest.raises(error, match=message):
         one.transform(X, out=tmp_path / name)
 
@@ -152,13 +149,13 @@ def sparse_rows(n, m=40):
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    monkeypatch.setattr(row_models, "Projection", partial(Projection, n_steps=2))
+    internals.few_projection_steps(monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_steps, model):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
+    internals.small_blocks(monkeypatch, 3000)
     n, K = 30_000, 32
     counts = sparse_rows(n)
     pack(as_counts(counts), tmp_path / "counts.nmf")
@@ -180,10 +177,8 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_steps, model):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 3000)
-    monkeypatch.setattr(
-        nmfscale.engine.memory, "_held_and_limit", lambda limit: (0, limit or 1 << 60)
-    )
+    internals.small_blocks(monkeypatch, 3000)
+    internals.limit_is_all_memory(monkeypatch)
     n, K = 30_000, 32
     counts = sparse_rows(n)
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(counts))
@@ -209,14 +204,12 @@ def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_step
 
 HIGHEST = """
 import sys, numpy as np, nmfscale
-from functools import partial
+import internals
 from pathlib import Path
-from nmfscale.counts import blocks as layout
 from nmfscale.storage.store import StoredCounts
-from nmfscale.models import rows
 from nmfscale.engine.memory import check_projection
-rows.Projection = partial(rows.Projection, n_steps=2)
-layout.BLOCK_NONZEROS = 60_000
+internals.few_projection_steps(internals.FOR_GOOD)
+internals.small_blocks(internals.FOR_GOOD, 60_000)
 
 
 def memory(name):
@@ -241,11 +234,9 @@ print(predicted, before, memory("VmHWM"))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("how", ["gathered", "written"])
 def test_the_predicted_memory_is_enough_and_not_far_off(tmp_path, monkeypatch, how):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 60_000)
+    internals.small_blocks(monkeypatch, 60_000)
     n = 600_000
     pack(as_counts(sparse_rows(n)), tmp_path / "counts.nmf")
-    words = [sys.executable, "-P", "-c", HIGHEST, str(tmp_path), how]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
-    predicted, before, highest = map(int, done.stdout.split())
+    predicted, before, highest = map(int, run(HIGHEST, tmp_path, how).split())
     assert highest < predicted < highest + (100 << 20)
     assert (highest - before > n * 12 * 8) == (how == "gathered")

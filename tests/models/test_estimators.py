@@ -1,8 +1,9 @@
-"""Estimators: the habits of scikit-learn, and what transform, score and the files promise."""
+"""Estimators: the habits of scikit-learn, and what transform and score promise."""
 
 import pickle
 import warnings
 
+import internals
 import numpy as np
 import oracle
 import pandas as pd
@@ -14,11 +15,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nmfscale
 from nmfscale import PoissonNMF, TopicModel
-from nmfscale.counts.memory import Counts
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.methods.fit import SOLVERS
 
@@ -36,32 +35,6 @@ X = make_counts()
 def fitted(model=PoissonNMF, counts=X, n_components=3, **options):
     options = {"max_iter": 30, "tol": 0, "random_state": 0, "n_threads": 1} | options
     return model(n_components, **options).fit(counts)
-
-
-# Checks of scikit-learn -----------------------------------------------------------------------
-
-
-@parametrize_with_checks([PoissonNMF(n_threads=1), TopicModel(2, n_threads=1, tol=1e-3)])
-@pytest.mark.filterwarnings("ignore")
-def test_scikit_learn(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        PoissonNMF(2, n_threads=1, tol=1e-3, integer="allow"),
-        PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
-        PoissonNMF(2, solver="joint-em", init="nndsvd", n_threads=1, max_iter=20),
-        PoissonNMF(2, solver="sn", dtype="float32", n_threads=1, max_iter=20),
-        TopicModel(2, n_threads=1, tol=1e-3, integer="allow"),
-        TopicModel(3, solver="em", prior_factors=1.1, prior_loadings=1.2, n_threads=1, max_iter=20),
-        TopicModel(2, n_init=2, n_threads=1, max_iter=20),
-    ]
-)
-@pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_with_other_options(estimator, check):
-    check(estimator)
 
 
 # Habits ---------------------------------------------------------------------------------------
@@ -251,13 +224,12 @@ def test_fit_transform_is_transform(model, solver):
 @pytest.mark.parametrize("model", MODELS)
 def test_fit_transform_checks_and_arranges_once(model, monkeypatch):
     arranged = []
-    arrange = Counts.layout
 
-    def layout(counts, n_threads=1):
+    def note_and_arrange(layout, counts, n_threads=1):
         arranged.append(counts)
-        return arrange(counts, n_threads)
+        return layout(counts, n_threads)
 
-    monkeypatch.setattr(Counts, "layout", layout)
+    internals.around_layout(monkeypatch, note_and_arrange)
     half = X + 0.5
     frame = pd.DataFrame(half, index=[f"s{i}" for i in range(len(X))]).add_prefix("g")
     one = model(3, random_state=0, n_threads=1).set_output(transform="pandas")
@@ -430,21 +402,3 @@ def test_inverse_transform_is_the_product(model):
     assert_array_equal(one.inverse_transform(one.loadings_), one.loadings_ @ one.components_)
     with pytest.raises(ValueError, match=r"\(n_samples, 3\)"):
         one.inverse_transform(one.loadings_[:, :2])
-
-
-# Files ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_saved_model_comes_back(model, tmp_path):
-    one = fitted(model, pd.DataFrame(X, columns=[f"g{j}" for j in range(30)]))
-    one.save(tmp_path / "model.h5")
-    other = nmfscale.load(tmp_path / "model.h5")
-    assert type(other) is model
-    assert other.get_params() == one.get_params()
-    for name, value in vars(one).items():
-        if name.endswith("_") and isinstance(value, np.ndarray):
-            assert_array_equal(getattr(other, name), value)
-    assert other.loglik_ == one.loglik_
-    frame = pd.DataFrame(X, columns=[f"g{j}" for j in range(30)])
-    assert_array_equal(other.transform(frame), one.transform(frame))

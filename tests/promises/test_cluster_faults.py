@@ -11,11 +11,11 @@ from dataclasses import is_dataclass
 from functools import partial
 
 import cluster_tasks as tasks
+import internals
 import numpy as np
 import psutil
 import pytest
 from clusters import (
-    UNNOTICED,
     WALL,
     Killer,
     cluster_of,
@@ -29,20 +29,15 @@ from clusters import (
 )
 from small_fits import X, bits, model
 
-from nmfscale.cluster import pool as workers
 from nmfscale.cluster.tasks import (
     BlockFailedError,
     ClusterError,
     NoWorkersError,
-    RetryPolicy,
     SchedulerLostError,
     WorkerDiedError,
 )
-from nmfscale.engine import remote as cluster
-from nmfscale.engine import session as sites
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
-from nmfscale.engine.remote import RemoteRows
 from nmfscale.engine.worker import Setting, Workbench
 from nmfscale.methods import newton as accelerated
 from nmfscale.readers.open import as_counts
@@ -57,16 +52,9 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /
 
 
 @pytest.fixture
-def crews(monkeypatch):
-    """The crews of all fits."""
-    found, start = [], workers.WorkerPool.__init__
-
-    def start_and_note(self, *args, **options):
-        start(self, *args, **options)
-        found.append(self)
-
-    monkeypatch.setattr(workers.WorkerPool, "__init__", start_and_note)
-    return found
+def pools(monkeypatch):
+    """The worker pools of all fits."""
+    return internals.note_pools(monkeypatch)
 
 
 def run_folder(state):
@@ -79,8 +67,7 @@ def run_folder(state):
 
 @pytest.mark.parametrize("save_every", [1, 5])
 def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every):
-    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
-    monkeypatch.setattr(sites, "_SAVE_EVERY", save_every)
+    internals.save_every(monkeypatch, save_every)
     killer = Killer(client)
     # however quick the fit is, it meets three of them
     actions = {6 * n: partial(soon, lambda n=n: killer.kills >= n) for n in (1, 2, 3)}
@@ -92,14 +79,13 @@ def test_workers_are_killed_all_the_time(client, store, monkeypatch, save_every)
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 30])
 def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
-    monkeypatch.setattr(cluster, "_SAVED_SUMS", most_bytes)
+    internals.save_sums_below(monkeypatch, most_bytes)
     actions = {4: Killer(client), 9: Killer(client, 1)}
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
 
 def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
-    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
-    monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
+    internals.save_every(monkeypatch, 5)
     expected = bits(fit(X))
     for at in range(3, 8):
         assert bits(fit(store, client, {at: Killer(client, at)})) == expected
@@ -109,17 +95,17 @@ def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
 def test_one_task_is_done_again_for_a_worker_that_is_killed(
     store, tmp_path, monkeypatch, kind, n_begun
 ):
-    monkeypatch.setattr(workers, "RetryPolicy", lambda: RetryPolicy(late=WALL))
+    internals.retry_policy(monkeypatch, late=WALL)
 
     def count(name, number):
         folder = tmp_path / name
         folder.mkdir()
         counting = partial(tasks.perform_and_count, folder, kind, number)
-        monkeypatch.setattr(workers.WorkerPool, "perform", staticmethod(counting))
+        internals.perform_by(monkeypatch, counting)
         fitted = fit(store, client)
         return bits(fitted), {which: (folder / which).stat().st_size for which in counted}
 
-    counted = [*tasks.WORK, "move_rows", "sum_columns"]
+    counted = ["rows", "columns", "move_rows", "sum_columns"]
 
     with cluster_of(2) as client:
         expected, calm = count("calm", 0)
@@ -139,16 +125,15 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
 
 
 def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
-    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
-    monkeypatch.setattr(sites, "_SAVE_EVERY", 5)
-    sizes, run = [], workers.WorkerPool.run
+    internals.save_every(monkeypatch, 5)
+    sizes = []
 
-    def run_and_note(self, name, function, tasks, **options):
+    def note_and_run(run, pool, name, function, tasks, **options):
         if name == "rows":
             sizes.append(len(pickle.dumps(tasks[0].args)))
-        return run(self, name, function, tasks, **options)
+        return run(pool, name, function, tasks, **options)
 
-    monkeypatch.setattr(workers.WorkerPool, "run", run_and_note)
+    internals.around_run(monkeypatch, note_and_run)
     # once in so many iterations curvature is new where loadings were saved just before
     period = math.lcm(5, accelerated.FRESH_EVERY)
     fit(store, client, max_iter=16 + 2 * period)
@@ -175,7 +160,7 @@ def test_all_workers_are_killed_and_come_back(store):
 
 
 def test_all_workers_are_gone(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "RetryPolicy", lambda: RetryPolicy(workers=2))
+    internals.retry_policy(monkeypatch, workers=2)
     state = tmp_path / "state"
     with cluster_of(2) as client:
         with pytest.raises(NoWorkersError, match=f"no worker for 2 s.*checkpoint in {state}"):
@@ -190,42 +175,6 @@ def test_the_scheduler_is_killed(client, store, tmp_path):
         with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
             fit(store, other, {6: process.kill}, checkpoint=state, checkpoint_every=0)
     assert bits(fit(store, client, checkpoint=state, resume=True)) == bits(fit(X))
-
-
-# Workers that stall ---------------------------------------------------------------------------
-
-
-def test_a_worker_stops(client, store):
-    stopped = []
-
-    def stop():
-        stopped.append(processes(client)[0])
-        send(signal.SIGSTOP, stopped)
-
-    begin = time.monotonic()
-    try:
-        fitted = fit(store, client, {5: stop})
-        took = time.monotonic() - begin
-    finally:
-        send(signal.SIGCONT, stopped)
-    assert bits(fitted) == bits(fit(X)) == bits(fit(store, client))
-    assert stopped and took < UNNOTICED
-
-
-def test_a_worker_is_slow(client, store):
-    slow_one = processes(client)[:1]
-
-    def burst():
-        send(signal.SIGSTOP, slow_one)
-        time.sleep(0.9)
-        send(signal.SIGCONT, slow_one)
-
-    try:
-        with meanwhile(burst, 0.1):
-            fitted = fit(store, client)
-    finally:
-        send(signal.SIGCONT, slow_one)
-    assert bits(fitted) == bits(fit(X))
 
 
 # Workers that come and go ---------------------------------------------------------------------
@@ -258,15 +207,15 @@ def test_all_workers_restart_during_an_iteration(client, store):
 
 
 def test_workers_restart_while_a_fit_begins(client, store, monkeypatch):
-    each, asked = workers.WorkerPool.each, []
+    asked = []
 
-    def dead_at_first(pool, *args, **options):
+    def dead_at_first(each, pool, *args, **options):
         asked.append(time.monotonic())
         if asked[-1] - asked[0] < 1.5:
             return {worker: WorkerDiedError("it died") for worker in pool.workers()}
         return each(pool, *args, **options)
 
-    monkeypatch.setattr(workers.WorkerPool, "each", dead_at_first)
+    internals.around_each(monkeypatch, dead_at_first)
     assert bits(fit(store, client)) == bits(fit(X)) and len(asked) > 1
 
 
@@ -276,19 +225,13 @@ def test_workers_restart_while_a_fit_begins(client, store, monkeypatch):
 @pytest.fixture
 def nothing_shared(monkeypatch):
     """Workers that see no files of the driver."""
-    survey = sites._survey
-
-    def blind(*args):
-        found = survey(*args)
-        return {w: s._replace(sees_store=False, sees_folder=False) for w, s in found.items()}
-
-    monkeypatch.setattr(sites, "_survey", blind)
+    internals.workers_see(monkeypatch, store=False, folder=False)
 
 
 @pytest.mark.parametrize("loss", ["none", "cancelled", "killed"])
-def test_what_was_sent_is_lost(client, store, nothing_shared, crews, loss):
+def test_what_was_sent_is_lost(client, store, nothing_shared, pools, loss):
     def lose():
-        sent = list(crews[0]._sent.values())
+        sent = list(pools[0]._sent.values())
         assert len(sent) > 10
         if loss == "cancelled":
             client.cancel(sent, force=True)
@@ -399,20 +342,9 @@ def files_of(thing):
 def test_no_slow_leak(store, tmp_path, monkeypatch):
     import dask
 
-    state, seen, unused, holders = tmp_path / "state", [], [], {}
+    state, seen, unused = tmp_path / "state", [], []
     n_groups = len(as_counts(X).layout().blocks)
-
-    def note(owner, name):
-        function = getattr(owner, name)
-
-        def note_and_call(self, *args, **options):
-            holders[owner] = self
-            return function(self, *args, **options)
-
-        monkeypatch.setattr(owner, name, note_and_call)
-
-    note(accelerated._Path, "steps")
-    note(RemoteRows, "move")
+    holders = internals.note_state(monkeypatch)
     # what Dask keeps for its own dashboard is not ours to judge
     short = {f"distributed.admin.{name}log-length": 100 for name in ("", "low-level-")}
     with dask.config.set(short), cluster_of(2) as client:
@@ -421,8 +353,8 @@ def test_no_slow_leak(store, tmp_path, monkeypatch):
 
         def look(record):
             files = {str(path) for path in run_folder(state).rglob("*") if path.is_file()}
-            rows = holders[RemoteRows]
-            used = files_of([vars(holders[accelerated._Path]), rows.factor, rows._keepers])
+            rows = holders["rows"]
+            used = files_of([vars(holders["momentum"]), rows.factor, rows._keepers])
             assert used <= files
             # two points make where L is, two the best, two where curvature was kept with F;
             # one is next

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import h5py
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -20,9 +21,6 @@ from small_fits import SMALL_BLOCK, X, bits, model, open_files, run
 import nmfscale
 from nmfscale import kernels
 from nmfscale.cli import main
-from nmfscale.counts import blocks as layouts
-from nmfscale.engine.memory import Plan
-from nmfscale.models import base
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_blocks import DamagedStoreError
 from nmfscale.storage.store_writer import pack
@@ -35,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 @pytest.fixture
 def read_anew(monkeypatch):
     """Counts are read from their file in every iteration."""
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    internals.read_anew(monkeypatch)
 
 
 # The process ends -----------------------------------------------------------------------------
@@ -45,9 +43,9 @@ KILLED = """
 import hashlib, os, random, signal, sys, time
 from pathlib import Path
 import h5py, psutil, sklearn, nmfscale.models
-from nmfscale.counts import blocks as layout
+import internals
 from small_fits import SMALL_BLOCK, X, bits, model
-layout.BLOCK_NONZEROS = SMALL_BLOCK
+internals.small_blocks(internals.FOR_GOOD, SMALL_BLOCK)
 
 def begin(state, end, source, n_threads):
     process = os.fork()
@@ -128,7 +126,7 @@ def test_keyboard_interrupt(tmp_path, store, monkeypatch, read_anew, where):
     assert left and all(name.startswith("checkpoint-") for name in left)
     with h5py.File(store, "r+"):  # nobody holds it
         pass
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", SMALL_BLOCK)
+    internals.small_blocks(monkeypatch, SMALL_BLOCK)
     assert bits(model().fit(X, checkpoint=tmp_path / "state", resume=True)) == expected
 
 
@@ -202,11 +200,9 @@ def test_threads_are_those_asked_for(of_openmp, n_threads):
 LONG = """
 import json, os, sys, psutil
 from small_fits import SMALL_BLOCK, X, model, open_files
-from nmfscale.counts import blocks as layout
-from nmfscale.models import base
-from nmfscale.engine.memory import Plan
-layout.BLOCK_NONZEROS = SMALL_BLOCK
-base.plan_fit = lambda *_, **__: Plan(0, False, sys.argv[2])
+import internals
+internals.small_blocks(internals.FOR_GOOD, SMALL_BLOCK)
+internals.read_anew(internals.FOR_GOOD, sys.argv[2])
 process, seen = psutil.Process(), []
 def look(record):
     files = sum(len(found) for _, _, found in os.walk(sys.argv[2]))

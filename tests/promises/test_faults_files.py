@@ -116,10 +116,10 @@ LIMITED = """
 import errno, os, resource, sys
 from pathlib import Path
 from small_fits import SMALL_BLOCK, X
-from nmfscale.counts import blocks as layout
+import internals
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
-layout.BLOCK_NONZEROS = SMALL_BLOCK
+internals.small_blocks(internals.FOR_GOOD, SMALL_BLOCK)
 folder = Path(sys.argv[1])
 pack(as_counts(X), folder / "whole.nmf")
 size = os.path.getsize(folder / "whole.nmf")
@@ -143,10 +143,9 @@ def test_disk_full_on_a_store(tmp_path):
 LOADINGS = """
 import errno, os, sys
 from small_fits import LONG_X, model
-from nmfscale.models import base
-from nmfscale.engine.memory import Plan
+import internals
 folder = sys.argv[1]
-base.plan_fit = lambda *_, **__: Plan(0, True, folder)
+internals.plan(internals.FOR_GOOD, True, folder)
 try:
     model(200, max_iter=2, memory_limit="1TB", init="random").fit(LONG_X)
 except OSError as error:
@@ -278,9 +277,9 @@ from pathlib import Path
 import numpy as np
 import nmfscale
 from small_fits import SMALL_BLOCK
-from nmfscale.counts import blocks as layout
+import internals
 from nmfscale.storage.store import StoredCounts
-layout.BLOCK_NONZEROS = SMALL_BLOCK
+internals.small_blocks(internals.FOR_GOOD, SMALL_BLOCK)
 
 def contents(path):
     if path.suffix == ".h5":

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,10 +13,8 @@ from count_files import write_h5ad, write_mtx
 from small_fits import LONG_X, X, model, run
 
 import nmfscale
-from nmfscale.counts import blocks as layouts
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.readers.open import as_counts
-from nmfscale.storage import hdf5
 from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.slow
@@ -31,7 +30,7 @@ with h5py.File(sys.argv[1], "r+"):
 @pytest.mark.parametrize("seconds", [0.7, 30])
 def test_locked_file(tmp_path, monkeypatch, seconds):
     monkeypatch.delenv("HDF5_USE_FILE_LOCKING", raising=False)
-    monkeypatch.setattr(hdf5, "LOCK_SECONDS", 0.2 if seconds == 30 else 20)
+    internals.wait_for_locks(monkeypatch, 0.2 if seconds == 30 else 20)
     pack(as_counts(X), tmp_path / "counts.nmf")
     model(max_iter=2).fit(X, checkpoint=tmp_path / "state", checkpoint_every=0)
     model(max_iter=2).fit(X).save(tmp_path / "model.h5")
@@ -105,14 +104,12 @@ READS = """
 import errno, os, sys
 from pathlib import Path
 from small_fits import LONG_X, bits, model
-from nmfscale.counts import blocks as layout
-from nmfscale.storage import atomic
-from nmfscale.models import base
-from nmfscale.engine.memory import Plan
-layout.BLOCK_NONZEROS = 5_000
-base.plan_fit = lambda *_, **__: Plan(0, False, None)
+import internals
+internals.small_blocks(internals.FOR_GOOD, 5_000)
+internals.read_anew(internals.FOR_GOOD)
 path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
-number, times, atomic.RETRY_SECONDS = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+number, times = int(sys.argv[2]), sys.argv[3]
+internals.retry_for(internals.FOR_GOOD, float(sys.argv[4]))
 iterations, left = [int(word) for word in sys.argv[5:]], []
 
 def stumble(iteration):
@@ -180,7 +177,7 @@ def write_long(kind, folder):
     ],
 )
 def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, number, iterations):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 5_000)
+    internals.small_blocks(monkeypatch, 5_000)
     path = write_long(kind, tmp_path)
     words = path, number, 2, 20, *iterations
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "went on\n"
@@ -188,7 +185,7 @@ def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, num
 
 @pytest.mark.parametrize("kind", ["store", "csr", "mtx"])
 def test_reads_that_keep_failing(tmp_path, monkeypatch, stumbling, kind):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 5_000)
+    internals.small_blocks(monkeypatch, 5_000)
     path = write_long(kind, tmp_path)
     words = path, errno.EIO, 10**6, 0.3, 0 if kind == "mtx" else 2
     assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "refused\n"

@@ -1,9 +1,11 @@
-"""Who may import whom, and which names say nothing.  Reads .py, .pyx, .pxd, .c and .h as text."""
+"""Who may import whom, which names say nothing, what tests change.  Reads the sources as text."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -180,6 +182,72 @@ def test_what_is_allowed_is_not_a_fault():
         "__init__.py": "from .models.poisson_nmf import PoissonNMF\nfrom . import plots as pl",
     }
     assert faults(sources) == []
+
+
+def changed_names(text):
+    """Yield the dotted names of imported things that a program sets, or lets others set."""
+    tree, origins = ast.parse(text), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, alias.asname) for alias in node.names]
+            origins |= {asname or name.split(".")[0]: asname and name for name, asname in names}
+        elif isinstance(node, ast.ImportFrom):
+            origins |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and "\nimport " in str(node.value):
+            with suppress(SyntaxError):  # else a program for another process
+                yield from changed_names(node.value)
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            # setattr("module.name", value) or setattr(owner, "name", value)
+            words = [getattr(word, "value", None) for word in node.args[:2]]
+            parts = [] if isinstance(words[0], str) else [ast.unparse(node.args[0])]
+            parts += [word for word in words if isinstance(word, str)]
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            parts = [ast.unparse(node)]
+        else:
+            continue
+        first, *rest = ".".join(parts).split(".")
+        if first in origins or len(parts) > 1 or first == "nmfscale":
+            yield ".".join([origins.get(first) or first, *rest])
+
+
+def is_internal(name):
+    """Whether a dotted name begins with `_` at its end, or is of the package and not public."""
+    first, *rest = name.split(".")
+    ours = first == "nmfscale" and (len(rest) < 2 or rest[0] not in nmfscale.__all__)
+    return ours or re.match("_[^_]", name.rpartition(".")[2]) is not None
+
+
+def test_one_file_of_the_tests_changes_internals():
+    tests = Path(__file__).resolve().parents[1]
+    found = [
+        f"{path.relative_to(tests)} changes {name}"
+        for path in sorted(tests.rglob("*.py"))
+        if path.name not in ("internals.py", Path(__file__).name)
+        for name in changed_names(path.read_text(encoding="utf-8"))
+        if is_internal(name)
+    ]
+    assert found == [], "give tests/internals.py a function for it"
+
+
+@pytest.mark.parametrize(
+    ("text", "internal"),
+    [
+        ("from nmfscale.counts import blocks as b\nmonkeypatch.setattr(b, 'SIZE', 3)", True),
+        ("import nmfscale.counts.blocks\nnmfscale.counts.blocks.SIZE = 3", True),
+        ("from nmfscale.counts import blocks\nbefore, blocks.SIZE = blocks.SIZE, 3", True),
+        ("from nmfscale.engine.worker import Cache\npatch.setattr(Cache, 'put', f)", True),
+        ("monkeypatch.setattr('nmfscale.counts.blocks.SIZE', 3)", True),
+        ("run('''\nimport nmfscale.counts.blocks as b\nb.SIZE = 3''')", True),
+        ("import os\nmonkeypatch.setattr(os, '_exit', f)", True),
+        ("import os\nmonkeypatch.setattr(os, 'fsync', f)", False),
+        ("import nmfscale\nmonkeypatch.setattr(nmfscale.TopicModel, 'fit', f)", False),
+    ],
+)
+def test_a_change_of_internals_is_found(text, internal):
+    (name,) = changed_names(text)
+    assert is_internal(name) == internal
 
 
 def test_heavy_libraries_are_imported_late():

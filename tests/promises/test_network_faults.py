@@ -4,27 +4,27 @@ import os
 import shutil
 import signal
 import time
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 
+import internals
 import pytest
-from cluster_tasks import near_sighted
 from network import UNAWARE, Meanwhile, alone, network, soon
 from small_fits import LONG_X, SMALL_BLOCK, bits, model
 
-from nmfscale.counts import blocks as layouts
 from nmfscale.engine import remote as remote
-from nmfscale.engine import session as sites
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.slow
 
-WALL = 200
+WALL = 300
 ITERATIONS = 12
 # Seconds that an iteration may take in which a worker is lost: less than the 12 and 15 after which
 # Dask gives up connections and workers; where it would do so only much later, the first and ten.
 SOON, RECOVERED = 10, 12 + 10
+# Seconds after which Dask has given up a worker that is cut off.
+GIVEN_UP = 16
 
 
 def sent(client):
@@ -38,8 +38,8 @@ class Trial:
     def __init__(self, folder):
         self.folder = folder / "data"
         self.folder.mkdir()
-        self.hide = f"mount -t tmpfs none {self.folder}"
-        layouts.BLOCK_NONZEROS = 40 * SMALL_BLOCK
+        self.hide, self.show = f"mount -t tmpfs none {self.folder}", f"umount -l {self.folder}"
+        internals.small_blocks(internals.FOR_GOOD, 40 * SMALL_BLOCK)
         self.store = self.folder / "counts.nmf"
         pack(as_counts(LONG_X), self.store)
         self.calm = bits(model(max_iter=ITERATIONS).fit(str(self.store)))
@@ -56,101 +56,50 @@ class Trial:
         print(f"longest iteration: {meanwhile.longest:.1f} s")
         return meanwhile.longest
 
+    def recovered(self, hosts, client):
+        """Wait until every host has a worker that takes part."""
 
-@alone(WALL, **UNAWARE)
-def test_a_worker_is_stopped_and_goes_on_later(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path) as (hosts, client):
+        def all_here():
+            pids = client.run(os.getpid, on_error="ignore").values()
+            return set(pids) == {host.pid for host in hosts}
 
-        def stop():
-            hosts[1].signal(signal.SIGSTOP)
-            time.sleep(2)
-            hosts[1].signal(signal.SIGCONT)
-
-        assert trial.fit(client, lambda: hosts[0].signal(signal.SIGSTOP)) < RECOVERED
-        assert trial.fit(client, stop) < RECOVERED
+        soon(all_here)
 
 
-@alone(WALL)
-def test_a_link_is_down_for_a_while(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path) as (hosts, client):
-        first = hosts[1].pid
-
-        def down():
-            hosts[1].cut()
-            hosts[1].mark("stale").touch()
-            time.sleep(30)
-            hosts[1].mark("stale").unlink()
-            hosts[1].heal()
-
-        assert trial.fit(client, down) < SOON
-        soon(lambda: hosts[1].pid != first)
-        client.wait_for_workers(3, timeout=60)
+@contextmanager
+def hidden(trial, *hosts):
+    """Keep hosts from seeing the store and the folder of the fit."""
+    for host in hosts:
+        host.mount(trial.hide)
+    yield
+    for host in hosts:
+        assert host.lists(trial.folder) == []
+        host.mount(trial.show)
 
 
 @alone(WALL, **UNAWARE)
-def test_a_link_is_cut_for_good(tmp_path):
+def test_workers_that_are_stopped_or_cut_off(tmp_path):
+    """No iteration takes as long as Dask needs to notice."""
     trial = Trial(tmp_path)
     with network(tmp_path) as (hosts, client):
+        # for two seconds, and until the end of the fit
+        for seconds, host in ((2, hosts[1]), (None, hosts[0])):
+
+            def stop(host=host, seconds=seconds):
+                host.signal(signal.SIGSTOP)
+                if seconds:
+                    time.sleep(seconds)
+                    host.signal(signal.SIGCONT)
+
+            assert trial.fit(client, stop) < RECOVERED
+        hosts[0].signal(signal.SIGCONT)
         assert trial.fit(client, hosts[1].cut) < RECOVERED
+        # with a host that is gone from the beginning
         trial.fit(client)
-
-
-def fits_over(tmp_path, links):
-    """Fit over links, by host: seconds of delay, share lost to and from it, bytes a second."""
-    trial = Trial(tmp_path)
-    with network(tmp_path, links=links) as (_, client):
-        trial.fit(client)
-
-
-@alone(WALL)
-def test_a_link_that_delays_and_loses(tmp_path):
-    fits_over(tmp_path, {2: (0.05, 0.05, 0.05, 1e7)})
-
-
-@alone(WALL)
-def test_links_that_lose_one_way(tmp_path):
-    fits_over(tmp_path, {1: (0.0, 0.2, 0.0, 1e7), 2: (0.0, 0.0, 0.2, 1e7)})
-
-
-@alone(WALL)
-def test_a_link_ten_times_slower(tmp_path):
-    fast, slowly = (0.0, 0.0, 0.0, 1e7), (0.0, 0.0, 0.0, 1e6)
-    fits_over(tmp_path, {1: fast, 2: slowly, 3: fast})
-
-
-@alone(WALL)
-def test_a_task_ends_behind_a_cut(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path) as (hosts, client):
-
-        def cut_and_heal():
-            hosts[1].mark("hold").touch()
-            soon(hosts[1].mark("held").exists)
-            hosts[1].cut()
-            hosts[1].mark("stale").touch()
-            hosts[1].mark("go").touch()
-            soon(hosts[1].mark("late").exists)
-            assert Path(hosts[1].mark("late").read_text()).exists()
-            time.sleep(16)
-            hosts[1].mark("stale").unlink()
-            hosts[1].heal()
-
-        assert trial.fit(client, cut_and_heal) < SOON
 
 
 @alone(WALL, **UNAWARE)
 def test_hosts_that_do_not_see_the_files(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path, mounts={1: trial.hide, 2: trial.hide}) as (hosts, client):
-        trial.fit(client)
-        assert hosts[0].lists(trial.folder) == []
-        assert trial.fit(client, hosts[0].kill) < RECOVERED
-
-
-@alone(WALL)
-def test_a_host_that_sees_another_file_of_the_same_name(tmp_path):
     trial = Trial(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
@@ -160,34 +109,67 @@ def test_a_host_that_sees_another_file_of_the_same_name(tmp_path):
     with (other / "counts.nmf").open("ab") as file:
         file.truncate(trial.store.stat().st_size)
     os.utime(other / "counts.nmf", ns=(when, when))
-    with network(tmp_path, 2, mounts={2: f"mount --bind {other} {trial.folder}"}) as (
-        hosts,
-        client,
-    ):
+    with network(tmp_path) as (hosts, client):
+        # another file of the same name
+        hosts[1].mount(f"mount --bind {other} {trial.folder}")
         assert hosts[1].lists(trial.folder) == ["counts.nmf"]
         trial.fit(client)
+        hosts[1].mount(trial.show)
+        # no files
+        with hidden(trial, hosts[0], hosts[1]):
+            trial.fit(client)
+            assert trial.fit(client, hosts[0].kill) < RECOVERED
+        trial.recovered(hosts, client)
+        # few loadings are saved, and workers are killed
+        with pytest.MonkeyPatch.context() as patch, hidden(trial, hosts[0]):
+            internals.save_every(patch, 4)
 
+            def kill_both():
+                hosts[0].kill()
+                time.sleep(1)
+                hosts[1].kill()
 
-@alone(WALL, **UNAWARE)
-def test_a_host_that_loses_sight_of_the_files(tmp_path):
-    trial = Trial(tmp_path)
-    with network(tmp_path) as (hosts, client):
+            assert trial.fit(client, kill_both) < RECOVERED
+        trial.recovered(hosts, client)
+        # no files from the middle of a fit on
         assert trial.fit(client, lambda: hosts[1].mount(trial.hide)) < RECOVERED
         assert hosts[1].lists(trial.folder) == []
 
 
-@alone(WALL, **UNAWARE)
-def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
+@alone(WALL)
+def test_links_that_are_slow_lose_or_break(tmp_path):
     trial = Trial(tmp_path)
-    sites._SAVE_ALWAYS, sites._SAVE_EVERY = 0, 4
-    with network(tmp_path, mounts={1: trial.hide}) as (hosts, client):
+    with network(tmp_path, relayed=True) as (hosts, client):
+        for links in (
+            {1: {"delay": 0.05, "lost_to": 0.05, "lost_from": 0.05}},
+            {0: {"lost_to": 0.2}, 1: {"lost_from": 0.2}},
+            {1: {"rate": 1e6}},  # a tenth
+        ):
+            for number, options in links.items():
+                hosts[number].link(**options)
+            trial.fit(client)
+            for number in links:
+                hosts[number].link()
+        trial.recovered(hosts, client)
+        first = hosts[1].pid
 
-        def kill_both():
-            hosts[0].kill()
-            time.sleep(1)
-            hosts[1].kill()
+        def cut_and_heal():
+            """Let a task end behind a link that is down until Dask has given up the worker."""
+            hosts[1].mark("hold").touch()
+            soon(hosts[1].mark("held").exists)
+            hosts[1].cut()
+            hosts[1].mark("stale").touch()
+            hosts[1].mark("go").touch()
+            soon(hosts[1].mark("late").exists)
+            assert Path(hosts[1].mark("late").read_text()).exists()
+            time.sleep(GIVEN_UP)
+            hosts[1].mark("stale").unlink()
+            hosts[1].heal()
 
-        assert trial.fit(client, kill_both) < RECOVERED
+        assert trial.fit(client, cut_and_heal) < SOON
+        # and takes part again
+        soon(lambda: hosts[1].pid != first)
+        trial.recovered(hosts, client)
 
 
 # Without a network of its own ------------------------------------------------------------------
@@ -199,10 +181,9 @@ def test_few_saved_loadings_and_workers_that_are_killed(tmp_path):
     ids=["nothing", "nothing, few saved", "store", "folder"],
 )
 def test_what_workers_do_not_see_is_sent_and_forgotten(client, store, monkeypatch, sees, every):
-    monkeypatch.setattr(sites, "look", partial(near_sighted, *sees))
-    monkeypatch.setattr(sites, "_SAVE_ALWAYS", 0)
-    monkeypatch.setattr(sites, "_SAVE_EVERY", every)
-    monkeypatch.setattr(remote, "_RECENT_FACTORS", 2)
+    internals.workers_see(monkeypatch, *sees)
+    internals.save_every(monkeypatch, every)
+    internals.keep_recent_factors(monkeypatch, 2)
     held = []
     fitted = model(max_iter=16, callback=lambda _: held.append(sent(client)))
     fitted.fit(store, client=client)

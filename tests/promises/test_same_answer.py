@@ -6,18 +6,16 @@ import subprocess
 import sys
 
 import dask.array as da
+import internals
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import small_fits
-from clusters import cluster_of
 from count_files import write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
 
 import nmfscale
 from nmfscale import kernels
-from nmfscale.counts import blocks as layouts
 from nmfscale.methods.factors import Held, aligned_copy
 from nmfscale.methods.fit import SOLVERS
 from nmfscale.methods.poisson import SHARED, Halves
@@ -301,7 +299,7 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
 def test_blocks_hardly_change_the_answer(monkeypatch):
     # whole columns take EM steps that summed ones do not: another way to the same optimum
     whole = fit(max_iter=40)
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     cut = fit(max_iter=40)
     assert cut.loglik_ == pytest.approx(whole.loglik_, rel=1e-7)
 
@@ -310,28 +308,9 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 
 
 @pytest.mark.slow
-def test_memory_file_store_and_cluster_with_any_number_of_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    path, store = tmp_path / "counts.h5ad", tmp_path / "counts.nmf"
-    write_h5ad(path, sp.csr_matrix(X))
-    nmfscale.write_store(X, store)
-    places = {"memory": (X, None), "file": (path, "100GB"), "store": (store, "100GB")}
-    found = {
-        (place, n_threads): fit(source, n_threads=n_threads, memory_limit=limit)
-        for place, (source, limit) in places.items()
-        for n_threads in (1, 2, 4)
-    }
-    with cluster_of(2) as client:
-        for n_threads in (1, 2, 4):
-            found["cluster", n_threads] = fit(store, n_threads=n_threads, client=client)
-    expected = small_fits.bits(found["memory", 1])
-    assert [place for place, each in found.items() if small_fits.bits(each) != expected] == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n_components", [10, 20])
 def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 100_000)
+    internals.small_blocks(monkeypatch, 100_000)
     counts = nmfscale.corpora.docstrings()
     arrays = counts.data, counts.indices, counts.indptr
     matrix = sp.csr_matrix(arrays, shape=counts.shape)

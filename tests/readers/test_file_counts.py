@@ -7,6 +7,7 @@ import re
 import tempfile
 
 import dask.array as da
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,14 +16,10 @@ from numpy.testing import assert_array_equal
 from small_fits import open_files
 
 import nmfscale
-from nmfscale.counts import blocks as layouts
-from nmfscale.engine.memory import Plan
-from nmfscale.models import base
 from nmfscale.readers.dask_array import DaskRows
 from nmfscale.readers.file_counts import FileCounts, StreamRows, stream_counts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
-from nmfscale.storage import atomic
 from nmfscale.storage.store import StoredCounts
 from nmfscale.storage.store_writer import pack
 
@@ -53,7 +50,7 @@ KINDS = ["csr", "csc", "dense", "tenx", "mtx", "docword"]
 
 @pytest.fixture(params=KINDS)
 def source(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
+    internals.small_blocks(monkeypatch, 300)
     return write(request.param, tmp_path)
 
 
@@ -87,7 +84,7 @@ def test_what_is_known_of_streamed_counts(source):
 
 @pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, keep, None))
+    internals.plan(monkeypatch, keep=keep)
     before = source.read_bytes()
     memory = nmfscale.read_counts(source)
     one, other = fit(memory), fit(source, memory_limit="1TB")
@@ -98,14 +95,14 @@ def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
 
 @pytest.mark.parametrize("source", ["csc", "mtx"], indirect=True)
 def test_the_papers_methods_need_whole_columns(source, monkeypatch):
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    internals.read_anew(monkeypatch)
     with pytest.raises(ValueError, match=r"counts\.\w+.* needs whole columns: use solver='auto'"):
         fit(source, solver="scd", memory_limit="1TB")
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, True, None))
+    internals.plan(monkeypatch, keep=True)
     one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 1 << 23)
+    internals.read_anew(monkeypatch)
+    internals.small_blocks(monkeypatch, 1 << 23)
     one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
 
@@ -123,8 +120,8 @@ def test_a_store_packed_from_a_file_is_one_packed_from_memory(source, tmp_path):
 
 def test_backed_anndata(tmp_path, monkeypatch):
     anndata = pytest.importorskip("anndata")
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    internals.small_blocks(monkeypatch, 300)
+    internals.read_anew(monkeypatch)
     anndata.AnnData(sp.csr_matrix(X)).write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     assert isinstance(as_counts(backed, in_memory=False), FileCounts)
@@ -138,7 +135,7 @@ def test_backed_anndata(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("backed", [False, True])
 def test_the_memory_limit_reaches_the_reader(tmp_path, monkeypatch, backed):
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    internals.read_anew(monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     matrix = sp.csc_matrix(rng.poisson(2.0, (300, 200)))
     source = write_h5ad(tmp_path / "counts.h5ad", matrix)
@@ -214,7 +211,7 @@ def test_a_file_that_changes_is_noticed(source):
     ("source", "packed"), [*((kind, False) for kind in KINDS), ("csr", True)], indirect=["source"]
 )
 def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch, packed):
-    monkeypatch.setattr(atomic, "RETRY_SECONDS", 0.1)
+    internals.retry_for(monkeypatch, 0.1)
     monkeypatch.chdir(source.parent)
     if packed:
         nmfscale.write_store(source.name, "counts.nmf")
@@ -270,8 +267,8 @@ def dask_array(kind, chunks):
 @pytest.mark.parametrize("chunks", [(1, 0, 50, 39), pytest.param(90, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, False, None))
+    internals.small_blocks(monkeypatch, 300)
+    internals.read_anew(monkeypatch)
     array = dask_array(kind, chunks)
     one, other = fit(X), fit(array, memory_limit=memory_limit)
     assert numbers(one, X) == numbers(other, array)
@@ -279,8 +276,8 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
 
 @pytest.mark.parametrize("kind", ["memory", "store", "kept store", "dask"])
 def test_counts_are_pickled_without_what_a_fit_made_of_them(monkeypatch, tmp_path, kind):
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 300)
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: Plan(0, kind == "kept store", None))
+    internals.small_blocks(monkeypatch, 300)
+    internals.plan(monkeypatch, keep=kind == "kept store")
     counts = dask_array("csr", 45) if kind == "dask" else as_counts(X)
     if "store" in kind:
         counts = nmfscale.write_store(counts, tmp_path / "counts.nmf")

@@ -4,12 +4,12 @@ import errno
 import os
 import tempfile
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad
 
-from nmfscale.readers import external_sort as sorted_rows
 from nmfscale.readers.stream import fingerprint, open_stream
 
 COUNTS = sp.csr_array(np.arange(1, 41).reshape(10, 4) % 7)
@@ -31,7 +31,7 @@ def temporary_files(monkeypatch):
         made.append(make(**options))
         return made[-1]
 
-    monkeypatch.setattr(sorted_rows.tempfile, "TemporaryFile", recorded)
+    monkeypatch.setattr(tempfile, "TemporaryFile", recorded)
     return made
 
 
@@ -65,14 +65,12 @@ def test_scratch_is_left_empty(tmp_path, shuffled, temporary_files):
 
 
 def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypatch):
-    write = sorted_rows._Run.spill
-
-    def interrupted(run, file):
-        write(run, file)
+    def interrupted(spill, run, file):
+        spill(run, file)
         if file.tell() > 2**19:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(sorted_rows._Run, "spill", interrupted)
+    internals.around_spill(monkeypatch, interrupted)
     with open_stream(shuffled, scratch=tmp_path, memory_limit=2**20) as stream:
         with pytest.raises(KeyboardInterrupt):
             stream.rows(0, 10)
@@ -83,10 +81,10 @@ def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypat
 
 
 def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
-    def full(run, file):
+    def full(spill, run, file):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sorted_rows._Run, "spill", full)
+    internals.around_spill(monkeypatch, full)
     with open_stream(shuffled, scratch=tmp_path, memory_limit=2**20) as stream:
         said = f"temporary file in {tmp_path} .No space left.*set TMPDIR.*raise memory_limit"
         with pytest.raises(OSError, match=said) as caught:

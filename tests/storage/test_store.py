@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dask.array as da
 import h5py
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,13 +18,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import nmfscale
-from nmfscale.counts import blocks as layouts
 from nmfscale.counts.sizes import parse_bytes
-from nmfscale.engine.memory import MemoryLimitError, Plan, plan_fit
-from nmfscale.models import base
+from nmfscale.engine.memory import MemoryLimitError, plan_fit
 from nmfscale.readers.open import as_counts
-from nmfscale.storage import atomic
-from nmfscale.storage import atomic as atomic_write
 from nmfscale.storage import store as stores
 from nmfscale.storage.arrays import save_arrays
 from nmfscale.storage.atomic import atomic_hdf5
@@ -283,7 +280,7 @@ def test_calls_of_the_system_are_small_and_may_move_less(tmp_path, small_blocks,
 
     monkeypatch.setattr(os, "pwrite", write_less)
     monkeypatch.setattr(os, "preadv", read_less)
-    monkeypatch.setattr(atomic, "CALL_BYTES", 200)
+    internals.small_calls(monkeypatch, 200)
     pack(as_counts(X), tmp_path / "counts.nmf")
     assert contents(tmp_path / "counts.nmf") == contents(tmp_path / "whole.nmf")
     stored = StoredCounts(tmp_path / "counts.nmf")
@@ -319,10 +316,10 @@ def test_nothing_is_left_when_packing_fails(tmp_path, small_blocks):
 
 KILLED = """
 import os, sys, numpy as np
-from nmfscale.counts import blocks as layout
+import internals
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
-layout.BLOCK_NONZEROS = 300
+internals.small_blocks(internals.FOR_GOOD, 300)
 X = np.random.default_rng(0).poisson(1.0, (90, 60))
 left = [int(sys.argv[2])]
 def die(_):
@@ -336,14 +333,15 @@ pack(as_counts(X), sys.argv[1], progress=die)
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_killed_pack_leaves_no_store(tmp_path, after):
     words = [sys.executable, "-P", "-c", KILLED, str(tmp_path / "counts.nmf"), str(after)]
-    assert subprocess.run(words, check=False).returncode == -9
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(words, check=False, env=known).returncode == -9
     if not hasattr(os, "O_TMPFILE"):
         pytest.skip("this system has no files without a name")
     assert os.listdir(tmp_path) == []
 
 
 def test_where_files_have_names_a_pack_still_appears_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_write, "_OPEN_FILES", "/nowhere")
+    internals.no_files_without_a_name(monkeypatch)
     pack(as_counts(X), tmp_path / "counts.nmf")
     assert os.listdir(tmp_path) == ["counts.nmf"]
     StoredCounts(tmp_path / "counts.nmf").verify()
@@ -484,11 +482,7 @@ def numbers(model, source):
     return [np.asarray(array).tobytes() for array in arrays]
 
 
-PLANS = {
-    "kept": Plan(0, True, None),
-    "read": Plan(0, False, None),
-    "loadings on disk": Plan(0, False, "here"),
-}
+PLANS = ["kept", "read", "loadings on disk"]
 
 
 @pytest.mark.parametrize(
@@ -507,8 +501,8 @@ PLANS = {
     ids=str,
 )
 def test_a_fit_from_a_store_has_the_same_bits(store, tmp_path, monkeypatch, plan, options):
-    folder = PLANS[plan].folder and str(tmp_path)
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS[plan]._replace(folder=folder))
+    folder = str(tmp_path) if plan == "loadings on disk" else None
+    internals.plan(monkeypatch, plan == "kept", folder)
     before = store.read_bytes()
     one, other = fit(X, **options), fit(store, **options)
     assert numbers(one, X) == numbers(other, store)
@@ -517,11 +511,11 @@ def test_a_fit_from_a_store_has_the_same_bits(store, tmp_path, monkeypatch, plan
 
 
 def test_each_order_is_read_once_an_iteration(store, monkeypatch):
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS["read"])
+    internals.read_anew(monkeypatch)
     counts = StoredCounts(store)
     history = fit(counts, init="random").history_
     assert_array_equal(np.diff(history["bytes_read"][:-1]), counts.layout().nbytes)
-    monkeypatch.setattr(base, "plan_fit", lambda *_, **__: PLANS["kept"])
+    internals.plan(monkeypatch, keep=True)
     counts = StoredCounts(store)
     assert fit(counts).history_["bytes_read"][-1] == counts.layout().nbytes
     assert not fit(X).history_["bytes_read"].any()
@@ -538,7 +532,7 @@ def test_two_visits_at_once_do_not_disturb_each_other(store):
 def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="needs whole columns: use solver='auto'"):
         fit(store, solver="scd")
-    monkeypatch.setattr(layouts, "BLOCK_NONZEROS", 1 << 23)
+    internals.small_blocks(monkeypatch, 1 << 23)
     pack(as_counts(X), tmp_path / "one.nmf")
     one, other = fit(X, solver="scd"), fit(tmp_path / "one.nmf", solver="scd")
     assert one.components_.tobytes() == other.components_.tobytes()

@@ -1,0 +1,292 @@
+"""Every change to internal names of the package: no other file of the tests makes one.
+
+The first argument sets attributes: pytest's `monkeypatch`, or `FOR_GOOD` in a process of its own.
+`around_*` call `function(original, *args)` in place of what they name.
+"""
+
+import pkgutil
+from functools import partial
+from types import SimpleNamespace
+
+FOR_GOOD = SimpleNamespace(setattr=setattr)
+
+
+def _set(patch, name, value):
+    owner, _, attribute = name.rpartition(".")
+    patch.setattr(pkgutil.resolve_name(f"nmfscale.{owner}"), attribute, value)
+
+
+def _around(patch, name, function):
+    original = pkgutil.resolve_name(f"nmfscale.{name}")
+    # a function, not a partial, so that it may be a method
+    _set(patch, name, lambda *args, **options: function(original, *args, **options))
+
+
+# Counts and files -----------------------------------------------------------------------------
+
+
+def small_blocks(patch, n_nonzeros):
+    """Cut counts into blocks of at most so many nonzeros."""
+    _set(patch, "counts.blocks.BLOCK_NONZEROS", n_nonzeros)
+
+
+def threads_share_small_blocks(patch):
+    """Arrange a block on several threads however small it is."""
+    _set(patch, "counts.sell._LEAST_SHARE", 1)
+
+
+def around_count_columns(patch, function):
+    """Where the entries of a block's columns are counted."""
+    _around(patch, "counts._sell.count_columns", function)
+
+
+def around_layout(patch, function):
+    """Where counts in memory are cut into blocks."""
+    _around(patch, "counts.memory.Counts.layout", function)
+
+
+def small_pieces(patch, n_bytes):
+    """Read files in pieces of so many bytes."""
+    _set(patch, "readers.file_counts._PIECE_BYTES", n_bytes)
+
+
+def around_spill(patch, function):
+    """Where a sorted run goes to a temporary file."""
+    _around(patch, "readers.external_sort._Run.spill", function)
+
+
+def retry_for(patch, seconds):
+    """Try reads that fail again for so long."""
+    _set(patch, "storage.atomic.RETRY_SECONDS", seconds)
+
+
+def wait_for_locks(patch, seconds):
+    """Wait so long for an HDF5 file that another program holds."""
+    _set(patch, "storage.hdf5.LOCK_SECONDS", seconds)
+
+
+def small_calls(patch, n_bytes):
+    """Read and write at most so many bytes in a call of the system."""
+    _set(patch, "storage.atomic.CALL_BYTES", n_bytes)
+
+
+def no_files_without_a_name(patch):
+    """Write new files under a temporary name, as on systems without O_TMPFILE."""
+    _set(patch, "storage.atomic._OPEN_FILES", "/nowhere")
+
+
+def demo_corpus(patch, counts):
+    """Let the demo use these counts."""
+    _set(patch, "datasets.corpora.docstrings", lambda: counts)
+
+
+# Memory and processors ------------------------------------------------------------------------
+
+
+def plan(patch, keep, folder=None):
+    """Keep what is read of the counts or read it anew; loadings go to the folder if given."""
+    from nmfscale.engine.memory import Plan
+
+    _set(patch, "models.base.plan_fit", lambda *_, **__: Plan(0, keep, folder))
+
+
+def read_anew(patch, folder=None):
+    """Read the counts from their file in every iteration."""
+    plan(patch, False, folder)
+
+
+def limit_is_all_memory(patch):
+    """Let a computation have all of its memory limit, whatever the process holds already."""
+    _set(patch, "engine.memory._held_and_limit", lambda limit: (0, limit or 1 << 60))
+
+
+def processors(patch, number):
+    """Let the process have so many processors."""
+    _set(patch, "engine.threads.available_processors", lambda: number)
+
+
+def processor_quota(patch, quota):
+    """Let the control group of the process have so many processors."""
+    _set(patch, "engine.threads._group_quota", lambda: quota)
+
+
+# Methods --------------------------------------------------------------------------------------
+
+
+def always_momentum(patch):
+    """Extrapolate from the first iteration, however steep the climb."""
+    _set(patch, "methods.newton.CAREFUL_ABOVE", float("inf"))
+
+
+def any_fall_goes_back(patch):
+    """Go back to the best point whenever the log-likelihood falls."""
+    _set(patch, "methods.newton.GAIN_OVER", 1)
+
+
+def no_late_iterations(patch):
+    """Compute the diagonal of the curvature anew in every iteration."""
+    _set(patch, "methods.newton.LATE_BELOW", -float("inf"))
+
+
+def around_change_of_type(patch, function):
+    """Where a fit goes on in another type: `function(original, momentum, factors, dtype)`."""
+    _around(patch, "methods.newton._Path.turn_into", function)
+
+
+def around_choice_of_steps(patch, function):
+    """Where the steps of an iteration are chosen: `function(original, momentum, iteration)`."""
+    _around(patch, "methods.newton._Path.steps", function)
+
+
+def note_state(patch):
+    """Return a dict with the `momentum` and the `rows` last used by a fit on a cluster."""
+    found = {}
+
+    def note(name, original, self, *args, **options):
+        found[name] = self
+        return original(self, *args, **options)
+
+    _around(patch, "methods.newton._Path.steps", partial(note, "momentum"))
+    _around(patch, "engine.remote.RemoteRows.move", partial(note, "rows"))
+    return found
+
+
+def draw_rows_of(patch, n_nonzeros):
+    """Look for anchors in rows drawn at random that have about so many nonzeros."""
+    _set(patch, "methods.topic_score._MAX_NONZEROS", n_nonzeros)
+
+
+def few_projection_steps(patch):
+    """Compute loadings of new rows roughly."""
+    from nmfscale.methods.transform import Projection
+
+    _set(patch, "models.transform.Projection", partial(Projection, n_steps=2))
+
+
+def no_projection(patch):
+    """Fail where loadings of new rows would be computed."""
+    _set(patch, "models.transform.Projection", None)
+
+
+def around_projected_blocks(patch, function):
+    """Where loadings of new rows are computed block by block: `function(original, projection)`."""
+    _around(patch, "methods.transform.Projection.blocks", function)
+
+
+# Clusters -------------------------------------------------------------------------------------
+
+
+def save_every(patch, n_iterations):
+    """Save loadings on a cluster once in so many iterations, however small they are."""
+    _set(patch, "engine.session._SAVE_ALWAYS", 0)
+    _set(patch, "engine.session._SAVE_EVERY", n_iterations)
+
+
+def save_sums_below(patch, n_bytes):
+    """Save the sums of a task on a cluster if they are smaller than this."""
+    _set(patch, "engine.remote._SAVED_SUMS", n_bytes)
+
+
+def keep_recent_factors(patch, number):
+    """Keep so many of the factors that were sent to workers."""
+    _set(patch, "engine.remote._RECENT_FACTORS", number)
+
+
+def workers_see(patch, store, folder):
+    """Let workers say whether they see the store and the folder of the fit, if they do."""
+    _set(patch, "engine.session.look", partial(_look, store, folder))
+
+
+def _look(store, folder, *args):
+    from nmfscale.engine.session import look
+
+    seen = look(*args)
+    return seen._replace(
+        sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
+    )
+
+
+def retry_policy(patch, **options):
+    """Give fits another retry policy than the default."""
+    from nmfscale.cluster.tasks import RetryPolicy
+
+    _set(patch, "cluster.pool.RetryPolicy", lambda: RetryPolicy(**options))
+
+
+def note_pools(patch):
+    """Return a list to which the worker pools of all fits are added."""
+    found = []
+
+    def note(init, self, *args, **options):
+        init(self, *args, **options)
+        found.append(self)
+
+    _around(patch, "cluster.pool.WorkerPool.__init__", note)
+    return found
+
+
+def note_sessions(patch):
+    """Return a list to which the arguments of every session on a cluster are added."""
+    found = []
+
+    def note(open_session, *args, **options):
+        found.append(args)
+        return open_session(*args, **options)
+
+    _around(patch, "engine.session.open_site", note)
+    return found
+
+
+def perform_by(patch, function):
+    """Let workers perform a task by `function(its function, args, given)`."""
+    _set(patch, "cluster.pool.WorkerPool.perform", staticmethod(function))
+
+
+def around_run(patch, function):
+    """Where a batch of tasks is run: `function(original, pool, name, function, tasks, ...)`."""
+    _around(patch, "cluster.pool.WorkerPool.run", function)
+
+
+def around_each(patch, function):
+    """Where every worker is asked something: `function(original, pool, ...)`."""
+    _around(patch, "cluster.pool.WorkerPool.each", function)
+
+
+def around_forget_all(patch, function):
+    """Where what was sent to workers is dropped: `function(original, pool, but)`."""
+    _around(patch, "cluster.pool.WorkerPool.forget_all", function)
+
+
+def around_take(patch, function):
+    """Where the result of a task is fetched: `function(original, batch, attempt)`."""
+    _around(patch, "cluster.batch.TaskBatch.take", function)
+
+
+# On a worker ----------------------------------------------------------------------------------
+
+
+def around_work(patch, kind, function):
+    """Where the time of a task goes that updates "rows" or sums over "columns"."""
+    names = {"rows": "engine.worker.Workbench.move", "columns": "methods.steps.ColumnVisit.over"}
+    _around(patch, names[kind], function)
+
+
+def around_slices(patch, function):
+    """Where a worker takes the counts of a block: `function(original, context, order)`."""
+    _around(patch, "engine.worker.Workbench.slices", function)
+
+
+def around_save(patch, function):
+    """Where a worker saves arrays: `function(original, path, arrays)`."""
+    _around(patch, "engine.worker.save_arrays", function)
+
+
+def package_version(patch, version, rooms=("session", "worker")):
+    """Let a worker have another version: in what it says of itself, in its tasks, or in both."""
+    for room in rooms:
+        _set(patch, f"engine.{room}.package_version", lambda: version)
+
+
+def available_levels(patch, levels):
+    """Let the processor have these instruction sets."""
+    _set(patch, "kernels.available_levels", lambda: levels)

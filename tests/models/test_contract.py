@@ -1,0 +1,210 @@
+"""What every model promises, wherever its counts are. A new model is one line of `MODELS`."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import internals
+import numpy as np
+import oracle
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from clusters import WALL, cluster_of, within
+from count_files import write_h5ad
+from numpy.testing import assert_allclose
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from small_fits import X
+
+import nmfscale
+
+
+@dataclass(frozen=True)
+class Model:
+    """An estimator, and the objective of its factors in plain NumPy: the same but for rounding.
+
+    The objective is the first column of `history_` after the iteration and the seconds.
+    """
+
+    estimator: type
+    objective: Callable
+
+    def make(self, **options):
+        options = {"max_iter": 18, "tol": 0, "random_state": 0, "n_threads": 1} | options
+        return self.estimator(3, **options)
+
+    def can(self, argument):
+        """Whether `fit` takes an argument: client, checkpoint."""
+        return argument in inspect.signature(self.estimator.fit).parameters
+
+
+def of_poisson_nmf(fitted, counts):
+    return oracle.loglik_poisson(counts, fitted.loadings_, fitted.components_.T).sum()
+
+
+def of_topic_model(fitted, counts):
+    topics = fitted.loadings_, fitted.components_.T, fitted.size_factors_, fitted.scales_
+    return oracle.loglik_poisson(counts, *oracle.multinomial_to_poisson(*topics)).sum()
+
+
+MODELS = [
+    Model(nmfscale.PoissonNMF, of_poisson_nmf),
+    Model(nmfscale.TopicModel, of_topic_model),
+]
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
+on_cluster = pytest.param("cluster", marks=pytest.mark.slow)
+
+
+def numbers(fitted, but=("seconds", "bytes_read")):
+    """All numbers and arrays of numbers that a fit sets, as bytes."""
+    arrays = {
+        name: np.asarray(value)
+        for name, value in vars(fitted).items()
+        if name.endswith("_") and not name.startswith("_")
+    }
+    history = arrays.pop("history_")
+    arrays |= {name: history[name] for name in history.dtype.names if name not in but}
+    return {
+        name: (array.dtype.str, array.shape, array.tobytes())
+        for name, array in arrays.items()
+        if array.dtype.kind in "biuf"
+    }
+
+
+def objective(fitted):
+    names = fitted.history_.dtype.names
+    assert names[:2] == ("iteration", "seconds")
+    return fitted.history_[names[2]]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2, active=False) as client:
+        yield client
+
+
+@pytest.fixture
+def fit(request, monkeypatch, tmp_path):
+    """Fit a model to the counts in a place, read there in every iteration."""
+    internals.small_blocks(monkeypatch, 300)
+
+    def fit_in(place, model, fit_options=(), **options):
+        fit_options, source = dict(fit_options), X
+        with pytest.MonkeyPatch.context() as patch:
+            if place == "cluster":
+                fit_options["client"] = request.getfixturevalue("client")
+            if place != "memory":
+                source = tmp_path / ("counts.h5ad" if place == "file" else "counts.nmf")
+                options = {"memory_limit": "1TB"} | options  # else files are read as a whole
+                internals.read_anew(patch)
+            if place == "file" and not source.exists():
+                write_h5ad(source, sp.csr_matrix(X))
+            elif place != "memory" and not source.exists():
+                nmfscale.write_store(X, source)
+            return within(WALL, lambda: model.make(**options).fit(source, **fit_options))
+
+    return fit_in
+
+
+# scikit-learn ---------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([model.estimator(2, n_threads=1, tol=1e-3) for model in MODELS])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
+        nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
+    ]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_with_other_options(estimator, check):
+    check(estimator)
+
+
+# The same numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("place", ["memory", "file", "store", on_cluster])
+@every_model
+def test_same_numbers_in_every_place(fit, model, place, n_threads):
+    if place == "cluster" and not model.can("client"):
+        pytest.skip("this model does not fit on a cluster")
+    one, other = fit("memory", model), fit(place, model, n_threads=n_threads)
+    assert numbers(other) == numbers(one)
+    assert (other.history_["bytes_read"][-1] > 0) == (place != "memory")
+
+
+class StopError(Exception):
+    """Raised in the middle of a fit."""
+
+
+def stop_at(iteration):
+    def callback(record):
+        if record["iteration"] == iteration:
+            raise StopError
+
+    return callback
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("memory", "store", "file", "memory"),
+        pytest.param(("memory", "cluster", "file", "cluster"), marks=pytest.mark.slow),
+    ],
+    ids=", ".join,
+)
+@every_model
+def test_same_numbers_when_resumed_in_other_places(fit, model, tmp_path, places):
+    if not model.can("checkpoint") or ("cluster" in places and not model.can("client")):
+        pytest.skip("this model has no checkpoints, or does not fit on a cluster")
+    state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    for n_threads, (place, iteration) in enumerate(zip(places, (5, 9, 14), strict=False), 1):
+        with pytest.raises(StopError):
+            fit(place, model, state, callback=stop_at(iteration), n_threads=n_threads)
+        state["resume"] = True
+    resumed = fit(places[-1], model, state)
+    assert numbers(resumed) == numbers(fit("memory", model))
+    # the clock goes on, too
+    assert np.all(np.diff(resumed.history_["seconds"]) >= 0)
+
+
+@every_model
+def test_a_saved_model_comes_back(model, tmp_path):
+    frame = pd.DataFrame(X).add_prefix("feature ")
+    one = model.make().fit(frame)
+    one.save(tmp_path / "model.h5")
+    other = nmfscale.load(tmp_path / "model.h5")
+    assert type(other) is model.estimator and other.get_params() == one.get_params()
+    assert numbers(other, but=()) == numbers(one, but=())
+    assert list(other.feature_names_in_) == list(frame.columns)
+    assert other.transform(frame).tobytes() == one.transform(frame).tobytes()
+
+
+# The objective --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@every_model
+def test_the_objective_is_that_of_the_factors(model, dtype):
+    fitted = model.make(dtype=dtype).fit(X)
+    rtol = 1e-5 if dtype == "float32" else 1e-10
+    assert_allclose(objective(fitted)[-1], model.objective(fitted, X), rtol=rtol)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@every_model
+def test_the_objective_rises(model, seed):
+    # momentum may overshoot, and goes back
+    plain = {"extrapolate": False} if "extrapolate" in model.make().get_params() else {}
+    found = objective(model.make(init="random", random_state=seed, **plain).fit(X))
+    assert np.all(np.diff(found) >= -1e-9 * abs(found[-1]))
+    overshooting = objective(model.make(init="random", random_state=seed).fit(X))
+    assert overshooting[-1] >= found[0]
