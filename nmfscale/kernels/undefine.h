@@ -37,5 +37,7 @@
 #undef WORK_H
 #undef DECODE
 #undef QP_CASE
+#undef PASS
 #undef PASS_CASE
+#undef WEIGHTED_CASE
 #undef PASS_BODY
