@@ -1,7 +1,7 @@
-/* What is done with one slice, for one REAL and one instruction set (see lanes.h and slices.h). */
+/* What is done with one slice, for one REAL and one instruction set (see simd.h and slices.h). */
 #include "passes.h"
 #include "steps.h"
-#include "descent.h"
+#include "coordinate_descent.h"
 
 /* em_steps EM steps, then newton_steps second-order steps, on every row of the slice. */
 static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)

@@ -1,4 +1,4 @@
-/* Passes over the counts of one slice: what steps are made of, for one REAL and one instruction set (see lanes.h).
+/* Passes over the counts of one slice: what steps are made of, for one REAL and one instruction set (see simd.h).
  *
  * Letters: b the rows that move (K coordinates), a a row of the held factor, y a count, mu = a . b,
  * g = total - sum y a / mu the gradient, H = sum y a a' / mu^2 the curvature (lower triangle, row by row).

@@ -1,4 +1,4 @@
-/* Makes room for the second inclusion of lanes.h and arithmetic.h. */
+/* Makes room for the second inclusion of simd.h and arithmetic.h. */
 #undef REAL
 #undef REAL_IS_FLOAT
 #undef NAME
