@@ -1,7 +1,7 @@
-/* What is done with one slice, for one REAL and one instruction set (see lanes.h and slices.h). */
+/* What is done with one slice, for one REAL and one instruction set (see simd.h and slices.h). */
 #include "passes.h"
 #include "steps.h"
-#include "descent.h"
+#include "coordinate_descent.h"
 
 /* em_steps EM steps, then newton_steps second-order steps, on every row of the slice. */
 static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
@@ -168,7 +168,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
     for (int k = 0; k < stride; k += GROUP) {
         NAME(group) factor;
         NAME(group_sum) sum_ahead = {0}, sum_now = {0};
-        NAME(marks) inside;                               /* components; what fills up a row stays zero */
+        NAME(marks) inside;                               /* components; what fills up a row stays, and is not summed */
         for (int j = 0; j < GROUP; j++)
             inside[j] = k + j < p->n_components ? -1 : 0;
         memcpy(&factor, (const REAL *)scale + k, sizeof factor);
@@ -194,7 +194,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             moved = value - factor * moved;
             next = value + beta * moved;
             next = CHOOSE(next > share * value, next, share * value);
-            next = CHOOSE(inside, CHOOSE(next > least, next, least), none);
+            next = CHOOSE(inside, CHOOSE(next > least, next, least), value);
             memcpy((REAL *)to->ahead + at, &next, sizeof next);
             if (to->lag) {
                 lag = UPPER_HALVES(__builtin_convertvector(next - value, group_float), group_bits, group_half);
@@ -206,6 +206,9 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
             moved = CHOOSE(inside, CHOOSE(moved < none, -moved, moved), none);
             largest = CHOOSE(moved > largest, moved, largest);
         }
+        for (int j = 0; j < GROUP; j++)
+            if (!inside[j])
+                sum_ahead[j] = sum_now[j] = 0;
         memcpy(to->column_sums + k, &sum_ahead, sizeof sum_ahead);
         memcpy(to->column_sums + stride + k, &sum_now, sizeof sum_now);
     }
@@ -219,7 +222,8 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
 }
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */
-INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out, const int K)
+INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out,
+                           const int K, const int weighted)
 {
     REAL lanes[WIDTH] ALIGNED;
     VEC sum = SET1(0), registers[12], *a = K <= 12 ? registers : A;
@@ -228,8 +232,9 @@ INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane
         const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
-            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K);
-            sum = FMA(mu, AT_LEAST(LOAD(tile.y + t * WIDTH), SET1((REAL)1e-30)), sum);
+            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K, K);
+            VEC y = NAME(weigh)(weighted, a, p->n_components, tile.y + t * WIDTH);
+            sum = FMA(mu, AT_LEAST(y, SET1((REAL)1e-30)), sum);
         }
     }
     STORE(lanes, sum);
@@ -242,10 +247,10 @@ static void NAME(only_gather_dot)(const row_problem *p, const slice_counts *s, c
     VEC *b = WORK_B(workspace), *A = WORK_A(workspace);
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        switch (p->n_components) {
-        case 6: NAME(expected)(p, s, lane0, b, A, out, 6); break;
-        case 10: NAME(expected)(p, s, lane0, b, A, out, 10); break;
-        default: NAME(expected)(p, s, lane0, b, A, out, p->stride);
+        switch (p->weighted_design ? 0 : p->n_components) {
+        case 6: NAME(expected)(p, s, lane0, b, A, out, 6, 0); break;
+        case 10: NAME(expected)(p, s, lane0, b, A, out, 10, 0); break;
+        default: NAME(expected)(p, s, lane0, b, A, out, p->stride, p->weighted_design);
         }
     }
 }

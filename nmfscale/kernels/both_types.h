@@ -19,14 +19,14 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 #define REAL float
 #define REAL_IS_FLOAT 1
 #define NAME(x) x##_f32
-#include "lanes.h"
+#include "simd.h"
 #include "arithmetic.h"
 #include "undefine.h"
 
 #define REAL double
 #define REAL_IS_FLOAT 0
 #define NAME(x) x##_f64
-#include "lanes.h"
+#include "simd.h"
 #include "arithmetic.h"
 
 #define TABLE(t) {visit_##t, descend_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, only_gather_dot_##t}

@@ -95,12 +95,18 @@ cdef class SlicedCounts:
 
 
 cdef class RowProblem:
-    """The held factor (n_cols, stride), float32 or float64, and the options of a kernel."""
+    """The held factor (n_cols, stride), float32 or float64, and the options of a kernel.
 
-    def __cinit__(self, design, total, int n_components, *, weight=None, moves=None,
-                  double floor=1e-10, int em_steps=0, int newton_steps=0,
-                  int64_t em_longest=1 << 62, int qp_sweeps=10, double qp_tolerance=1e-4,
-                  double margin=1.0, correlation=None, bint guarded=False):
+    Counts are multiplied by the weight of their column: one in `weight`, or, where the stride
+    leaves room, with `weighted_design` the number behind the components of its row of `design`,
+    which is gathered anyway.  What fills up the rows that move is zero then.
+    """
+
+    def __cinit__(self, design, total, int n_components, *, weight=None,
+                  bint weighted_design=False, moves=None, double floor=1e-10,
+                  int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
+                  int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
+                  correlation=None, bint guarded=False):
         self.dtype = design.dtype
         self.kernels = (
             &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
@@ -115,6 +121,12 @@ cdef class RowProblem:
         self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
         self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
+        if weighted_design and (weight is not None or self.c.stride == n_components):
+            raise ValueError(
+                f"rows of {n_components} components have no room for a weight behind them, or "
+                "weight was given as well"
+            )
+        self.c.weighted_design = weighted_design
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
         self.c.floor, self.c.guarded = floor, guarded
         self.c.em_steps, self.c.newton_steps = em_steps, newton_steps

@@ -23,6 +23,7 @@ typedef struct {
     const void *design;            /* (n_cols, stride) held factor */
     const void *total;             /* (stride) column sums of the held factor */
     const void *weight;            /* (n_cols) weights of the columns, or NULL */
+    int weighted_design;           /* instead, column n_components of the design, which fills up its rows, holds them */
     const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
     double floor;                  /* smallest value of a coordinate */
     int em_steps, newton_steps;    /* of a visit; newton_steps is the number of sweeps in a descent */

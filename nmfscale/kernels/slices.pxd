@@ -16,6 +16,7 @@ cdef extern from "slices.h" nogil:
         const void *design
         const void *total
         const void *weight
+        int weighted_design
         const void *moves
         double floor
         int em_steps, newton_steps

@@ -1,4 +1,4 @@
-/* Makes room for the second inclusion of lanes.h and arithmetic.h. */
+/* Makes room for the second inclusion of simd.h and arithmetic.h. */
 #undef REAL
 #undef REAL_IS_FLOAT
 #undef NAME
@@ -37,5 +37,7 @@
 #undef WORK_H
 #undef DECODE
 #undef QP_CASE
+#undef PASS
 #undef PASS_CASE
+#undef WEIGHTED_CASE
 #undef PASS_BODY

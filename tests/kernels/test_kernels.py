@@ -58,6 +58,7 @@ class Problem:
     def __init__(self, K, dtype, n=21, m=40, seed=0, index=np.uint16, count=np.float64, largest=9):
         rng = np.random.default_rng(seed + 100 * K)
         self.K, self.dtype, self.n, self.m = K, dtype, n, m
+        self.behind = None  # what stands in column K of the held factor
         self.a = rng.gamma(1.0, size=(m, K)).astype(dtype) + dtype(1e-3)
         self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) / dtype(K) + dtype(1e-3)
         self.X = rng.poisson(self.b @ self.a.T).astype(np.float64)
@@ -94,7 +95,10 @@ class Problem:
                 if name == "moves":
                     vector = np.pad(vector, (0, len(total) - self.K))
                 options[name] = vector
-        return kernels.RowProblem(padded(self.a, self.dtype), total, self.K, floor=FLOOR, **options)
+        design = padded(self.a, self.dtype)
+        if self.behind is not None:
+            design[:, self.K] = self.behind
+        return kernels.RowProblem(design, total, self.K, floor=FLOOR, **options)
 
     @property
     def start(self):
@@ -317,6 +321,23 @@ def test_weights_of_the_held_rows(level, K, dtype):
     for kernel in (kernels.visit, kernels.descend):
         end = p.run(kernel, em_steps=1, weight=weight)
         assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 6, 10, 13])
+def test_weights_may_stand_behind_the_held_rows(level, K, dtype):
+    p = Problem(K, dtype, n=40)
+    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
+    apart = everything_of(p, 2, weight=weight)
+    p.behind = weight
+    for ours, theirs in zip(everything_of(p, 2, weighted_design=True), apart, strict=True):
+        assert_array_equal(ours, theirs)
+
+
+def test_weights_need_room_behind_the_held_rows():
+    for K, options in ((4, {}), (5, {"weight": np.ones(40)})):
+        with pytest.raises(ValueError, match=f"rows of {K} components have no room for a weight"):
+            Problem(K, np.float64).problem(weighted_design=True, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -697,6 +718,7 @@ def test_extrapolate(level, K, dtype, leaves):
         padded(rng.gamma(1.0, size=(n, K)), dtype, n_slices * LANES, FLOOR) for _ in range(2)
     )
     now[5, 0] = FLOOR
+    now[:n, K:] = 3.0  # weights, say, which stay
     ahead = aligned(np.full_like(now, 5.0))
     sums = np.full((n_slices, 2, stride), np.nan)
     scale = np.ones(stride, dtype)
@@ -709,6 +731,7 @@ def test_extrapolate(level, K, dtype, leaves):
     expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
     assert (expected == dtype(leaves) * now)[:n, :K].any() == (leaves > 0)
     assert_allclose(ahead[:n, :K], expected[:n, :K], rtol=1e-5 if dtype == np.float32 else 1e-14)
+    assert_array_equal(ahead[:n, K:], now[:n, K:])
     assert_array_equal(ahead[n:], 5.0)
     for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
         assert_allclose(found[:K], point[:n, :K].sum(axis=0, dtype=float), rtol=1e-14)
@@ -757,7 +780,12 @@ def test_sums_over_slices_are_added_in_their_order(width):
 
 def everything(K, dtype, n_threads):
     """All that the kernels write, of 70 rows."""
-    p = Problem(K, dtype, n=70)
+    return everything_of(Problem(K, dtype, n=70), n_threads)
+
+
+def everything_of(p, n_threads, **options):
+    K, dtype = p.K, p.dtype
+    options["n_threads"] = n_threads
     prior = p.prior()[1]
     kept = p.room_for_kept()
     reports = {
@@ -765,24 +793,25 @@ def everything(K, dtype, n_threads):
         for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     }
     out = [
-        p.run(kernels.visit, em_steps=2, newton_steps=1, rows=reports, n_threads=n_threads),
-        p.run(kernels.visit, newton_steps=1, rows=prior, n_threads=n_threads),
-        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+        p.run(kernels.visit, em_steps=2, newton_steps=1, rows=reports, **options),
+        p.run(kernels.visit, newton_steps=1, rows=prior, **options),
+        p.run(kernels.visit, newton_steps=1, **options,
               rows={"kept": kept, "curvature_mode": kernels.KEEP}),
-        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+        p.run(kernels.visit, newton_steps=1, **options,
               rows={"kept": kept, "curvature_mode": kernels.KEPT}),
-        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+        p.run(kernels.visit, newton_steps=1, **options,
               rows={"kept": kept, "curvature_mode": kernels.SCALED}),
-        p.run(kernels.visit, newton_steps=1, n_threads=n_threads,
+        p.run(kernels.visit, newton_steps=1, **options,
               correlation=shared_correlation(K, dtype)),
-        p.run(kernels.descend, em_steps=1, newton_steps=2, n_threads=n_threads,
+        p.run(kernels.descend, em_steps=1, newton_steps=2, **options,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
-        p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, n_threads=n_threads),
+        p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, **options),
         kept, *reports.values(),
     ]  # fmt: skip
+    used = {name: value for name, value in options.items() if name != "n_threads"}
     sums = np.zeros((p.n_slices, kernels.packed_size(K), LANES))
     kernels.sums(
-        p.counts, p.problem(), p.start, sums,
+        p.counts, p.problem(**used), p.start, sums,
         wanted=kernels.SUM_FULL, first=0, last=p.n_slices, n_threads=n_threads,
     )  # fmt: skip
     end, dots = aligned(np.zeros_like(p.start)), np.zeros(p.n_slices * LANES)
@@ -795,10 +824,10 @@ def everything(K, dtype, n_threads):
         first=0,
         n_threads=n_threads,
     )
-    kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
+    kernels.gather_dot(p.counts, p.problem(**used), p.start, dots, n_threads=n_threads)
     shared = np.zeros((p.n_slices, kernels.packed_size(K) + 1))
     kernels.correlations(
-        p.counts, p.problem(), p.start, shared, first=0, every=1, n_threads=n_threads
+        p.counts, p.problem(**used), p.start, shared, first=0, every=1, n_threads=n_threads
     )
     return [*out, sums, end, dots, shared]
 
