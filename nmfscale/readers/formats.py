@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from ..counts.memory import MemoryRows
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
-from ..storage.hdf5 import find, open_hdf5
+from ..storage.hdf5 import find, guarded_hdf5
 from . import h5ad, tenx
-from .sources import OpenedTable, Workspace
+from .sources import OpenedTable, Workspace, named_errors
 from .text import (
     docword_rows,
     is_docword,
@@ -53,7 +53,8 @@ def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> Opene
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
-    return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
+    with named_errors(path):
+        return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
 
 
 def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
@@ -87,7 +88,7 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
 
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
-    with open_hdf5(path) as file:
+    with guarded_hdf5(path) as file:
         if find(file, "obs") is not None and find(file, "var") is not None:
             return h5ad.open_h5ad, ANNOTATED
         if find(file, "matrix/features") is not None or tenx.genome_groups(file):
@@ -163,5 +164,5 @@ def _open_mtx(
             f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "
             f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
         )
-    selection = tenx.select_features(path, rows.shape[1], features, feature_type=feature_type)
+    selection = tenx.select_features(path, features, feature_type=feature_type)
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)

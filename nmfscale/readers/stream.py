@@ -22,7 +22,7 @@ from ..counts.validation import (
 )
 from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import Arrays, OpenedTable, Workspace
+from .sources import Arrays, OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
 _SMALLEST_LIMIT = 2**20
@@ -178,17 +178,18 @@ class CountStream:
 
     def _canonical(self, start: int, stop: int, sort: bool) -> CompressedRows:
         self._check_usable()
-        indptr, indices, data = self._source.read(start, stop)
-        if self._columns is not None:
-            indptr, indices, data = self._selected(indptr, indices, data)
-        return canonical_rows(
-            indptr,
-            indices,
-            working_type(data),
-            (stop - start, self.shape[1]),
-            EntryNames(self.whom, self.sample_names, self.feature_names, start),
-            sort=sort,
-        )
+        with named_errors(self.path):
+            indptr, indices, data = self._source.read(start, stop)
+            if self._columns is not None:
+                indptr, indices, data = self._selected(indptr, indices, data)
+            return canonical_rows(
+                indptr,
+                indices,
+                working_type(data),
+                (stop - start, self.shape[1]),
+                EntryNames(self.whom, self.sample_names, self.feature_names, start),
+                sort=sort,
+            )
 
     def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
         """Leave the columns out that were not asked for, in the arrays themselves."""
