@@ -157,8 +157,9 @@ def stream_counts(
     """
     if os.path.isfile(path) and is_store(path):
         raise ValueError(f"{path} is a packed store already.")
-    pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
-    stream = open_stream(path, memory_limit=pieces, **choices)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
+    stream = open_stream(path, memory_limit=pieces, table_limit=limit, **choices)
     try:
         return FileCounts(stream)
     except BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..counts.memory import MemoryRows
+from ..counts.sizes import MemoryLimitError, check_table_size
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
-from ..storage.hdf5 import find, guarded_hdf5
+from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
 from .sources import OpenedTable, Workspace, named_errors
 from .text import (
@@ -100,22 +100,30 @@ def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     )
 
 
-def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
+def _open_npz(path: Path, workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
     try:
         with path.open("rb") as file:
-            _check_npz_sizes(file)
+            shape, n_bytes = _npz_size(file)
+            # as they are stored, and once more as compressed rows
+            check_table_size(shape, str(path), workspace.table_limit, 2 * n_bytes)
             file.seek(0)
             matrix = sp.load_npz(file)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except MemoryLimitError:
+        raise
+    except Exception as error:  # what zipfile, the codecs and NumPy raise is beyond listing
+        if is_transient(error):
+            raise
         raise ValueError(
-            f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
+            f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it "
+            f"({str(error) or type(error).__name__})."
         ) from error
     rows = rows_of_sparse(matrix.T if transpose else matrix, EntryNames(str(path)))
     return OpenedTable(path, MemoryRows(*rows), str(path))
 
 
-def _check_npz_sizes(file: Any) -> None:
-    """Refuse an array that claims more than is stored, before it is allocated."""
+def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
+    """Shape of the matrix and bytes of its arrays; an array must not claim more than is stored."""
+    sizes, n_bytes = None, 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             with archive.open(info) as member:
@@ -125,8 +133,15 @@ def _check_npz_sizes(file: Any) -> None:
                     (2, 0): np.lib.format.read_array_header_2_0,
                 }[version]
                 shape, _, dtype = read(member)
-                if math.prod(shape) * dtype.itemsize > info.file_size:
+                claimed = math.prod(shape) * dtype.itemsize
+                if claimed > info.file_size:
                     raise ValueError(f"{info.filename} claims the shape {shape}")
+                n_bytes += claimed
+                if info.filename == "shape.npy" and shape == (2,):
+                    sizes = np.frombuffer(member.read(claimed), dtype).tolist()
+    if sizes is None or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise ValueError(f"its shape is {sizes}, not two sizes")
+    return tuple(sizes), n_bytes
 
 
 def _open_docword(path: Path, workspace: Workspace) -> OpenedTable:

@@ -34,10 +34,15 @@ _PARTS = "data", "indices", "indptr"
 
 
 class Workspace(NamedTuple):
-    """Where temporary files may go (None: the system's folder), and how much memory to use."""
+    """Where temporary files may go (None: the system's folder), and how much memory to use.
+
+    `memory_limit` is for bringing entries into order, `table_limit` for all that a table needs
+    however few its entries; None is what the machine has free.
+    """
 
     scratch: Path | None
     memory_limit: int
+    table_limit: int | None = None
 
 
 class RowReader(Protocol):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..counts.base import labels_of
+from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import (
     CHUNK,
@@ -225,6 +226,7 @@ def open_stream(
     transpose: bool | None = None,
     scratch: str | os.PathLike[str] | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    table_limit: int | None = None,
 ) -> CountStream:
     r"""Open a file of counts to read it a range of rows at a time.
 
@@ -244,6 +246,8 @@ def open_stream(
     memory_limit : int, default=2**30
         Bytes to use for bringing entries into order, at least 2**20. Names, and 8 bytes for
         each row, come on top.
+    table_limit : int, optional
+        Bytes for what a table needs however few its entries; by default what is free.
 
     Returns
     -------
@@ -289,8 +293,9 @@ def open_stream(
         feature_type=feature_type,
         transpose=transpose,
     )
-    table = open_table(Path(path), Workspace(folder, memory_limit), given)
+    table = open_table(Path(path), Workspace(folder, memory_limit, table_limit), given)
     try:
+        check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()
