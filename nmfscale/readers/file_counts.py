@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
@@ -120,15 +119,6 @@ class FileCounts(CountMatrix):
         for start, rows in self._reader.stream.chunks(_PIECE_BYTES):
             data = rows.data.astype(self._dtype, copy=False)
             yield RowRange(start, rows.indptr, rows.indices, data)
-
-    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
-        wanted = np.arange(self.shape[0]) if rows is None else rows
-        found = []
-        for first, indptr, indices, data in self.chunks():
-            piece = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.shape[1]))
-            low, high = np.searchsorted(wanted, [first, first + piece.shape[0]])
-            found.append(piece[wanted[low:high] - first].astype(np.float32))
-        return sp.csr_array(sp.vstack(found, format="csr"))
 
 
 def stream_counts(
