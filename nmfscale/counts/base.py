@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .warn import warn_caller
@@ -113,7 +114,6 @@ class CountMatrix(ABC):
             out[first : first + n_rows] = np.bincount(rows, weights=values, minlength=n_rows)
         return out
 
-    @abstractmethod
     def take_rows(self, rows: Array | None = None) -> Any:
         """Read some rows.
 
@@ -124,9 +124,21 @@ class CountMatrix(ABC):
 
         Returns
         -------
-        scipy.sparse.csr_array of float32
-            One row for each that was asked for, with sorted column numbers.
+        scipy.sparse.csr_array
+            One row for each that was asked for, with sorted column numbers, in the type of the
+            counts.
         """
+        found = []
+        for first, indptr, indices, data in self.chunks():
+            shape = (len(indptr) - 1, self.shape[1])
+            piece = sp.csr_array((data, indices, indptr), shape=shape)
+            if rows is not None:
+                low, high = np.searchsorted(rows, [first, first + shape[0]])
+                piece = piece[rows[low:high] - first]
+            found.append(piece)
+        matrix = sp.csr_array(sp.vstack(found, format="csr"))
+        matrix.sort_indices()
+        return matrix
 
     @abstractmethod
     def large_counts(self, above: float) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from . import _sell
@@ -47,8 +46,8 @@ class Counts(CountMatrix):
     >>> counts.shape, counts.nnz, counts.row_totals.tolist()
     ((2, 3), 3, [3.0, 3.0])
     >>> counts.take_rows().toarray()
-    array([[0., 2., 1.],
-           [3., 0., 0.]], dtype=float32)
+    array([[0, 2, 1],
+           [3, 0, 0]])
     """
 
     def __init__(
@@ -123,15 +122,6 @@ class Counts(CountMatrix):
             start, stop = int(self.indptr[first]), int(self.indptr[last])
             indptr = self.indptr[first : last + 1] - start
             yield RowRange(first, indptr, self.indices[start:stop], self.data[start:stop])
-
-    def take_rows(self, rows: NDArray[Any] | None = None) -> sp.csr_array:  # noqa: D102
-        if rows is None:
-            stored = self.data.astype(np.float32), self.indices, self.indptr
-            matrix = sp.csr_array(stored, shape=self.shape)
-        else:
-            whole = sp.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
-            matrix = whole[rows].astype(np.float32)
-        return matrix if self.has_sorted_indices else matrix.sorted_indices()
 
     def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: D102
         chunks = self.chunks() if self.largest > above else ()

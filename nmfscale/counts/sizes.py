@@ -1,43 +1,27 @@
-"""Numbers of bytes as people write and read them."""
+"""Numbers of bytes as people write and read them, and tables that need too many of them."""
 
 from __future__ import annotations
 
 import re
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+# Of each row and each column, however few its counts: where they begin, how many, and their sum.
+_MARGIN_BYTES = 24
+
+
+class MemoryLimitError(MemoryError, ValueError):
+    """A table, a fit, or loadings of new rows, would need more memory than may be used."""
 
 
 def parse_bytes(size: int | float | str) -> int:
-    """Return a number of bytes.
-
-    Parameters
-    ----------
-    size : int, float or str
-        Bytes, or "2GB", "500 MB", "1.5 GiB": units are powers of 1000, or of 1024 with an i.
-
-    Returns
-    -------
-    int
-        Positive.
-
-    Raises
-    ------
-    ValueError
-        If it is no positive size.
-
-    Examples
-    --------
-    >>> from nmfscale.counts.sizes import parse_bytes
-    >>> parse_bytes("2GB"), parse_bytes("1.5 GiB"), parse_bytes(10_000)
-    (2000000000, 1610612736, 10000)
-    """
+    """Return a positive number of bytes, of "2GB", "500 MB", "1.5 GiB" or a plain number."""
     found = re.fullmatch(r"\s*([\d.]+(?:e\+?\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
     try:
         assert found is not None
         base = 1024 if found[3] else 1000
         n_bytes = int(float(found[1]) * base ** _UNITS[found[2].upper()])
         assert n_bytes > 0
-    except (AssertionError, ValueError):
+    except (AssertionError, OverflowError, ValueError):
         raise ValueError(
             f"memory_limit={size!r} is not a size; give bytes or a text such as '2GB' or '500MB'."
         ) from None
@@ -50,3 +34,22 @@ def readable(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.3g} {unit}"
     return f"{int(n_bytes)} B"
+
+
+def check_table_size(
+    shape: tuple[int, ...], whom: str, memory_limit: int | float | str | None, n_bytes: int = 0
+) -> None:
+    """Refuse a table whose rows and columns, and `n_bytes` besides, take more than there is."""
+    import psutil
+
+    needed = n_bytes + _MARGIN_BYTES * sum(int(size) for size in shape)
+    if memory_limit is None:
+        limit, remedy = psutil.virtual_memory().available, "free memory, or use another machine"
+    else:
+        limit, remedy = parse_bytes(memory_limit), "raise memory_limit"
+    if needed > limit:
+        raise MemoryLimitError(
+            f"{whom} has the shape {tuple(shape)} and needs {readable(needed)} of memory "
+            f"({needed:,} bytes), but may use {readable(limit)}: {remedy}, or leave out rows and "
+            "columns without counts."
+        )

@@ -343,11 +343,25 @@ def _has_duplicates(indptr: Array, indices: Array, shape: tuple[int, int]) -> bo
 def _sum_duplicates(
     indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
-    # float64 adds whole numbers exactly where the own type of the counts could overflow.
+    """Return rows whose duplicates are added up, in the type of the counts or one that is exact.
+
+    Sums above 2**53 stay, for the checks of entries to refuse.
+    """
+    whole = data.dtype.kind != "f" or bool((np.rint(data) == data).all())
     wide = sp.csr_array((data.astype(np.float64), indices.copy(), indptr.copy()), shape=shape)
     wide.sum_duplicates()
-    fits = data.dtype.kind == "f" or wide.data.max() <= np.iinfo(data.dtype).max
-    return wide.indptr, wide.indices, wide.data.astype(data.dtype if fits else np.int64)
+    sums = wide.data
+    if whole and sums.max() <= LARGEST_COUNT:
+        # float64 rounds 2**53 + 1 to 2**53
+        exact = sp.csr_array((data.astype(np.int64), indices.copy(), indptr.copy()), shape=shape)
+        exact.sum_duplicates()
+        sums = exact.data
+    if sums.max() > LARGEST_COUNT:
+        return wide.indptr, wide.indices, sums
+    if data.dtype.kind == "f":
+        sums = sums.astype(np.float64, copy=False)
+    narrow = sums.astype(data.dtype)
+    return wide.indptr, wide.indices, narrow if (narrow == sums).all() else sums
 
 
 def _drop_zeros(

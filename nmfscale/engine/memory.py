@@ -12,7 +12,7 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.blocks import SLICE_BYTES, cut_blocks
 from ..counts.sell import LANES
-from ..counts.sizes import parse_bytes, readable
+from ..counts.sizes import MemoryLimitError, parse_bytes, readable
 from ..methods.alternating import METHODS
 from ..methods.newton import SHARED_FROM
 from ..methods.steps import FAN_IN
@@ -28,10 +28,6 @@ _BESIDES = 64 << 20
 # For new rows: copies of the loadings of a block in their own type and in float64, copies of F in
 # float64, and numbers of 8 bytes for every row of a block and for every row.
 _COPIES_BLOCK, _COPIES_MADE, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 3, 3, 5, 8, 4
-
-
-class MemoryLimitError(MemoryError, ValueError):
-    """A fit, or loadings of new rows, would need more memory than may be used."""
 
 
 class Plan(NamedTuple):

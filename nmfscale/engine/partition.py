@@ -6,10 +6,9 @@ from typing import Any
 
 from .. import kernels
 from ..counts.sell import LANES
-from ..counts.sizes import readable
+from ..counts.sizes import MemoryLimitError, readable
 from ..methods.newton import SHARED_FROM
 from ..methods.steps import FAN_IN
-from .memory import MemoryLimitError
 from .worker import Setting
 
 # Groups of blocks, each a branch of the tree and a task: at most; at least, so that workers that

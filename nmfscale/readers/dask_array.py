@@ -14,7 +14,9 @@ from ..counts.validation import CompressedRows, EntryNames, compressed_rows
 
 def is_dask_array(X: Any) -> bool:
     """Whether an object is a dask array, told without importing dask."""
-    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "numblocks")
+    # a view of an AnnData object has a class of its own, which is derived from dask's
+    kinds = (kind.__module__.partition(".")[0] for kind in type(X).__mro__)
+    return "dask" in kinds and hasattr(X, "numblocks")
 
 
 class DaskRows:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
@@ -121,15 +120,6 @@ class FileCounts(CountMatrix):
             data = rows.data.astype(self._dtype, copy=False)
             yield RowRange(start, rows.indptr, rows.indices, data)
 
-    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
-        wanted = np.arange(self.shape[0]) if rows is None else rows
-        found = []
-        for first, indptr, indices, data in self.chunks():
-            piece = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, self.shape[1]))
-            low, high = np.searchsorted(wanted, [first, first + piece.shape[0]])
-            found.append(piece[wanted[low:high] - first].astype(np.float32))
-        return sp.csr_array(sp.vstack(found, format="csr"))
-
 
 def stream_counts(
     path: str | os.PathLike[str], *, memory_limit: int | float | str | None = None, **choices: Any
@@ -157,8 +147,9 @@ def stream_counts(
     """
     if os.path.isfile(path) and is_store(path):
         raise ValueError(f"{path} is a packed store already.")
-    pieces = MEMORY_LIMIT if memory_limit is None else max(1 << 20, parse_bytes(memory_limit) // 4)
-    stream = open_stream(path, memory_limit=pieces, **choices)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
+    stream = open_stream(path, memory_limit=pieces, table_limit=limit, **choices)
     try:
         return FileCounts(stream)
     except BaseException:

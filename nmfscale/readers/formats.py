@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +12,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..counts.memory import MemoryRows
+from ..counts.sizes import MemoryLimitError, check_table_size
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
-from ..storage.hdf5 import find, open_hdf5
+from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
-from .sources import OpenedTable, Workspace
+from .sources import OpenedTable, Workspace, named_errors
 from .text import (
     docword_rows,
     is_docword,
@@ -53,7 +53,8 @@ def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> Opene
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
-    return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
+    with named_errors(path):
+        return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
 
 
 def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
@@ -87,7 +88,7 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
 
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
-    with open_hdf5(path) as file:
+    with guarded_hdf5(path) as file:
         if find(file, "obs") is not None and find(file, "var") is not None:
             return h5ad.open_h5ad, ANNOTATED
         if find(file, "matrix/features") is not None or tenx.genome_groups(file):
@@ -99,22 +100,30 @@ def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     )
 
 
-def _open_npz(path: Path, _workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
+def _open_npz(path: Path, workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
     try:
         with path.open("rb") as file:
-            _check_npz_sizes(file)
+            shape, n_bytes = _npz_size(file)
+            # as they are stored, and once more as compressed rows
+            check_table_size(shape, str(path), workspace.table_limit, 2 * n_bytes)
             file.seek(0)
             matrix = sp.load_npz(file)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except MemoryLimitError:
+        raise
+    except Exception as error:  # what zipfile, the codecs and NumPy raise is beyond listing
+        if is_transient(error):
+            raise
         raise ValueError(
-            f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it ({error})."
+            f"{path} holds no sparse matrix as scipy.sparse.save_npz writes it "
+            f"({str(error) or type(error).__name__})."
         ) from error
     rows = rows_of_sparse(matrix.T if transpose else matrix, EntryNames(str(path)))
     return OpenedTable(path, MemoryRows(*rows), str(path))
 
 
-def _check_npz_sizes(file: Any) -> None:
-    """Refuse an array that claims more than is stored, before it is allocated."""
+def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
+    """Shape of the matrix and bytes of its arrays; an array must not claim more than is stored."""
+    sizes, n_bytes = None, 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             with archive.open(info) as member:
@@ -124,8 +133,15 @@ def _check_npz_sizes(file: Any) -> None:
                     (2, 0): np.lib.format.read_array_header_2_0,
                 }[version]
                 shape, _, dtype = read(member)
-                if math.prod(shape) * dtype.itemsize > info.file_size:
+                claimed = math.prod(shape) * dtype.itemsize
+                if claimed > info.file_size:
                     raise ValueError(f"{info.filename} claims the shape {shape}")
+                n_bytes += claimed
+                if info.filename == "shape.npy" and shape == (2,):
+                    sizes = np.frombuffer(member.read(claimed), dtype).tolist()
+    if sizes is None or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise ValueError(f"its shape is {sizes}, not two sizes")
+    return tuple(sizes), n_bytes
 
 
 def _open_docword(path: Path, workspace: Workspace) -> OpenedTable:
@@ -163,5 +179,5 @@ def _open_mtx(
             f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "
             f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
         )
-    selection = tenx.select_features(path, rows.shape[1], features, feature_type=feature_type)
+    selection = tenx.select_features(path, features, feature_type=feature_type)
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,23 @@ from numpy.typing import NDArray
 from ..storage.hdf5 import (
     checked_dataset,
     find,
+    guarded_hdf5,
     is_group,
     need,
-    opened_hdf5,
     shape_of,
     strings,
     values_of,
 )
 from .external_sort import SortedRows
-from .sources import SLICE, CompressedGroup, DenseDataset, OpenedTable, RowReader, Workspace
+from .sources import (
+    SLICE,
+    CompressedGroup,
+    DenseDataset,
+    OpenedTable,
+    RowReader,
+    Workspace,
+    column_of,
+)
 
 
 def open_h5ad(
@@ -33,7 +42,7 @@ def open_h5ad(
     """Open X, a layer or the X of raw, with names and the labels of one column of obs."""
     if raw and layer is not None:
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
-    with opened_hdf5(path) as file:
+    with guarded_hdf5(path) as file, ExitStack() as failed:
         name = "X" if layer is None else f"layers/{layer}"
         matrices = _matrices(file)
         if raw:
@@ -41,16 +50,19 @@ def open_h5ad(
             name = "raw.X" if "raw.X" in file else "raw/X"
         if name not in matrices:
             raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices)}.")
-        var = need(file, name[:-1] + "var" if raw else "var")
+        node = need(file, name)
         others = [f"{other} is there too" for other in matrices if other != name]
-        return OpenedTable(
-            path,
-            _rows(need(file, name), path.absolute(), workspace),
-            f"{path} ({'; '.join([name, *others])})",
-            sample_names=strings(_index(need(file, "obs"))),
-            feature_names=strings(_index(var)),
-            groups=None if groups is None else _labels(file, groups),
-        )
+        shape = _shape(node)
+        rows = _rows(node, shape, path.absolute(), workspace)
+        failed.callback(rows.close)
+        obs, var = need(file, "obs"), need(file, name[:-1] + "var" if raw else "var")
+        names: dict[str, Any] = {
+            "sample_names": strings(_index(obs, shape[0])),
+            "feature_names": strings(_index(var, shape[1])),
+            "groups": None if groups is None else _labels(file, groups, shape[0]),
+        }
+        failed.pop_all()
+        return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
 
 
 def _matrices(file: Any) -> list[str]:
@@ -59,7 +71,15 @@ def _matrices(file: Any) -> list[str]:
     return [name for name in ("X", "raw/X", "raw.X") if find(file, name) is not None] + layers
 
 
-def _rows(node: Any, path: Path, workspace: Workspace) -> RowReader:
+def _shape(node: Any) -> tuple[int, int]:
+    """Numbers of samples and features of a dense dataset or a sparse group."""
+    if not is_group(node):
+        return shape_of(node.shape, node)
+    sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
+    return shape_of(sizes, node)
+
+
+def _rows(node: Any, shape: tuple[int, int], path: Path, workspace: Workspace) -> RowReader:
     """Rows of a dense dataset or a sparse group, samples x features."""
     if not is_group(node):
         return DenseDataset(node, path, workspace.memory_limit)
@@ -69,8 +89,6 @@ def _rows(node: Any, path: Path, workspace: Workspace) -> RowReader:
             f"{path}: {node.name} is a group with encoding {encoding!r}; "
             "expected a dense dataset, csr_matrix or csc_matrix."
         )
-    sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
-    shape = shape_of(sizes, node)
     if encoding[:3] == "csr":
         return CompressedGroup(node, shape, path)
     columns = CompressedGroup(node, shape[::-1], path)
@@ -83,12 +101,13 @@ def _rows(node: Any, path: Path, workspace: Workspace) -> RowReader:
     )
 
 
-def _index(frame: Any) -> Any:
+def _index(frame: Any, size: int) -> Any:
     """Row names of obs or var: a group of columns, or (up to 0.6) one compound dataset."""
     if is_group(frame):
-        return _values(need(frame, _text(frame.attrs["_index"])))
+        return _values(need(frame, _text(frame.attrs["_index"])), size)
     fields = _fields(frame)
-    return checked_dataset(frame)["index" if "index" in fields else fields[0]]
+    name = "index" if "index" in fields else fields[0]
+    return column_of(checked_dataset(frame)[name], frame, size)
 
 
 def _fields(frame: Any) -> tuple[str, ...]:
@@ -97,7 +116,7 @@ def _fields(frame: Any) -> tuple[str, ...]:
     return frame.dtype.names
 
 
-def _labels(file: Any, column: str) -> NDArray[Any]:
+def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
     """One column of obs, its categories written out."""
     obs = need(file, "obs")
     known = list(obs if is_group(obs) else _fields(obs))
@@ -105,32 +124,35 @@ def _labels(file: Any, column: str) -> NDArray[Any]:
         names = ", ".join(name for name in known if name != "__categories")
         raise ValueError(f"{file.filename}: no column {column!r} in obs; its columns: {names}.")
     if is_group(obs):
-        values = _values(need(obs, column))
+        values = _values(need(obs, column), size)
     else:
-        values = checked_dataset(obs)[column]
+        values = column_of(checked_dataset(obs)[column], obs, size)
         categories = find(file, f"uns/{column}_categories")
         if categories is not None:
-            values = _decoded(values, values_of(categories))
+            values = _decoded(values, categories, _values(categories))
     return _with_text(values)
 
 
-def _values(node: Any) -> NDArray[Any]:
-    """One column of a data frame in any of its encodings."""
+def _values(node: Any, size: int | None = None) -> NDArray[Any]:
+    """One column of a data frame in any of its encodings; of any length without `size`."""
     if is_group(node):
         if "codes" in node:
-            return _decoded(values_of(need(node, "codes")), _values(need(node, "categories")))
-        values = values_of(need(node, "values")).astype(object)
-        values[values_of(need(node, "mask"))] = "missing"
+            return _decoded(_values(need(node, "codes"), size), node, _values(node["categories"]))
+        values = _values(need(node, "values"), size).astype(object)
+        values[_values(need(node, "mask"), len(values)).astype(bool)] = "missing"
         return values
+    values = column_of(values_of(node), node, size)
     if "categories" in node.attrs:
-        return _decoded(values_of(node), values_of(node.file[node.attrs["categories"]]))
-    return values_of(node)
+        values = _decoded(values, node, _values(node.file[node.attrs["categories"]]))
+    return values
 
 
-def _decoded(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
+def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArray[Any]:
+    if codes.dtype.kind not in "iu":
+        raise ValueError(f"{node.file.filename}: {node.name} has codes of type {codes.dtype}.")
     if codes.size and not (codes.min() >= -1 and codes.max() < categories.size):
         raise ValueError(
-            f"A categorical column has codes {codes.min()} to {codes.max()}, but "
+            f"{node.file.filename}: {node.name} has codes {codes.min()} to {codes.max()}, but "
             f"{categories.size} categories."
         )
     # The code of a missing value, -1, finds the last entry.
@@ -141,9 +163,8 @@ def _with_text(values: NDArray[Any]) -> NDArray[Any]:
     """Decode bytes; numbers stay numbers."""
     if values.dtype.kind not in "OS":
         return values
-    texts = [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
-    return np.array(texts, dtype=object)
+    return np.array([_text(v) if isinstance(v, bytes) else v for v in values.tolist()], object)
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

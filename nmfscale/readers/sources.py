@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from ..counts.structure import (
     index_type,
 )
 from ..counts.validation import EntryNames, check_kind, rows_of_blocks
-from ..storage.hdf5 import Reader, checked_dataset, need, sequential
+from ..storage.hdf5 import Reader, checked_dataset, need, opened_hdf5, sequential
 
 Array = NDArray[Any]
 Arrays = tuple[Array, Array, Array]
@@ -29,13 +30,19 @@ SLICE = 2**20
 # Bytes in use for a block of a dense dataset, and kept of it in HDF5's cache.
 _DENSE_BYTES = 2**25
 _BAND_BYTES = 2**27
+_PARTS = "data", "indices", "indptr"
 
 
 class Workspace(NamedTuple):
-    """Where temporary files may go (None: the system's folder), and how much memory to use."""
+    """Where temporary files may go (None: the system's folder), and how much memory to use.
+
+    `memory_limit` is for bringing entries into order, `table_limit` for all that a table needs
+    however few its entries; None is what the machine has free.
+    """
 
     scratch: Path | None
     memory_limit: int
+    table_limit: int | None = None
 
 
 class RowReader(Protocol):
@@ -72,31 +79,64 @@ class OpenedTable(NamedTuple):
     notes: Sequence[str] = ()
 
 
-class CompressedGroup:
-    """Compressed rows in an HDF5 group: the datasets `data`, `indices` and `indptr`."""
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Say of this file what nobody foresaw that a damaged or odd one may hold."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and path.name in str(error):
+            raise
+        raise ValueError(
+            f"{path} is damaged, or not laid out as its format says "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
-    def __init__(self, group: Any, shape: tuple[int, int], path: Path) -> None:
+
+def column_of(values: Any, node: Any, size: int | None = None) -> Array:
+    """Return values of a dataset that must be one for each of `size` rows or columns."""
+    if np.ndim(values) != 1 or size not in (None, len(values)):
+        length = "n" if size is None else size
+        raise ValueError(
+            f"{node.file.filename}: {node.name} has the shape {np.shape(values)}, but should have "
+            f"({length},): one value for each row or column."
+        )
+    return np.asarray(values)
+
+
+class CompressedGroup:
+    """Compressed rows in an HDF5 group: the datasets `data`, `indices` and `indptr`.
+
+    `looked_at` is the group in a guarded file; it is opened anew for its arrays.
+    """
+
+    def __init__(self, looked_at: Any, shape: tuple[int, int], path: Path) -> None:
         self.shape = shape
-        self.whom = f"{path} ({group.name})"
-        self._reader = Reader(group, path)
-        self._attach(group)
-        data, indices, indptr = self._data, self._indices, self._indptr
+        self.whom = f"{path} ({looked_at.name})"
         check_shape(shape)
+        for name in _PARTS:
+            checked_dataset(need(looked_at, name))
+        with opened_hdf5(path) as file:
+            group = need(file, looked_at.name)
+            self._reader = Reader(group, path)
+            self._attach(group)
+            self._check()
+
+    def _check(self) -> None:
+        data, indices, indptr = self._data, self._indices, self._indptr
         check_index_arrays(indptr, indices, self.whom)
         if data.ndim != 1:
             raise ValueError(f"Corrupt sparse matrix {self.whom}: data is no 1-d array.")
         check_number_type(data, self.whom)
         first, last = (int(indptr[at]) for at in (0, -1)) if indptr.size else (0, 0)
-        check_ends(indptr.size, first, last, indices.size, data.size, shape[0], self.whom)
+        check_ends(indptr.size, first, last, indices.size, data.size, self.shape[0], self.whom)
         self.dtype = data.dtype
         self.n_stored = last
 
     def _attach(self, group: Any) -> None:
         self._data, self._indices, self._indptr = (
             sequential(dataset, 2 * math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize)
-            for dataset in (
-                checked_dataset(need(group, name)) for name in ("data", "indices", "indptr")
-            )
+            for dataset in (checked_dataset(need(group, name)) for name in _PARTS)
         )
 
     def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -156,12 +196,10 @@ class CompressedGroup:
 
 
 class DenseDataset:
-    """Rows of a two-dimensional HDF5 dataset."""
+    """Rows of a two-dimensional HDF5 dataset, which is one of a guarded file, opened anew."""
 
     def __init__(self, dataset: Any, path: Path, memory_limit: int) -> None:
         where = f"{path} ({dataset.name})"
-        if dataset.ndim != 2:
-            raise ValueError(f"{path}: {dataset.name} has shape {dataset.shape}, not 2-d.")
         checked_dataset(dataset)
         check_shape(dataset.shape)
         check_number_type(dataset, where)
@@ -170,8 +208,10 @@ class DenseDataset:
         # Two reads in a row may share one band of chunks, across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
         self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
-        self._reader = Reader(dataset, path)
-        self._attach(dataset)
+        with opened_hdf5(path) as file:
+            dataset = need(file, dataset.name)
+            self._reader = Reader(dataset, path)
+            self._attach(dataset)
         # A block is taken apart in temporaries of up to 24 bytes for each entry.
         self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
 

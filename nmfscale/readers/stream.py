@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..counts.base import labels_of
+from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import (
     CHUNK,
@@ -22,7 +23,7 @@ from ..counts.validation import (
 )
 from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import Arrays, OpenedTable, Workspace
+from .sources import Arrays, OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
 _SMALLEST_LIMIT = 2**20
@@ -178,17 +179,18 @@ class CountStream:
 
     def _canonical(self, start: int, stop: int, sort: bool) -> CompressedRows:
         self._check_usable()
-        indptr, indices, data = self._source.read(start, stop)
-        if self._columns is not None:
-            indptr, indices, data = self._selected(indptr, indices, data)
-        return canonical_rows(
-            indptr,
-            indices,
-            working_type(data),
-            (stop - start, self.shape[1]),
-            EntryNames(self.whom, self.sample_names, self.feature_names, start),
-            sort=sort,
-        )
+        with named_errors(self.path):
+            indptr, indices, data = self._source.read(start, stop)
+            if self._columns is not None:
+                indptr, indices, data = self._selected(indptr, indices, data)
+            return canonical_rows(
+                indptr,
+                indices,
+                working_type(data),
+                (stop - start, self.shape[1]),
+                EntryNames(self.whom, self.sample_names, self.feature_names, start),
+                sort=sort,
+            )
 
     def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
         """Leave the columns out that were not asked for, in the arrays themselves."""
@@ -224,6 +226,7 @@ def open_stream(
     transpose: bool | None = None,
     scratch: str | os.PathLike[str] | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    table_limit: int | None = None,
 ) -> CountStream:
     r"""Open a file of counts to read it a range of rows at a time.
 
@@ -243,6 +246,8 @@ def open_stream(
     memory_limit : int, default=2**30
         Bytes to use for bringing entries into order, at least 2**20. Names, and 8 bytes for
         each row, come on top.
+    table_limit : int, optional
+        Bytes for what a table needs however few its entries; by default what is free.
 
     Returns
     -------
@@ -288,8 +293,9 @@ def open_stream(
         feature_type=feature_type,
         transpose=transpose,
     )
-    table = open_table(Path(path), Workspace(folder, memory_limit), given)
+    table = open_table(Path(path), Workspace(folder, memory_limit, table_limit), given)
     try:
+        check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()

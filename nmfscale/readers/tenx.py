@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.hdf5 import find, is_group, need, opened_hdf5, shape_of, strings, values_of
-from .sources import CompressedGroup, OpenedTable, Workspace
+from ..storage.hdf5 import find, guarded_hdf5, is_group, need, shape_of, strings, values_of
+from .sources import CompressedGroup, OpenedTable, Workspace, column_of
 
 GENES = "Gene Expression"
 
@@ -30,7 +30,7 @@ class Features(NamedTuple):
 
 def genome_groups(file: Any) -> list[str]:
     """Names of the groups that Cell Ranger 2 writes, one per genome."""
-    parts = {"data", "indices", "indptr", "shape", "barcodes", "genes"}
+    parts = {"data", "indices", "indptr", "shape"}
     found = {name: find(file, name) for name in file}
     return [name for name, node in found.items() if is_group(node) and parts <= set(node)]
 
@@ -43,29 +43,33 @@ def open_tenx_h5(
     feature_type: str | None = None,
 ) -> OpenedTable:
     """Open a matrix of Cell Ranger 2 or 3."""
-    with opened_hdf5(path) as file:
-        group = find(file, "matrix")
-        if group is not None:
-            columns = need(group, "features")
-            types, genomes = (
-                strings(values_of(need(columns, name))) if name in columns else None
-                for name in ("feature_type", "genome")
-            )
-            ids, symbols = (strings(values_of(need(columns, name))) for name in ("id", "name"))
-            features = Features(ids, symbols, types, genomes)
+    with guarded_hdf5(path) as file:
+        columns = find(file, "matrix/features")
+        if columns is not None:
+            group, places = need(file, "matrix"), ["id", "name", "feature_type", "genome"]
         else:
             group = need(file, _one_genome(path, genome_groups(file), genome))
-            features = Features(
-                *(strings(values_of(need(group, name))) for name in ("genes", "gene_names"))
-            )
-            genome = None
+            columns, places, genome = group, ["genes", "gene_names"], None
         n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
+        if columns is group and not {"barcodes", "genes"} & set(group):
+            barcodes, features = None, None
+        else:
+            barcodes = _texts(group, "barcodes", n_cells)
+            features = Features(
+                *(
+                    _texts(columns, name, n_features)
+                    for name in places
+                    if name in (*places[:2], *columns)
+                )
+            )
+        selection = select_features(path, features, feature_type=feature_type, genome=genome)
         rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
-        selection = select_features(
-            path, n_features, features, feature_type=feature_type, genome=genome
-        )
-        barcodes = strings(values_of(need(group, "barcodes")))
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)
+
+
+def _texts(group: Any, name: str, size: int) -> NDArray[np.object_]:
+    node = need(group, name)
+    return strings(column_of(values_of(node), node, size))
 
 
 def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
@@ -79,16 +83,17 @@ def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
 
 def select_features(
     path: Path,
-    n_columns: int,
-    features: Features,
+    features: Features | None,
     *,
     feature_type: str | None = None,
     genome: str | None = None,
 ) -> dict[str, Any]:
     """Keep the columns asked for; by default gene expression where other types are mixed in."""
+    if features is None:
+        if feature_type not in (None, "all"):
+            _where(path, None, feature_type, "feature_type")
+        return {"notes": ["the file has no barcodes and no genes: no names"]}
     keep = np.ones(len(features.ids), dtype=bool)
-    if keep.size != n_columns:
-        raise ValueError(f"{path} names {keep.size} features, but has {n_columns}.")
     notes = []
     if feature_type is None and features.types is not None and GENES in features.types:
         keep = features.types == GENES

@@ -7,8 +7,10 @@ refused, and so is a dataset that claims far more than the file stores for it.
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +31,8 @@ _FREE_CLAIM = 2**24
 _RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
 _OTHER_RATIO = 2**17
 _MOST_LINKS = 16
+# A global heap begins with this and its size; each object with its number and its size.
+_HEAP, _HEAP_HEADER, _HEAP_WINDOW = b"GCOL\x01", 16, 2**16
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -53,7 +57,7 @@ def _format_of(path: Path) -> str | None:
     with path.open("rb") as beginning:
         if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
             return None
-    with open_hdf5(path) as file:
+    with guarded_hdf5(path) as file:
         if "format" not in file.attrs:
             return None
         found = file.attrs["format"]
@@ -77,6 +81,69 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
         except BaseException:
             file.close()
             raise
+
+
+@contextmanager
+def guarded_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file of others to read its text: damage is an error, never work without end.
+
+    HDF5 reads such a file by way of Python; for large arrays `opened_hdf5` is faster.
+    """
+    import h5py
+
+    with open_hdf5(path) as file, _HeapGuard(path, file) as guard:
+        with h5py.File(path, "r", driver="fileobj", fileobj=guard) as guarded:
+            yield guarded
+
+
+class _HeapGuard(io.FileIO):
+    """A file of which each global heap, where text of variable length is, is checked when read.
+
+    HDF5 steps through the objects of a heap by their sizes. It never ends where one is free space
+    of size 0, or a size that overflows makes the step 0.
+    """
+
+    def __init__(self, path: Path, file: Any) -> None:
+        super().__init__(path)
+        self._length_bytes = file.id.get_create_plist().get_sizes()[1]
+        self._sound: set[int] = set()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what HDF5 asks for, unless there is a damaged heap in it."""
+        at = self.tell()
+        n_read = super().readinto(buffer) or 0
+        # a heap may begin in the last bytes of an earlier read
+        overlap = min(at, len(_HEAP) - 1)
+        found = self._bytes(at - overlap, overlap) + bytes(memoryview(buffer)[:n_read])
+        for heap in re.finditer(_HEAP, found):
+            self._check_heap(at - overlap + heap.start())
+        self.seek(at + n_read)
+        return n_read
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        self.seek(at)
+        return self.read(size) or b""
+
+    def _check_heap(self, at: int) -> None:
+        """Refuse a heap whose objects do not follow one another to its end."""
+        if at in self._sound:
+            return
+        window, start = self._bytes(at, _HEAP_WINDOW), at
+        end = at + int.from_bytes(window[8 : 8 + self._length_bytes], "little")
+        place = at + _HEAP_HEADER
+        while place + _HEAP_HEADER <= end:
+            if place + _HEAP_HEADER > start + len(window):
+                window, start = self._bytes(place, _HEAP_WINDOW), place
+                if len(window) < _HEAP_HEADER:
+                    break  # the file ends: HDF5 says so itself
+            header = window[place - start : place - start + _HEAP_HEADER]
+            size = int.from_bytes(header[8 : 8 + self._length_bytes], "little")
+            # object 0 is free space, whose size includes its header
+            step = _HEAP_HEADER + -(-size // 8) * 8 if any(header[:2]) else size
+            if not 0 < step <= end - place:
+                raise OSError(f"the heap of text at byte {at} has an object of {size} bytes")
+            place += step
+        self._sound.add(at)
 
 
 def read_file(path: Path, read: Callable[[Any], Any]) -> Any:

@@ -315,9 +315,7 @@ class StoredCounts(CountMatrix):
         wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
         wanted[slice(None) if rows is None else rows] = True
         found = [
-            self._compressed(block.number, slices, wanted[block.start : block.stop]).astype(
-                np.float32
-            )
+            self._compressed(block.number, slices, wanted[block.start : block.stop])
             for block, slices in self._layout.visit("rows")
         ]
         return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])

@@ -148,6 +148,32 @@ def test_descending_from_one_row_to_the_next_is_sorted():
     assert as_counts(X).has_sorted_indices
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values", "expected"),
+    [
+        ("float32", [2**24, 1], "float64"),
+        ("float32", [2**24, 2], "float32"),
+        ("float32", [0.5, 2**24], "float64"),
+        ("int64", [2**53 - 1, 1], "int64"),
+        ("float64", [2**53 - 1, 1], "float64"),
+        ("int64", [2**53, 1], None),
+        ("uint64", [2**53, 1], None),
+        ("float64", [2**53, 1], None),
+        ("int64", [2**53] * 1024, None),
+    ],
+)
+def test_sums_of_duplicates_are_exact_or_refused(dtype, values, expected):
+    zeros = np.zeros(len(values), int)
+    X = sp.coo_array((np.array(values, dtype), (zeros, zeros)), shape=(1, 2))
+    if expected is None:
+        with pytest.raises(ValueError, match=r"above 2\*\*53 .*row 0, column 0 holds"):
+            as_counts(X)
+    else:
+        counts = as_counts(X, integer="allow")
+        assert (counts.data.tolist(), counts.dtype) == ([sum(values)], expected)
+        assert counts.take_rows().dtype == expected
+
+
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array, sp.coo_array, sp.csc_matrix])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_duplicates_are_added_up_beyond_the_range_of_their_type(container, dtype):

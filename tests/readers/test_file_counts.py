@@ -343,6 +343,11 @@ def test_anndata_of_dask_arrays(tmp_path, form, layer):
         assert_array_equal(counts.sample_names, adata.obs_names)
         assert_array_equal(counts.feature_names, adata.var_names)
         assert numbers(fit(counts), counts) == numbers(fit(memory), memory)
+    rows, columns = [3, 40, 41, 88], slice(5, 20)
+    for in_memory in (True, False):
+        view = as_counts(adata[rows, columns], layer=layer, in_memory=in_memory)
+        assert_array_equal(view.take_rows().toarray(), X[rows, columns])
+        assert view.take_rows().dtype == view.dtype == one.dtype
     if layer is None:
         assert fit(adata, memory_limit="1TB").sample_names_[3] == "cell 3"
         wrong = X.copy()

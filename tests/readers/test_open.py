@@ -301,6 +301,20 @@ def test_tenx_version_3(tmp_path):
         read_counts(path, genome="rn")
 
 
+def test_tenx_without_names(tmp_path):
+    path = tmp_path / "bare.h5"
+    with h5py.File(path, "w") as file:
+        write_tenx(file, "hg19", TABLE, 2)
+        for name in ("barcodes", "genes", "gene_names"):
+            del file["hg19"][name]
+    counts = read_counts(path)
+    np.testing.assert_array_equal(dense(counts), TABLE)
+    assert counts.sample_names is None and counts.feature_names is None
+    assert "no barcodes and no genes" in counts.report()
+    with pytest.raises(ValueError, match="has no features with feature_type='CRISPR'"):
+        read_counts(path, feature_type="CRISPR")
+
+
 def test_tenx_version_2(tmp_path):
     path = tmp_path / "filtered.h5"
     with h5py.File(path, "w") as file:
@@ -440,7 +454,7 @@ def test_unknown_encoding_and_shape(old_h5ad):
         file["X"] = np.arange(3)
     with pytest.raises(ValueError, match="encoding 'awkward'; expected a dense dataset"):
         read_counts(old_h5ad, raw=True)
-    with pytest.raises(ValueError, match=r"X has shape \(3,\), not 2-d"):
+    with pytest.raises(ValueError, match=r"X has the shape \(3,\), not 2-d"):
         read_counts(old_h5ad)
 
 
