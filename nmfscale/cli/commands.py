@@ -9,7 +9,7 @@ from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import fit_client
-from .files import TABLES, output, read_groups, read_input, stream_input, write_table
+from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
 from .messages import in_shell_words, log, say
 
 
@@ -46,6 +46,7 @@ def demo(arguments: argparse.Namespace) -> int:
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
+    check_inputs(arguments.input)
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     with fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
@@ -85,6 +86,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
+    check_inputs(arguments.input)
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
@@ -125,6 +127,7 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
+    check_inputs(arguments.model, arguments.input)
     given = [arguments.model, *_inputs(arguments)]
     target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
@@ -150,6 +153,7 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.build:
         _describe_build()
         return 0
+    check_inputs(arguments.input)
     from ..models.persistence import is_model_file
     from ..storage.store import StoredCounts
 
@@ -209,6 +213,7 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}")
     if arguments.groups is not None and arguments.kind != "structure":
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
+    check_inputs(*arguments.models)
     given = [*arguments.models, arguments.groups]
     target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model

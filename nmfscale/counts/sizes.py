@@ -37,7 +37,7 @@ def parse_bytes(size: int | float | str) -> int:
         base = 1024 if found[3] else 1000
         n_bytes = int(float(found[1]) * base ** _UNITS[found[2].upper()])
         assert n_bytes > 0
-    except (AssertionError, ValueError):
+    except (AssertionError, ValueError, OverflowError):
         raise ValueError(
             f"memory_limit={size!r} is not a size; give bytes or a text such as '2GB' or '500MB'."
         ) from None
