@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import fit_client
 from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
-from .messages import in_shell_words, log, say
+from .messages import in_shell_words, log, one_line, say
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -109,12 +111,32 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    model.set_params(verbose=0).save(target)  # what was shown here is no property of the model
+    _save(model.set_params(verbose=0), target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
         log(f"interrupted: {target} holds the best model so far")
         return 130
     return 0
+
+
+def _save(model: Any, target: Path) -> None:
+    """Write the model; where that fails, to a temporary folder, and say so in the error."""
+    try:
+        model.save(target)
+        return
+    except OSError as error:
+        why = one_line(error)
+    folder = Path(tempfile.mkdtemp(prefix="nmfscale-"))
+    rescued = folder / target.name
+    try:
+        model.save(rescued)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(
+            f"cannot write the model to {target} ({why}), nor to {rescued} ({one_line(error)}): it "
+            "is lost. Make room, or set TMPDIR to a folder with room."
+        ) from error
+    raise OSError(f"cannot write the model to {target} ({why}): it is in {rescued}.")
 
 
 def _describe_fit(model: Any) -> None:

@@ -1,6 +1,7 @@
 """How a command ends when it is interrupted, or what it reads, writes or works on is gone."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from shell import failure
+
+import nmfscale
 
 LIMIT = 60  # seconds; what takes longer hangs
 PROGRAM = [sys.executable, "-P", "-m", "nmfscale"]
@@ -113,6 +117,41 @@ def test_a_pipe_is_not_waited_for(words, counts, tmp_path):
     done = ended([*PROGRAM, *words.format(pipe=pipe, counts=counts).split()], cwd=tmp_path)
     said = f"nmfscale: error: {pipe} is a pipe, a socket or a device: give a file.\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("elsewhere", ["has room", "has none"])
+def test_a_model_that_cannot_be_written_is_kept(counts, tmp_path, monkeypatch, capsys, elsewhere):
+    temporary, gone = tmp_path / "temporary", tmp_path / "gone"
+    temporary.mkdir()
+    gone.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    fit, save = nmfscale.TopicModel.fit, nmfscale.TopicModel.save
+    fitted = []
+
+    def fit_and_lose_the_folder(model, *given, **options):
+        fitted.append(fit(model, *given, **options))
+        shutil.rmtree(gone)
+        return fitted[0]
+
+    def save_nowhere(model, path):
+        if temporary in path.parents:
+            raise OSError(28, "No space left on device", str(path))
+        save(model, path)
+
+    monkeypatch.setattr(nmfscale.TopicModel, "fit", fit_and_lose_the_folder)
+    if elsewhere == "has none":
+        monkeypatch.setattr(nmfscale.TopicModel, "save", save_nowhere)
+    words = ["fit", counts, "-k", 2, "-o", gone / "model.h5", "--max-iter", 200, "-q"]
+    err = failure(capsys, *words)
+    assert f"cannot write the model to {gone / 'model.h5'} (" in err
+    if elsewhere == "has none":
+        assert "No space left on device" in err and "TMPDIR" in err
+        assert list(temporary.iterdir()) == []
+    else:
+        [rescued] = temporary.glob("*/model.h5")
+        assert f"it is in {rescued}." in err
+        kept = nmfscale.load(rescued)
+        assert kept.components_.tobytes() == fitted[0].components_.tobytes()
 
 
 FIT_ON_SMALL_BLOCKS = """
