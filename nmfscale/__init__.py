@@ -1,11 +1,12 @@
 """Poisson NMF and topic models for count matrices of any size."""
 
 import os
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
 
+# That of `typing`, and what is imported in the functions below, take longer than all else here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import plots as pl  # noqa: F401
     from .counts.memory import Counts as Counts
     from .datasets import corpora as corpora
@@ -40,16 +41,13 @@ if TYPE_CHECKING:
     from .readers.open import read_counts as read_counts
     from .storage.store import StoredCounts as StoredCounts
 
+    __version__: str
+
 # OpenMP's threads wait for more work in a loop, GCC's for some milliseconds: two fits on the same
 # processors are several times slower for it. This is about 0.2 ms, more than lies between two loops
 # of a fit. The library reads it when it is loaded, by the first of our compiled modules.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-try:
-    __version__ = version("nmfscale")
-except PackageNotFoundError:
-    __version__ = "unknown"
 
 # Where the names are: they are imported when first asked for, so that the shell answers at once.
 _PLACES = {
@@ -68,9 +66,23 @@ _MODULES = {"pl": "plots", "corpora": "datasets.corpora"}
 __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = import_module(f".{_MODULES[name]}", __name__)
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nmfscale")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
+    value: Any
+    if name == "__version__":
+        value = _version()
+    elif name in _MODULES:
+        value = import_module(f".{_MODULES[name]}", __name__)
     else:
         place = next((place for place, names in _PLACES.items() if name in names.split()), None)
         if place is None:

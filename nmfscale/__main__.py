@@ -1,5 +1,9 @@
 """Run the command line with ``python -m nmfscale``."""
 
-from .cli import main
+try:
+    from .cli import main
 
-raise SystemExit(main())
+    code = main()
+except KeyboardInterrupt:  # while they were imported
+    code = 130
+raise SystemExit(code)

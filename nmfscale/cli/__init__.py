@@ -6,38 +6,42 @@ Results go to standard output, progress and warnings to standard error.  Exit co
 
 from __future__ import annotations
 
-import traceback
-import warnings
-from collections.abc import Sequence
+# All other imports are in `main`: Ctrl-C while they last must not end in a traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from .messages import log, one_line, show_warning, unread_messages_dropped
 
-
-@unread_messages_dropped()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Parameters
-    ----------
-    argv : sequence of str, default=None
-        The words after the program's name; those of the process by default.
-
-    Returns
-    -------
-    int
-        Exit code.  Wrong usage raises ``SystemExit(2)``, as argparse does.
-    """
+    """Run one command and return its exit code; wrong usage raises ``SystemExit(2)``."""
     try:
-        return _run(argv)
+        from .messages import log, unread_messages_dropped
+
+        with unread_messages_dropped():
+            try:
+                return _run(argv)
+            except KeyboardInterrupt:
+                # CPython ends by a signal, whatever the exit code, where a KeyboardInterrupt has
+                # passed through an exec(), such as that of a named tuple; the next exec() forgets.
+                exec("")
+                log("interrupted")
+                return 130
     except KeyboardInterrupt:
-        log("interrupted")
         return 130
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    from .arguments import make_parser
+    import traceback
+    import warnings
 
-    arguments = make_parser().parse_args(argv)
+    from .arguments import make_parser
+    from .messages import flush_results, log, one_line, show_warning
+
+    try:
+        arguments = make_parser().parse_args(argv)
+    except SystemExit:
+        flush_results()
+        raise
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import shlex
 import signal
 import time
@@ -102,8 +103,21 @@ def _announce(running: Any, folder: str | None) -> None:
     log(f"workers: {len(running.workers)}; Ctrl-C stops them")
 
 
-def fit_client(arguments: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Return a context with the client of a fit, or None for a fit in this process."""
+@contextmanager
+def fit_client(arguments: argparse.Namespace) -> Iterator[Any]:
+    """Connect the client of a fit; None for a fit in this process."""
+    before = logging.root.manager.disable
+    if not arguments.debug:
+        # Dask logs tracebacks of what the fit recovers from, or raises as an error of one line.
+        logging.disable(logging.CRITICAL)
+    try:
+        with _client(arguments) as client:
+            yield client
+    finally:
+        logging.disable(before)
+
+
+def _client(arguments: argparse.Namespace) -> AbstractContextManager[Any]:
     address, folder = arguments.scheduler, arguments.tls
     if address is None and arguments.workers is None:
         if folder is not None:

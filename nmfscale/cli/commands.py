@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import fit_client
-from .files import TABLES, output, read_groups, read_input, stream_input, write_table
-from .messages import in_shell_words, log, say
+from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
+from .messages import in_shell_words, log, one_line, say
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -46,6 +48,7 @@ def demo(arguments: argparse.Namespace) -> int:
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
+    check_inputs(arguments.input)
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     with fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
@@ -85,6 +88,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
+    check_inputs(arguments.input)
     target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
@@ -107,12 +111,32 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    model.set_params(verbose=0).save(target)  # what was shown here is no property of the model
+    _save(model.set_params(verbose=0), target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
         log(f"interrupted: {target} holds the best model so far")
         return 130
     return 0
+
+
+def _save(model: Any, target: Path) -> None:
+    """Write the model; where that fails, to a temporary folder, and say so in the error."""
+    try:
+        model.save(target)
+        return
+    except OSError as error:
+        why = one_line(error)
+    folder = Path(tempfile.mkdtemp(prefix="nmfscale-"))
+    rescued = folder / target.name
+    try:
+        model.save(rescued)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(
+            f"cannot write the model to {target} ({why}), nor to {rescued} ({one_line(error)}): it "
+            "is lost. Make room, or set TMPDIR to a folder with room."
+        ) from error
+    raise OSError(f"cannot write the model to {target} ({why}): it is in {rescued}.")
 
 
 def _describe_fit(model: Any) -> None:
@@ -125,6 +149,7 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
+    check_inputs(arguments.model, arguments.input)
     given = [arguments.model, *_inputs(arguments)]
     target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
@@ -150,6 +175,7 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.build:
         _describe_build()
         return 0
+    check_inputs(arguments.input)
     from ..models.persistence import is_model_file
     from ..storage.store import StoredCounts
 
@@ -209,6 +235,7 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}")
     if arguments.groups is not None and arguments.kind != "structure":
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
+    check_inputs(*arguments.models)
     given = [*arguments.models, arguments.groups]
     target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model

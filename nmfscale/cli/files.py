@@ -158,6 +158,15 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
 
 
+def check_inputs(*paths: str | None) -> None:
+    """Refuse, before anything waits for it, what is no file or folder: it cannot be read twice."""
+    for path in paths:
+        if path is not None and os.path.exists(path):
+            given = Path(path)
+            if not given.is_file() and not given.is_dir():
+                raise ValueError(f"{path} is a pipe, a socket or a device: give a file.")
+
+
 def output(
     path: str | Path, force: bool, suffixes: Sequence[str] = (), inputs: Sequence[str | None] = ()
 ) -> Path:

@@ -27,11 +27,26 @@ _NAMED = re.compile(r"(?<![\w./'-])(memory_limit|max_iter|n_components)(?![\w'/-
 
 def say(text: str) -> None:
     """Print a result; a reader that stopped listening does not stop the work."""
-    try:
+    with _results_dropped():
         print(text, flush=True)
-    except BrokenPipeError:
+
+
+def flush_results() -> None:
+    """Write what is buffered, as `say` does."""
+    with _results_dropped():
+        print(end="", flush=True)
+
+
+@contextmanager
+def _results_dropped() -> Iterator[None]:
+    """Drop results without a reader; what else keeps them from being written is an error."""
+    try:
+        yield
+    except OSError as error:
         # What is still buffered must not fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(f"cannot write to standard output: {error.strerror}.") from error
 
 
 @contextmanager

@@ -624,6 +624,7 @@ def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, mor
         ["transform", "model.h5", "counts.npz", "-o", "out.npy", "--memory-limit", "foo"],
         ["store", "counts.npz", "counts.nmf", "--memory-limit", "0"],
         ["cluster", "--memory-limit", "foo"],
+        ["fit", "counts.npz", "-k", "3", "--memory-limit", "1e400GB"],
         ["plot", "-o", "plot.png"],
     ],
 )
@@ -741,23 +742,6 @@ def test_as_a_program(folder, tmp_path):
     failed = program("info", "absent.npz")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "nmfscale: error: No such file or folder: absent.npz\n"
-
-
-@pytest.mark.parametrize("module", ["arguments", "commands"])
-def test_interrupt_while_it_starts(module):
-    check = (
-        "import sys\n"
-        "class Finder:\n"
-        "    def find_spec(name, *_):\n"
-        f"        if name == 'nmfscale.cli.{module}':\n"
-        "            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Finder)\n"
-        "from nmfscale.cli import main\n"
-        "sys.exit(main(['--help']))\n"
-    )
-    command = [sys.executable, "-P", "-c", check]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (130, "nmfscale: interrupted\n")
 
 
 def test_help_imports_nothing_heavy():

@@ -1,0 +1,188 @@
+"""How a command ends when it is interrupted, or what it reads, writes or works on is gone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from shell import failure
+
+import nmfscale
+
+LIMIT = 60  # seconds; what takes longer hangs
+PROGRAM = [sys.executable, "-P", "-m", "nmfscale"]
+# As by default: what is buffered fails when the interpreter ends.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+@pytest.fixture
+def counts(tmp_path):
+    path = tmp_path / "counts.npz"
+    sp.save_npz(path, sp.csr_array(np.random.default_rng(0).poisson(3, (30, 20))))
+    return path
+
+
+def ended(command, **options):
+    options = {"stderr": subprocess.PIPE, "text": True, "timeout": LIMIT} | options
+    return subprocess.run([*map(str, command)], **options)
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize(
+        "module", ["nmfscale.cli", "nmfscale.cli.messages", "nmfscale.cli.commands", "traceback"]
+    )
+    @pytest.mark.parametrize("start", ["module", "script"])
+    def test_while_it_starts(self, module, start):
+        if start == "script" and module == "nmfscale.cli":
+            pytest.skip("the script imports it before any line of the package can help")
+        begin = "runpy.run_module('nmfscale', run_name='__main__', alter_sys=True)"
+        if start == "script":
+            begin = "from nmfscale.cli import main; sys.exit(main(['--help']))"
+        code = (
+            "import runpy, sys\n"
+            "class Finder:\n"
+            "    def find_spec(name, *_):\n"
+            f"        if name == {module!r}:\n"
+            "            raise KeyboardInterrupt\n"
+            f"sys.modules.pop({module!r}, None)\n"
+            "sys.meta_path.insert(0, Finder)\n"
+            f"{begin}\n"
+        )
+        done = ended([sys.executable, "-P", "-c", code])
+        assert (done.returncode, done.stderr) in [(130, ""), (130, "nmfscale: interrupted\n")]
+
+    def test_the_exit_code_is_that_of_the_program(self, tmp_path):
+        """And not a signal, which CPython raises itself after a KeyboardInterrupt in an exec()."""
+        (tmp_path / "program.py").write_text(
+            "import sys\n"
+            "from nmfscale.cli import arguments, main\n"
+            "arguments.make_parser = lambda: exec('raise KeyboardInterrupt')\n"
+            "sys.exit(main([]))\n"
+        )
+        done = ended([sys.executable, "-m", "program"], cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (130, "nmfscale: interrupted\n")
+
+    def test_nothing_slow_is_imported_before_the_command(self):
+        code = (
+            "import sys; before = set(sys.modules); import nmfscale.cli\n"
+            "print(*sorted(set(sys.modules) - before))"
+        )
+        done = ended([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE)
+        assert set(done.stdout.split()) <= {"__future__", "nmfscale", "nmfscale.cli"}
+
+
+class TestStandardOutput:
+    @pytest.mark.parametrize("words", ["--help", "--version", "fit --help", "info --build"])
+    def test_its_reader_has_gone(self, words):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "wb") as closed:
+            done = ended([*PROGRAM, *words.split()], stdout=closed, env=BUFFERED)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_it_is_closed(self, counts, tmp_path):
+        words = ["fit", counts, "-k", 2, "-o", tmp_path / "model.h5", "--max-iter", 200, "-q"]
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *words]
+        done = ended(command, env=BUFFERED)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "model.h5").exists()
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device")
+    def test_it_is_on_a_full_disk(self):
+        with open("/dev/full", "w") as full:
+            done = ended([*PROGRAM, "info", "--build"], stdout=full, env=BUFFERED)
+        said = "nmfscale: error: cannot write to standard output: No space left on device.\n"
+        assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit {pipe} -k 2 -o out.h5",
+        "fit {pipe} -k 2 -o out.h5 --memory-limit 1GB",
+        "store {pipe} out.nmf",
+        "info {pipe}",
+        "transform {pipe} {counts} -o out.npy",
+        "transform model.h5 {pipe} -o out.npy",
+        "plot {pipe} -o out.png",
+    ],
+)
+def test_a_pipe_is_not_waited_for(words, counts, tmp_path):
+    pipe = tmp_path / "pipe.npz"
+    os.mkfifo(pipe)
+    done = ended([*PROGRAM, *words.format(pipe=pipe, counts=counts).split()], cwd=tmp_path)
+    said = f"nmfscale: error: {pipe} is a pipe, a socket or a device: give a file.\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("elsewhere", ["has room", "has none"])
+def test_a_model_that_cannot_be_written_is_kept(counts, tmp_path, monkeypatch, capsys, elsewhere):
+    temporary, gone = tmp_path / "temporary", tmp_path / "gone"
+    temporary.mkdir()
+    gone.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    fit, save = nmfscale.TopicModel.fit, nmfscale.TopicModel.save
+    fitted = []
+
+    def fit_and_lose_the_folder(model, *given, **options):
+        fitted.append(fit(model, *given, **options))
+        shutil.rmtree(gone)
+        return fitted[0]
+
+    def save_nowhere(model, path):
+        if temporary in path.parents:
+            raise OSError(28, "No space left on device", str(path))
+        save(model, path)
+
+    monkeypatch.setattr(nmfscale.TopicModel, "fit", fit_and_lose_the_folder)
+    if elsewhere == "has none":
+        monkeypatch.setattr(nmfscale.TopicModel, "save", save_nowhere)
+    words = ["fit", counts, "-k", 2, "-o", gone / "model.h5", "--max-iter", 200, "-q"]
+    err = failure(capsys, *words)
+    assert f"cannot write the model to {gone / 'model.h5'} (" in err
+    if elsewhere == "has none":
+        assert "No space left on device" in err and "TMPDIR" in err
+        assert list(temporary.iterdir()) == []
+    else:
+        [rescued] = temporary.glob("*/model.h5")
+        assert f"it is in {rescued}." in err
+        kept = nmfscale.load(rescued)
+        assert kept.components_.tobytes() == fitted[0].components_.tobytes()
+
+
+FIT_ON_SMALL_BLOCKS = """
+import sys
+import nmfscale.counts.blocks
+from nmfscale.cli import main
+
+if __name__ == "__main__":
+    nmfscale.counts.blocks.BLOCK_NONZEROS = 100
+    sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_killed(counts, tmp_path):
+    started = [*PROGRAM, "cluster", "--workers", "1", "--port", "0", "--dashboard-port", "0"]
+    options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(started, start_new_session=True, **options) as cluster:
+        try:
+            address = cluster.stdout.readline().split()[1]
+            command = [sys.executable, "-P", "-c", FIT_ON_SMALL_BLOCKS, "fit", counts, "-k", 2]
+            command += ["-o", tmp_path / "model.h5", "--scheduler", address, "--tol", 0, "-q"]
+            command += ["--max-iter", 10**6, "--checkpoint", tmp_path / "state"]
+            command += ["--checkpoint-every", 0]
+            with subprocess.Popen([*map(str, command)], **options) as fit:
+                while not list(tmp_path.glob("state/*.h5")):
+                    assert fit.poll() is None, fit.stderr.read()
+                os.killpg(cluster.pid, signal.SIGKILL)
+                out, err = fit.communicate(timeout=LIMIT)
+        finally:
+            os.killpg(cluster.pid, signal.SIGKILL)
+    assert (fit.returncode, out) == (1, "")
+    assert err.startswith("nmfscale: error: the scheduler does not answer")
+    assert "--resume" in err and err.count("\n") == 1
