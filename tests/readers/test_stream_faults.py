@@ -231,7 +231,8 @@ def test_damaged_heaps_of_text_end_in_an_error(tmp_path):
     found = found.stdout.split()
     assert len(found) == 2 * len(paths)
     assert "False" not in found
-    assert found[-4:] == ["True"] * 4
+    overflow = 2 * [path.stem for path in paths].index("overflow")
+    assert found[overflow:] == ["True"] * len(found[overflow:])
     assert found.count("True") > 10
 
 
