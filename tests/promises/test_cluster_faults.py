@@ -39,7 +39,7 @@ from nmfscale.cluster.tasks import (
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import Setting, Workbench
-from nmfscale.methods import newton as accelerated
+from nmfscale.methods import newton
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.arrays import load_arrays, save_arrays
 from nmfscale.storage.store_blocks import DamagedStoreError
@@ -84,7 +84,7 @@ def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
 
-def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
+def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     expected = bits(fit(X))
     for at in range(3, 8):
@@ -125,7 +125,7 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
         assert killed == undisturbed | {"columns": undisturbed["columns"] + 1}
 
 
-def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
+def test_lineage_ends_at_saved_loadings(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     sizes = []
 
@@ -136,7 +136,7 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
 
     internals.around_run(monkeypatch, note_and_run)
     # once in so many iterations curvature is new where loadings were saved just before
-    period = math.lcm(5, accelerated.FRESH_EVERY)
+    period = math.lcm(5, newton.FRESH_EVERY)
     fit(store, client, max_iter=16 + 2 * period)
     middle, late = sizes[16 : 16 + period], sizes[16 + period :]
     assert len(late) >= period
@@ -230,7 +230,7 @@ def nothing_shared(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["none", "cancelled", "killed"])
-def test_what_was_sent_is_lost(client, store, nothing_shared, pools, loss):
+def test_arrays_sent_to_workers_are_lost(client, store, nothing_shared, pools, loss):
     def lose():
         sent = list(pools[0]._sent.values())
         assert len(sent) > 10
