@@ -64,7 +64,7 @@ def fit(source, client=None, actions=None, **options):
 
 @contextmanager
 def cluster_of(n_workers, active=True, **options):
-    """Start worker processes and hand out a client of theirs, which fits find if it is active."""
+    """Start worker processes and hand out a client, which fits take by default if `active`."""
     import dask
     from distributed import Client, LocalCluster
 
@@ -91,7 +91,7 @@ def cluster_of(n_workers, active=True, **options):
                 cluster.close(timeout=WALL / 4)
 
 
-def make_whole(client, n_workers):
+def restore_workers(client, n_workers):
     """Wait until all workers are there and alive: one that was retired is not started again."""
     cluster = client.cluster
     if any(nanny.status.name in ("closing", "closed") for nanny in cluster.workers.values()):

@@ -67,7 +67,7 @@ def store(small_blocks, tmp_path):
 
 @pytest.fixture(scope="module")
 def three_workers():
-    """A client of three worker processes, which tests of a module may harm."""
+    """A client of three worker processes, which the tests of a module may kill."""
     from clusters import cluster_of
 
     with cluster_of(3) as client:
@@ -77,7 +77,7 @@ def three_workers():
 @pytest.fixture
 def client(three_workers):
     """That client, once all workers are there."""
-    from clusters import make_whole
+    from clusters import restore_workers
 
-    make_whole(three_workers, 3)
+    restore_workers(three_workers, 3)
     return three_workers

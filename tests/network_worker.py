@@ -1,4 +1,4 @@
-"""What workers on hosts of a test load first: tasks that wait, and that go wrong, when told so."""
+"""Loaded first by workers on hosts of a test: a task waits, or is wrong, where a file says so."""
 
 import os
 import time
@@ -10,26 +10,26 @@ import internals
 HOST = Path(os.environ["NETWORK_HOST"])
 
 
-def told(what):
-    return HOST.joinpath(what).exists()
+def marked(name):
+    return HOST.joinpath(name).exists()
 
 
 def dask_setup(worker):
-    """Hold rows up from `hold` on, until `go`; use wrong counts, and say so, while `stale`."""
+    """Let tasks of rows wait from file `hold` on until `go`; use wrong counts while `stale`."""
 
-    def bent_slices(slices, here, which):
-        if which == "rows" and told("hold"):
+    def wrong_slices(slices, context, order):
+        if order == "rows" and marked("hold"):
             HOST.joinpath("held").touch()
-            while not told("go"):
+            while not marked("go"):
                 time.sleep(0.02)
-        for each in slices(here, which):
-            yield replace(each, count=each.count * 0 + 9) if told("stale") else each
+        for each in slices(context, order):
+            yield replace(each, count=each.count * 0 + 9) if marked("stale") else each
 
-    def bent_save(save_arrays, target, arrays):
+    def noted_save(save_arrays, target, arrays):
         save_arrays(target, arrays)
-        if told("stale"):
+        if marked("stale"):
             HOST.joinpath("late").write_text(str(target))
 
-    internals.around_slices(internals.FOR_GOOD, bent_slices)
-    internals.around_save(internals.FOR_GOOD, bent_save)
+    internals.around_slices(internals.FOR_GOOD, wrong_slices)
+    internals.around_save(internals.FOR_GOOD, noted_save)
     HOST.joinpath("pid").write_text(str(os.getpid()))

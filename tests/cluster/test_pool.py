@@ -42,8 +42,8 @@ def make_tasks(*args_of_each, sends=()):
     ]
 
 
-def run(pool, function, all_jobs, seconds=WALL, **options):
-    return within(seconds, lambda: pool.run("test", function, all_jobs, **options))
+def run(pool, function, all_tasks, seconds=WALL, **options):
+    return within(seconds, lambda: pool.run("test", function, all_tasks, **options))
 
 
 def test_answers_come_in_order(client):
@@ -74,26 +74,26 @@ def test_an_answer_is_lost_before_it_is_fetched_and_its_task_misses_something(
     assert run(pool(client), tasks.remembers, make_tasks((mark, "ones"))) == [3.0]
 
 
-@pytest.mark.parametrize("n_jobs", [1, 3, 4, 5, 16, 18])
-def test_a_tree_adds_everything(client, n_jobs):
+@pytest.mark.parametrize("n_tasks", [1, 3, 4, 5, 16, 18])
+def test_a_tree_adds_everything(client, n_tasks):
     mine = pool(client)
     found = within(
-        WALL, lambda: mine.reduce("sums", tasks.twice, make_tasks(*range(n_jobs)), tasks.add, 4)
+        WALL, lambda: mine.reduce("sums", tasks.twice, make_tasks(*range(n_tasks)), tasks.add, 4)
     )
-    assert found == n_jobs * (n_jobs - 1)
+    assert found == n_tasks * (n_tasks - 1)
 
 
 @pytest.mark.parametrize("kind", ["os", "kill"])
 def test_a_tree_with_tasks_that_fail_once(client, tmp_path, kind):
-    mine, all_jobs = pool(client), make_tasks(*((n, str(tmp_path), kind) for n in range(6)))
-    found = within(WALL, lambda: mine.reduce("sums", tasks.fail_once, all_jobs, tasks.add, 4))
+    mine, all_tasks = pool(client), make_tasks(*((n, str(tmp_path), kind) for n in range(6)))
+    found = within(WALL, lambda: mine.reduce("sums", tasks.fail_once, all_tasks, tasks.add, 4))
     assert found == 15
 
 
 def test_a_tree_that_cannot_be_made_says_why(client):
-    all_jobs = [Task("rows 1", ("value", n), n) for n in range(6)]
+    all_tasks = [Task("rows 1", ("value", n), n) for n in range(6)]
     with pytest.raises(ValueError, match="number"):
-        within(WALL, lambda: pool(client).reduce("sums", tasks.always, all_jobs, tasks.add, 4))
+        within(WALL, lambda: pool(client).reduce("sums", tasks.always, all_tasks, tasks.add, 4))
 
 
 def test_workers_that_the_client_cannot_reach(client, monkeypatch):
@@ -109,7 +109,7 @@ def test_workers_that_the_client_cannot_reach(client, monkeypatch):
         assert run(mine, tasks.twice, make_tasks(*range(9))) == [2 * n for n in range(9)]
 
 
-def test_jobs_stay_where_they_were(client):
+def test_tasks_stay_on_their_workers(client):
     mine = pool(client)
     numbers = range(9)
     run(mine, tasks.twice, make_tasks(*numbers))
@@ -128,7 +128,7 @@ def test_what_failed_once_is_tried_again(client, tmp_path):
     assert found == list(numbers)
 
 
-def test_a_job_that_kills_its_worker_is_named_and_others_are_not(client):
+def test_a_task_that_kills_its_worker_is_named_and_others_are_not(client):
     with pytest.raises(
         BlockFailedError, match="rows 2 failed 3 times.*(Killed|WorkerDied).*checkpoint"
     ):
@@ -136,7 +136,7 @@ def test_a_job_that_kills_its_worker_is_named_and_others_are_not(client):
 
 
 @pytest.mark.parametrize("error", ["os", "memory"])
-def test_trouble_that_stays_is_named(client, error):
+def test_an_error_that_stays_is_named(client, error):
     with pytest.raises(BlockFailedError, match=r"rows 1 failed 3 times.*number 1"):
         run(pool(client), tasks.always, [Task("rows 1", (error, 1), 0)])
 
@@ -146,9 +146,7 @@ def test_errors_of_the_data_are_raised_at_once(client):
         run(pool(client), tasks.always, [Task("rows 0", ("value", 0), 0)])
 
 
-def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_long(
-    client, tmp_path
-):
+def test_a_worker_ten_times_slower_makes_a_batch_less_than_three_times_slower(client, tmp_path):
     mine, seconds = pool(client), []
     for numbers in (range(1, 13), range(12)):  # the worker that takes 0 is slow
         begin = time.monotonic()
@@ -159,7 +157,7 @@ def test_a_round_with_a_worker_ten_times_slower_takes_less_than_three_times_as_l
     kill(tmp_path / "slow")
 
 
-def test_a_stopped_worker_is_overtaken(client, tmp_path):
+def test_a_task_of_a_stopped_worker_is_done_elsewhere(client, tmp_path):
     mine = pool(client, late=0.3)
     run(mine, tasks.twice, make_tasks(*range(6)))
     mine.seconds["nmfscale-test"].extend([0.05] * 20)
@@ -175,7 +173,7 @@ def test_without_any_answer_tasks_are_given_up(client):
         run(mine, tasks.sleep, make_tasks(3.0))
 
 
-def test_unfit_workers_are_left_out(client, tmp_path):
+def test_workers_that_cannot_take_part_are_excluded(client, tmp_path):
     mine = pool(client)
     found = run(mine, tasks.unfit_at, make_tasks(*((str(tmp_path), n) for n in range(6))))
     assert found == list(range(6)) and len(mine.excluded) == 1 and len(mine.workers()) == 2

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import internals
 import numpy as np
@@ -52,7 +53,6 @@ MODELS = [
     Model(nmfscale.TopicModel, of_topic_model),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
-on_cluster = pytest.param("cluster", marks=pytest.mark.slow)
 
 
 def numbers(fitted, but=("seconds", "bytes_read")):
@@ -130,8 +130,13 @@ def test_scikit_learn_with_other_options(estimator, check):
 # The same numbers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 4])
-@pytest.mark.parametrize("place", ["memory", "file", "store", on_cluster])
+@pytest.mark.parametrize(
+    ("place", "n_threads"),
+    [
+        *product(["memory", "file", "store"], [1, 2, 4]),
+        pytest.param("cluster", 2, marks=pytest.mark.slow),
+    ],
+)
 @every_model
 def test_same_numbers_in_every_place(fit, model, place, n_threads):
     if place == "cluster" and not model.can("client"):

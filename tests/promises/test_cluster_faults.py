@@ -39,7 +39,7 @@ from nmfscale.cluster.tasks import (
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import Setting, Workbench
-from nmfscale.methods import newton as accelerated
+from nmfscale.methods import newton
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.arrays import load_arrays, save_arrays
 from nmfscale.storage.store_blocks import DamagedStoreError
@@ -84,7 +84,7 @@ def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
 
-def test_saved_now_and_then_with_a_worker_killed(client, store, monkeypatch):
+def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     expected = bits(fit(X))
     for at in range(3, 8):
@@ -108,23 +108,24 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
     counted = ["rows", "columns", "move_rows", "sum_columns"]
 
     with cluster_of(2) as client:
-        expected, calm = count("calm", 0)
+        expected, undisturbed = count("undisturbed", 0)
         n_groups = len(as_counts(X).layout().blocks)
         assert n_groups > n_begun
-        assert all(n_tasks % n_groups == 0 for n_tasks in calm.values())
+        assert all(n_tasks % n_groups == 0 for n_tasks in undisturbed.values())
         found, killed = count("killed", 8 * n_groups + n_begun)
     assert found == expected
     # a task that sums may begin again to find what it saved
-    more_sums = killed.pop("sum_columns") - calm.pop("sum_columns")
+    more_sums = killed.pop("sum_columns") - undisturbed.pop("sum_columns")
     if kind == "rows":
         assert more_sums == 0
-        assert killed == calm | {"rows": calm["rows"] + 1, "move_rows": calm["move_rows"] + 1}
+        again = {name: undisturbed[name] + 1 for name in ("rows", "move_rows")}
+        assert killed == undisturbed | again
     else:
         assert 0 < more_sums <= n_begun
-        assert killed == calm | {"columns": calm["columns"] + 1}
+        assert killed == undisturbed | {"columns": undisturbed["columns"] + 1}
 
 
-def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, store, monkeypatch):
+def test_lineage_ends_at_saved_loadings(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     sizes = []
 
@@ -135,7 +136,7 @@ def test_how_loadings_are_made_again_is_forgotten_when_they_are_saved(client, st
 
     internals.around_run(monkeypatch, note_and_run)
     # once in so many iterations curvature is new where loadings were saved just before
-    period = math.lcm(5, accelerated.FRESH_EVERY)
+    period = math.lcm(5, newton.FRESH_EVERY)
     fit(store, client, max_iter=16 + 2 * period)
     middle, late = sizes[16 : 16 + period], sizes[16 + period :]
     assert len(late) >= period
@@ -150,12 +151,12 @@ def test_all_workers_are_killed_and_come_back(store):
             pids = processes(client)
             client.cluster.scale(0)
             send(signal.SIGKILL, pids)
-            client.loop.call_later(10, client.cluster.scale, 2)
+            client.loop.call_later(4, client.cluster.scale, 2)
 
         begin = time.monotonic()
         with pytest.warns(UserWarning, match="no workers: waiting up to 300 s"):
             fitted = fit(store, client, {6: kill_all})
-        assert time.monotonic() - begin > 10
+        assert time.monotonic() - begin > 4
     assert bits(fitted) == bits(fit(X))
 
 
@@ -229,7 +230,7 @@ def nothing_shared(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["none", "cancelled", "killed"])
-def test_what_was_sent_is_lost(client, store, nothing_shared, pools, loss):
+def test_arrays_sent_to_workers_are_lost(client, store, nothing_shared, pools, loss):
     def lose():
         sent = list(pools[0]._sent.values())
         assert len(sent) > 10
@@ -279,9 +280,9 @@ def test_a_bit_flips_anywhere_in_a_file(tmp_path):
     arrays = {"L_0": np.arange(12.0).reshape(4, 3), "L_1": np.ones((2, 3), np.float32)}
     save_arrays(path, arrays)
     content, found = path.read_bytes(), 0
-    for at in range(8 * len(content)):
+    for at in range(len(content)):
         flipped = bytearray(content)
-        flipped[at // 8] ^= 1 << at % 8
+        flipped[at] ^= 1 << at % 8
         path.write_bytes(flipped)
         try:
             read = load_arrays(path)
@@ -290,7 +291,7 @@ def test_a_bit_flips_anywhere_in_a_file(tmp_path):
         else:
             assert read.keys() == arrays.keys()
             assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
-    assert found > 4 * len(content)
+    assert found > len(content) / 2
 
 
 def test_the_store_is_replaced(client, store, tmp_path):

@@ -108,7 +108,7 @@ CASES.remove(("h5ad", "X/data", bomb))  # a file may hold more values than its i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "forge"), CASES)
-def test_values_that_are_elsewhere_or_nowhere(tmp_path, kind, name, forge):
+def test_values_outside_the_file_or_missing(tmp_path, kind, name, forge):
     path = WRITE[kind](tmp_path)
     with h5py.File(path, "r+") as file:
         dataset, crc32 = file[name], file[name].attrs.get("crc32")

@@ -1,4 +1,4 @@
-"""Files that are locked, and disks that stumble while they are read."""
+"""Files that are locked, and reads that fail for a while."""
 
 import errno
 import shutil
@@ -60,7 +60,7 @@ def test_locked_file(tmp_path, monkeypatch, seconds):
 
 
 # Fails the next reads of one file, as many as a file says, with the number it says.
-STUMBLE = r"""
+FAILING = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ STUMBLE = r"""
 static int fails(int fd) {
     char link[64], path[4096];
     int left = 0, number = 0;
-    const char *of = getenv("STUMBLE_AT"), *plan = getenv("STUMBLE_PLAN");
+    const char *of = getenv("FAILING_AT"), *plan = getenv("FAILING_PLAN");
     FILE *file;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t size = readlink(link, path, sizeof path - 1);
@@ -107,24 +107,24 @@ from small_fits import LONG_X, bits, model
 import internals
 internals.small_blocks(internals.FOR_GOOD, 5_000)
 internals.read_anew(internals.FOR_GOOD)
-path, plan = sys.argv[1], Path(os.environ["STUMBLE_PLAN"])
+path, plan = sys.argv[1], Path(os.environ["FAILING_PLAN"])
 number, times = int(sys.argv[2]), sys.argv[3]
 internals.retry_for(internals.FOR_GOOD, float(sys.argv[4]))
 iterations, left = [int(word) for word in sys.argv[5:]], []
 
-def stumble(iteration):
+def fail_reads(iteration):
     left.append(plan.read_text().split()[0])
     if iteration in iterations:
         plan.write_text(f"{times} {number}")
 
 expected = bits(model(max_iter=5).fit(LONG_X))
 plan.write_text("0 0")
-stumble(0)
-again = model(max_iter=5, memory_limit="100GB", callback=lambda now: stumble(now["iteration"]))
+fail_reads(0)
+again = model(max_iter=5, memory_limit="100GB", callback=lambda now: fail_reads(now["iteration"]))
 try:
     assert bits(again.fit(path)) == expected
     assert set(left) == {"0"}
-    print("went on")
+    print("finished")
 except OSError as error:
     assert error.errno == number and path in str(error) and os.strerror(number) in str(error)
     print("refused")
@@ -132,23 +132,23 @@ except OSError as error:
 
 
 @pytest.fixture(scope="module")
-def stumbling(tmp_path_factory):
+def faulty_disk(tmp_path_factory):
     """Environment in which reads of a file fail."""
-    folder = tmp_path_factory.mktemp("stumble")
+    folder = tmp_path_factory.mktemp("fail_reads")
     compiler = shutil.which("cc")
     if not sys.platform.startswith("linux") or compiler is None:
         pytest.skip("needs a C compiler and LD_PRELOAD")
-    (folder / "stumble.c").write_text(STUMBLE)
+    (folder / "fail_reads.c").write_text(FAILING)
     words = [
         "-shared",
         "-fPIC",
         "-o",
-        str(folder / "stumble.so"),
-        str(folder / "stumble.c"),
+        str(folder / "fail_reads.so"),
+        str(folder / "fail_reads.c"),
         "-ldl",
     ]
     subprocess.run([compiler, *words], check=True, timeout=60)
-    return {"LD_PRELOAD": str(folder / "stumble.so"), "STUMBLE_PLAN": str(folder / "plan")}
+    return {"LD_PRELOAD": str(folder / "fail_reads.so"), "FAILING_PLAN": str(folder / "plan")}
 
 
 def write_long(kind, folder):
@@ -176,16 +176,16 @@ def write_long(kind, folder):
         ("mtx.gz", errno.ESTALE, [0]),
     ],
 )
-def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, stumbling, kind, number, iterations):
+def test_reads_that_fail_for_a_while(tmp_path, monkeypatch, faulty_disk, kind, number, iterations):
     internals.small_blocks(monkeypatch, 5_000)
     path = write_long(kind, tmp_path)
     words = path, number, 2, 20, *iterations
-    assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "went on\n"
+    assert run(READS, *words, FAILING_AT=str(path), **faulty_disk) == "finished\n"
 
 
 @pytest.mark.parametrize("kind", ["store", "csr", "mtx"])
-def test_reads_that_keep_failing(tmp_path, monkeypatch, stumbling, kind):
+def test_reads_that_keep_failing(tmp_path, monkeypatch, faulty_disk, kind):
     internals.small_blocks(monkeypatch, 5_000)
     path = write_long(kind, tmp_path)
     words = path, errno.EIO, 10**6, 0.3, 0 if kind == "mtx" else 2
-    assert run(READS, *words, STUMBLE_AT=str(path), **stumbling) == "refused\n"
+    assert run(READS, *words, FAILING_AT=str(path), **faulty_disk) == "refused\n"

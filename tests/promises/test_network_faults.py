@@ -42,7 +42,7 @@ class Trial:
         internals.small_blocks(internals.FOR_GOOD, 40 * SMALL_BLOCK)
         self.store = self.folder / "counts.nmf"
         pack(as_counts(LONG_X), self.store)
-        self.calm = bits(model(max_iter=ITERATIONS).fit(str(self.store)))
+        self.expected = bits(model(max_iter=ITERATIONS).fit(str(self.store)))
 
     def fit(self, client, happen=lambda: None):
         """Fit while something happens; return the seconds of the longest iteration since."""
@@ -50,7 +50,7 @@ class Trial:
         fitted = model(max_iter=ITERATIONS, callback=meanwhile).fit(
             str(self.store), client=client, checkpoint=self.folder / "run", checkpoint_every=0
         )
-        assert bits(fitted) == self.calm, "other bits"
+        assert bits(fitted) == self.expected, "other bits"
         assert not list(self.folder.glob("run/.nmfscale-*")), "files were left behind"
         shutil.rmtree(self.folder / "run")
         print(f"longest iteration: {meanwhile.longest:.1f} s")
