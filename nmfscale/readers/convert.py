@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..counts.base import CountMatrix, IntegerPolicy, check_integer, warn_fraction
+from ..counts.base import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
 from ..storage.store_writer import _check_target, pack
-from .file_counts import stream_counts
-from .formats import CHOICES, given_choices
-from .open import object_counts
+from .formats import CHOICES
+from .open import open_counts
 
 
 def write_store(
@@ -92,7 +91,11 @@ def write_store(
     if memory_limit is not None:
         parse_bytes(memory_limit)
     target = _check_target(path, overwrite)
-    counts = _opened(source, memory_limit, integer, choices)
+    counts = open_counts(
+        source, in_memory=False, memory_limit=memory_limit, integer=integer, **choices
+    )
+    if isinstance(counts, StoredCounts):
+        raise ValueError(f"{counts.path} is a packed store already.")
     origin = getattr(counts, "source", {"object": type(source).__name__})
     if origin.get("path") == str(target):
         raise ValueError(f"{path} is the file to be packed: give the store another name.")
@@ -106,19 +109,3 @@ def write_store(
             overwrite=overwrite,
         )  # fmt: skip
     return StoredCounts(path)
-
-
-def _opened(
-    source: Any, memory_limit: Any, integer: IntegerPolicy, choices: dict[str, Any]
-) -> CountMatrix:
-    """Return what is to be packed, in memory only if it is there already."""
-    given = given_choices(**choices)
-    if getattr(source, "isbacked", False) and not source.is_view:
-        source = source.filename
-    if isinstance(source, StoredCounts):
-        source = source.path
-    if isinstance(source, (str, os.PathLike)):
-        counts = stream_counts(source, memory_limit=memory_limit, **given)
-        warn_fraction(counts.first_fraction, integer, str(source))
-        return counts
-    return object_counts(source, given, integer, in_memory=False)

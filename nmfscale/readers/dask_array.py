@@ -39,7 +39,6 @@ class DaskRows:
     """
 
     path = None
-    notes: tuple[str, ...] = ()
     whom = "dask array"
 
     def __init__(
@@ -59,7 +58,10 @@ class DaskRows:
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.sample_names, self.feature_names, self.groups = sample_names, feature_names, groups
+        self.sample_names, self.feature_names = sample_names, feature_names
+        self.about = {
+            "sample_names": sample_names, "feature_names": feature_names, "groups": groups,
+        }  # fmt: skip
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._last: tuple[int, CompressedRows] | None = None

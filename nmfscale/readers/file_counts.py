@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
 from ..counts.blocks import Layout
 from ..counts.sizes import parse_bytes
-from ..storage.store import is_store
 from .dask_array import DaskRows
 from .stream import MEMORY_LIMIT, CountStream, open_stream
 
@@ -83,12 +82,9 @@ class FileCounts(CountMatrix):
             if fraction is None:
                 large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
         self._large, self._dtype = large, np.result_type(*kinds)
-        super().__init__(
-            (n, m), sample_names=stream.sample_names, feature_names=stream.feature_names,
-            groups=stream.groups, notes=stream.notes, first_fraction=fraction,
-        )  # fmt: skip
+        super().__init__((n, m), **stream.about, first_fraction=fraction)
         self._layout: Layout | None = None
-        self.source = {"object": stream.whom}
+        self.whom, self.source = stream.whom, {"object": stream.whom}
         if isinstance(stream, CountStream):
             self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
 
@@ -122,31 +118,9 @@ class FileCounts(CountMatrix):
 
 
 def stream_counts(
-    path: str | os.PathLike[str], *, memory_limit: int | float | str | None = None, **choices: Any
+    path: str | os.PathLike[str], memory_limit: int | float | str | None = None, **choices: Any
 ) -> FileCounts:
-    """Open a file of counts to be read a block at a time.
-
-    Parameters
-    ----------
-    path : str or path
-        A file of the formats of :func:`read_counts`.
-    memory_limit : int, float or str, default=None
-        Bytes that the process may hold.  A quarter of them, 1 GiB by default, is used to bring
-        entries into order.
-    **choices
-        As for :func:`read_counts`.
-
-    Returns
-    -------
-    FileCounts
-
-    Raises
-    ------
-    ValueError
-        If the file is a packed store, which :class:`StoredCounts` reads.
-    """
-    if os.path.isfile(path) and is_store(path):
-        raise ValueError(f"{path} is a packed store already.")
+    """Open a file, but no packed store, to be read a block at a time; choices as `read_counts`."""
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     stream = open_stream(path, memory_limit=pieces, table_limit=limit, **choices)

@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.base import (
-    CountMatrix,
-)
+from ..counts.base import CountMatrix
 from ..counts.memory import checked_counts
 from .dask_array import DaskRows, is_dask_array
+from .file_counts import FileCounts
+from .formats import ANNOTATED, check_choices
 
 
-def _is_annotated(X: Any) -> bool:
+def is_annotated(X: Any) -> bool:
+    """Whether an object is an AnnData object, told without importing anndata."""
     anndata = sys.modules.get("anndata")
     return anndata is not None and isinstance(X, anndata.AnnData)
 
 
-def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> CountMatrix:
-    if _is_annotated(X):
-        return annotated_counts(X, layer=layer, whom=whom, in_memory=in_memory)
+def object_counts(X: Any, given: dict[str, Any], whom: str, in_memory: bool) -> CountMatrix:
+    """Check the counts of anything that is no path, and choose the part of it that was given."""
+    if is_annotated(X):
+        check_choices(given, ANNOTATED, type(X).__name__)
+        return annotated_counts(X, **given, whom=whom, in_memory=in_memory)
+    check_choices(given, (), type(X).__name__)
     if is_dask_array(X):
         return _dask_counts(X, whom, in_memory)
-    if layer is not None:
-        raise ValueError(
-            f"layer={layer!r} needs an AnnData object or file, got {type(X).__name__}."
-        )
     if isinstance(X, CountMatrix):
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
@@ -42,8 +42,6 @@ def _object_counts(X: Any, layer: str | None, whom: str, in_memory: bool) -> Cou
 
 
 def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountMatrix:
-    from .file_counts import FileCounts
-
     stream = DaskRows(X, **names)
     if in_memory:
         return checked_counts(stream.rows(0, stream.shape[0]), whom=whom, **names)

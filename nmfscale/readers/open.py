@@ -7,23 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..counts.base import (
-    CountMatrix,
-    IntegerPolicy,
-    check_integer,
-    labels_of,
-    warn_fraction,
-)
+import numpy as np
+
+from ..counts.base import CountMatrix, IntegerPolicy, check_integer, labels_of, warn_fraction
 from ..counts.memory import Counts, checked_counts
-from ..counts.sizes import parse_bytes
-from ..storage.store import StoredCounts, is_store
-from .formats import ANNOTATED, check_choices, given_choices
-from .objects import (
-    _is_annotated,
-    _object_counts,
-    annotated_counts,
-)
-from .stream import CountStream, open_stream
+from ..counts.sizes import check_table_size, parse_bytes
+from ..storage.store import StoredCounts, open_store
+from .file_counts import stream_counts
+from .formats import check_choices, given_choices
+from .objects import is_annotated, object_counts
+from .stream import open_stream
 
 
 def as_counts(
@@ -79,39 +72,60 @@ def as_counts(
     >>> counts.column_totals
     array([3., 2., 1.])
     """
+    return open_counts(
+        X, layer=layer, integer=integer, whom=whom, in_memory=in_memory, memory_limit=memory_limit
+    )
+
+
+def open_counts(
+    source: Any,
+    *,
+    integer: IntegerPolicy = "warn",
+    whom: str = "X",
+    in_memory: bool = True,
+    memory_limit: int | float | str | None = None,
+    **choices: Any,
+) -> CountMatrix:
+    """Open any source of counts: here alone files, stores and objects are told apart.
+
+    `in_memory` and `memory_limit` are those of `as_counts`, `choices` those of `read_counts`.
+    """
     check_integer(integer)
-    if memory_limit is not None:
-        parse_bytes(memory_limit)
-    if isinstance(X, (str, os.PathLike)):
-        return _file_counts(Path(X), layer, integer, in_memory, memory_limit)
-    if _is_annotated(X) and not in_memory and X.isbacked and not X.is_view:
-        counts = _file_counts(Path(X.filename), layer, integer, in_memory, memory_limit)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    given = given_choices(**choices)
+    if isinstance(source, (str, os.PathLike)):
+        counts, holder = _file_counts(Path(source), given, in_memory, limit)
+    elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
+        counts, holder = _file_counts(Path(source.filename), given, in_memory, limit)
         # the object's names may have been changed since it was opened
-        counts.sample_names = labels_of(X.obs_names, X.n_obs, "obs_names", "row")
-        counts.feature_names = labels_of(X.var_names, X.n_vars, "var_names", "column")
-        return counts
-    counts = _object_counts(X, layer, whom, in_memory)
-    if counts is not X or integer == "require":
+        counts.sample_names = labels_of(source.obs_names, counts.shape[0], "obs_names", "row")
+        if "raw" not in given:
+            names = labels_of(source.var_names, counts.shape[1], "var_names", "column")
+            counts.feature_names = names
+    else:
+        shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
+        if len(shape) == 2 and np.isfinite(shape).all():  # not so of some dask arrays
+            check_table_size(shape, whom, limit)
+        counts = object_counts(source, given, whom, in_memory)
         holder = "X" if whom == "X" else f"X passed to {whom}"
+    if counts is not source or integer == "require":
         warn_fraction(counts.first_fraction, integer, holder)
     return counts
 
 
 def _file_counts(
-    path: Path, layer: str | None, integer: IntegerPolicy, in_memory: bool, memory_limit: Any
-) -> CountMatrix:
-    from ..storage.store import StoredCounts, is_store
-    from .file_counts import stream_counts
-
-    counts: CountMatrix
-    if path.is_file() and layer is None and is_store(path):
-        counts = StoredCounts(path)
-    elif in_memory:
-        return read_counts(path, layer=layer, integer=integer)
-    else:
-        counts = stream_counts(path, memory_limit=memory_limit, layer=layer)
-    warn_fraction(counts.first_fraction, integer, str(path))
-    return counts
+    path: Path, given: dict[str, Any], in_memory: bool, limit: int | None
+) -> tuple[CountMatrix, str]:
+    """Open a file, and say what messages call its counts."""
+    stored = open_store(path)
+    if stored is not None:
+        check_choices(given, (), str(path))
+        return stored, str(path)
+    if not in_memory:
+        counts = stream_counts(path, limit, **given)
+        return counts, counts.whom
+    with open_stream(path, **given, memory_limit=sys.maxsize, table_limit=limit) as stream:
+        return checked_counts(stream.whole(), **stream.about, whom=stream.whom), stream.whom
 
 
 def read_counts(
@@ -192,53 +206,15 @@ def read_counts(
     ...     read_counts(path)
     <Counts 2 x 2, 2 nonzero, int64>
     """
-    check_integer(integer)
-    choices: dict[str, Any] = {
-        "layer": layer,
-        "raw": raw,
-        "groups": groups,
-        "genome": genome,
-        "feature_type": feature_type,
-        "transpose": transpose,
-    }
-    if not isinstance(path_or_object, (str, os.PathLike)):
-        found = object_counts(path_or_object, given_choices(**choices), integer)
-        if not isinstance(found, Counts):
-            raise ValueError(
-                f"{type(path_or_object).__name__} is no object in memory; nmfscale.as_counts takes "
-                "it as it is."
-            )
-        return found
-    if Path(path_or_object).is_file() and is_store(path_or_object):
-        check_choices(given_choices(**choices), (), str(path_or_object))
-        counts, holder = StoredCounts(path_or_object).in_memory(), str(path_or_object)
-    else:
-        with open_stream(path_or_object, **choices, memory_limit=sys.maxsize) as stream:
-            counts, holder = _stream_counts(stream), stream.whom
-    warn_fraction(counts.first_fraction, integer, holder)
+    counts = open_counts(
+        path_or_object, integer=integer, layer=layer, raw=raw, groups=groups, genome=genome,
+        feature_type=feature_type, transpose=transpose,
+    )  # fmt: skip
+    if isinstance(counts, StoredCounts) and counts is not path_or_object:
+        counts = counts.in_memory()
+    if not isinstance(counts, Counts):
+        raise ValueError(
+            f"{type(path_or_object).__name__} is no object in memory; nmfscale.as_counts takes it "
+            "as it is."
+        )
     return counts
-
-
-def _stream_counts(stream: CountStream) -> Counts:
-    return checked_counts(
-        stream.whole(),
-        whom=stream.whom,
-        sample_names=stream.sample_names,
-        feature_names=stream.feature_names,
-        groups=stream.groups,
-        notes=stream.notes,
-    )
-
-
-def object_counts(
-    given_object: Any, given: dict[str, Any], integer: IntegerPolicy, *, in_memory: bool = True
-) -> CountMatrix:
-    """Check the counts of anything that is no path, and choose the part of it that was given."""
-    whom = type(given_object).__name__
-    if hasattr(given_object, "obs_names"):
-        check_choices(given, ANNOTATED, whom)
-        annotated = annotated_counts(given_object, **given, whom=whom, in_memory=in_memory)
-        warn_fraction(annotated.first_fraction, integer, f"the {whom} object")
-        return annotated
-    check_choices(given, (), whom)
-    return as_counts(given_object, integer=integer, in_memory=in_memory)

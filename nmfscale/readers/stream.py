@@ -26,6 +26,7 @@ from .formats import given_choices, open_table
 from .sources import Arrays, OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
+ABOUT = "sample_names", "feature_names", "groups", "notes"
 _SMALLEST_LIMIT = 2**20
 
 
@@ -61,10 +62,17 @@ class CountStream:
             n_columns = table.columns.size
         self.shape = (n_rows, n_columns)
         check_shape(self.shape)
-        self.sample_names = labels_of(table.sample_names, n_rows, "sample_names", "row")
-        self.feature_names = labels_of(table.feature_names, n_columns, "feature_names", "column")
-        self.groups = labels_of(table.groups, n_rows, "groups", "row")
+        with named_errors(self.path):
+            self.sample_names = labels_of(table.sample_names, n_rows, "sample_names", "row")
+            names = labels_of(table.feature_names, n_columns, "feature_names", "column")
+            self.feature_names = names
+            self.groups = labels_of(table.groups, n_rows, "groups", "row")
         self._closed = False
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Names, groups and notes, as `CountMatrix` takes them."""
+        return {name: getattr(self, name) for name in ABOUT}
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -51,12 +51,17 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES, *TRANSIENT)
 
 
-def _format_of(path: Path) -> str | None:
+def has_signature(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
     if not path.is_file():
-        return None
+        return False
     with path.open("rb") as beginning:
-        if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
-            return None
+        return beginning.read(len(_SIGNATURE)) == _SIGNATURE
+
+
+def _format_of(path: Path) -> str | None:
+    if not has_signature(path):
+        return None
     with guarded_hdf5(path) as file:
         if "format" not in file.attrs:
             return None

@@ -42,9 +42,17 @@ from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of, row_chunks
 from .arrays import fixed_text, located, read_checked, read_json, read_names
-from .atomic import file_id
-from .hdf5 import format_of, is_transient, need, read_file
-from .store_blocks import ORDERS, PARTS, BlockFile, DamagedStoreError, Extent, StoredBlock
+from .atomic import file_id, retry
+from .hdf5 import format_of, has_signature, is_transient, need, read_file
+from .store_blocks import (
+    ORDERS,
+    PARTS,
+    BlockFile,
+    DamagedStoreError,
+    Extent,
+    NoStoreError,
+    StoredBlock,
+)
 
 Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
@@ -54,6 +62,16 @@ _ARRAYS = ("indices", "data")
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a packed store."""
     return format_of(path) == FORMAT
+
+
+def open_store(path: str | os.PathLike[str]) -> StoredCounts | None:
+    """Return the packed store at a path; None if what is there does not say that it is one."""
+    if not retry(Path(path), lambda: has_signature(Path(path))):
+        return None
+    try:
+        return StoredCounts(path)
+    except NoStoreError:
+        return None
 
 
 def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
@@ -236,18 +254,24 @@ class StoredCounts(CountMatrix):
         self.path = Path(path).absolute()
         with self.path.open("rb"):
             pass
-        if not is_store(self.path):
-            raise DamagedStoreError(f"{path} is not a packed store of counts, or is damaged.")
+        self._is_store = False
         try:
             read_file(self.path, self._open)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             if is_transient(error):
                 raise
+            if not self._is_store:
+                raise NoStoreError(
+                    f"{path} is not a packed store of counts, or is damaged."
+                ) from error
             raise DamagedStoreError(
                 f"{path} is damaged or incomplete: {error}. Pack the counts again."
             ) from error
 
     def _open(self, file: Any) -> None:
+        self._is_store = fixed_text(file.attrs, "format") == FORMAT
+        if not self._is_store:
+            raise KeyError("its format is another")
         numbers, writer = file.attrs, fixed_text(file.attrs, "nmfscale_version")
         if numbers.get("complete") != 1:
             raise KeyError("it was not finished")

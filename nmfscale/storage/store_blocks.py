@@ -26,6 +26,10 @@ class DamagedStoreError(ValueError):
     """A file is no packed store, or not complete, or its numbers are not those written."""
 
 
+class NoStoreError(DamagedStoreError):
+    """A file does not say that it is a packed store."""
+
+
 class Extent(NamedTuple):
     """Where an array is in the file."""
 

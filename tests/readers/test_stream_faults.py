@@ -6,9 +6,11 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse as sp
 from count_files import (
@@ -20,7 +22,9 @@ from count_files import (
     write_with_unknown_filter,
 )
 
-from nmfscale.readers.open import read_counts
+from nmfscale.counts.sizes import MemoryLimitError
+from nmfscale.readers.convert import write_store
+from nmfscale.readers.open import as_counts, read_counts
 from nmfscale.readers.stream import open_stream
 
 TABLE = np.arange(1, 41, dtype=np.int64).reshape(10, 4) % 7
@@ -307,6 +311,40 @@ def test_forged_npz(tmp_path):
     forged = b"'shape': (9999999999999,), }".ljust(end - start)
     path.write_bytes(content[:start] + forged + content[end:])
     refused(path, "holds no sparse matrix")
+
+
+def test_npz_that_lost_bytes(tmp_path):
+    path = tmp_path / "a.npz"
+    sp.save_npz(path, COUNTS, compressed=False)
+    content = path.read_bytes()
+    for at in range(0, len(content), 23):
+        for left in (content[:at], content[:at] + content[at + 23 :]):
+            path.write_bytes(left)
+            with pytest.raises(ValueError, match=r"a\.npz"):
+                read_counts(path)
+
+
+@pytest.mark.parametrize("form", [sp.csc_array, sp.coo_array])
+def test_rows_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch, form):
+    table, path = form((5 * 10**8, 40), dtype=np.int32), tmp_path / "a.npz"
+    sp.save_npz(path, table)
+    free = SimpleNamespace(available=10**9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    message = r"\(500000000, 40\) and needs 12 GB of memory \(12,000,.* may use 1 GB: "
+    tracemalloc.start()
+    try:
+        for use in (lambda: read_counts(path), lambda: as_counts(table), lambda: open_stream(path)):
+            with pytest.raises(MemoryLimitError, match=f"{message}free memory"):
+                use()
+        free.available = 10**12
+        for source in (path, table):
+            with pytest.raises(MemoryLimitError, match=f"{message}raise memory_limit"):
+                as_counts(source, in_memory=False, memory_limit="1GB")
+        with pytest.raises(MemoryLimitError, match=f"{message}raise memory_limit"):
+            write_store(path, tmp_path / "a.nmf", memory_limit="1GB")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_missing_filter_is_named(sound):
