@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
 from ..cli import commands
 from ..counts.sizes import parse_bytes
 from .cluster import cluster
+from .parameters import add_parameters
 
 _EXAMPLES = {
     "": """examples:
@@ -51,9 +52,6 @@ _EXAMPLES = {
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
 }
 
-# Written again: their own places take numpy, and --help is quick.
-SOLVERS = ("auto", "joint-em", "em", "ccd", "scd", "sn", "newton")
-STARTS = ("auto", "topic-score", "random", "nndsvd")
 # Tens of thousands of threads end the process, without a word.
 _MOST_THREADS = 4096
 
@@ -84,8 +82,8 @@ def _size(text: str) -> str:
     return text
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the program, its commands and their words."""
+def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Describe the program and its commands; `fit` with its options if the words ask for it."""
     parser = argparse.ArgumentParser(
         prog="nmfscale",
         description="Poisson NMF and topic models for count matrices of any size.",
@@ -100,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(subparsers)
-    _add_fit(subparsers)
+    _add_fit(subparsers, words)
     _add_store(subparsers)
     _add_transform(subparsers)
     _add_info(subparsers)
@@ -123,28 +121,15 @@ def _add_demo(subparsers: Any) -> None:
     _add_run_options(command)
 
 
-def _add_fit(subparsers: Any) -> None:
+def _add_fit(subparsers: Any, words: Sequence[str]) -> None:
     command = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
+    if words[:1] != ["fit"]:
+        return  # its options take the estimators, which are slow to import
     _add_input(command)
     add = command.add_argument
     add("-k", type=_at_least(int, 1), required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
-    add("--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s")
-    add("--solver", choices=SOLVERS, default="auto", help="default: %(default)s")
-    add("--init", choices=STARTS, default="auto", help="default: %(default)s")
     add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="makes the fit repeatable")
-    add(
-        "--max-iter", type=_at_least(int, 1), metavar="N",
-        help="iterations at most (default: 1000)",
-    )  # fmt: skip
-    add(
-        "--tol", type=_at_least(float, 0, 1e300), metavar="T",
-        help="the KKT residual at which the fit ends; 0 runs all iterations (default: 0.0001)",
-    )  # fmt: skip
-    add(
-        "--dtype", choices=("float32", "float64"),
-        help="of the factors (default: float32 for counts in float32, else float64)",
-    )  # fmt: skip
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
@@ -154,6 +139,7 @@ def _add_fit(subparsers: Any) -> None:
     _add_memory_limit(command)
     _add_client_options(command)
     _add_run_options(command)
+    add_parameters(command, words)
 
 
 def _add_store(subparsers: Any) -> None:

@@ -13,6 +13,7 @@ from ..storage.atomic import atomic_write
 from .cluster import fit_client
 from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
 from .messages import in_shell_words, log, one_line, say
+from .parameters import given_parameters
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -68,22 +69,15 @@ def _check_together(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
     for option in ("checkpoint", "scheduler", "workers"):
-        if getattr(arguments, option) is not None and arguments.solver != "auto":
-            arguments.usage(f"--{option} goes with --solver auto, not {arguments.solver}")
+        solver = getattr(arguments, "solver", "auto")
+        if getattr(arguments, option) is not None and solver != "auto":
+            arguments.usage(f"--{option} goes with --solver auto, not {solver}")
 
 
 def _model(arguments: argparse.Namespace) -> Any:
-    from ..models import PoissonNMF, TopicModel
+    from ..models import MODELS
 
-    given = ("solver", "init", "max_iter", "tol", "dtype", "memory_limit")
-    options = {name: getattr(arguments, name) for name in given}
-    return {"topic": TopicModel, "poisson": PoissonNMF}[arguments.model](
-        n_components=arguments.k,
-        random_state=arguments.seed,
-        n_threads=arguments.threads,
-        verbose=not arguments.quiet,
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    return MODELS[arguments.model](**given_parameters(arguments))
 
 
 def store(arguments: argparse.Namespace) -> int:
@@ -140,10 +134,16 @@ def _save(model: Any, target: Path) -> None:
 
 
 def _describe_fit(model: Any) -> None:
-    last = model.history_[-1]
+    from ..plots.progress import label, objective, residuals
+
+    history = model.history_
+    last, names, rises = history[-1], history.dtype.names, objective(history)
+    more = [name for name in names if name.startswith(f"{rises}_")]
+    others = ", ".join(f"{name.removeprefix(f'{rises}_')} {last[name]:,.2f}" for name in more)
     state = "converged" if model.converged_ else "not converged"
-    say(f"log-likelihood  {last['loglik']:,.2f} (multinomial {last['loglik_multinomial']:,.2f})")
-    say(f"KKT residual    {max(last['kkt_loadings'], last['kkt_factors']):.1e}")
+    say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
+    if residuals(history):
+        say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
     say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
 
 
@@ -261,10 +261,13 @@ def _draw(
     """Draw on a figure of its own, without pyplot: no display is needed."""
     from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
     from ..plots.features import size_of_panels
+    from ..plots.progress import residuals
     from ..plots.structure import SIZE
 
     if kind == "progress":
         histories = {name: model.history_ for name, model in models.items()}
+        if not all(map(residuals, histories.values())):
+            return progress_plot(histories, x=x, ax=detached_axes(5.0, 3.8)[0])
         left, right = detached_axes(10.0, 3.8, 2)
         progress_plot(histories, y="kkt", x=x, ax=right)
         return progress_plot(histories, x=x, ax=left)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from numbers import Real
 from types import SimpleNamespace
 
 import h5py
@@ -16,10 +17,11 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
 from shell import failure, misuse, run
+from sklearn.utils._param_validation import Interval, StrOptions
 
 import nmfscale
+from nmfscale import models
 from nmfscale.cli import commands, main
-from nmfscale.cli.arguments import SOLVERS, STARTS
 from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods import fit, initialize
@@ -616,6 +618,7 @@ def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, mor
         ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
         ["fit", "counts.npz", "-k", "3", "--checkpoint-every", "-1"],
         ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
+        ["fit", "counts.npz", "-k", "3", "--model"],
         ["fit", "counts.npz", "-k", "3", "--tol", "inf"],
         ["fit", "counts.npz", "-k", "3", "--threads", "100000"],
         ["fit", "counts.npz", "-k", "3", "--seed", "99999999999"],
@@ -647,13 +650,87 @@ def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, caps
     assert re.search(complaint, misuse(capsys, "fit", "counts.npz", "-k", 3, *words))
 
 
-def test_choices_of_the_shell_are_those_of_the_fit(capsys):
-    assert set(SOLVERS) == set(fit.SOLVERS)
-    assert set(STARTS) == set(initialize.STARTS)
-    with pytest.raises(SystemExit):
-        main(["fit", "--help"])
-    described = capsys.readouterr().out
-    assert all(",".join(choices) in described for choices in (SOLVERS, STARTS))
+class AnotherModel(nmfscale.PoissonNMF):
+    """A model that the command line does not know.
+
+    Parameters
+    ----------
+    alpha : float, default=0.5
+        Share of 100% that is kept; the rest goes.
+    """
+
+    _parameter_constraints = {
+        "n_components": nmfscale.PoissonNMF._parameter_constraints["n_components"],
+        "solver": [StrOptions({"auto", "exact"})],
+        "alpha": [Interval(Real, 0, 1, closed="neither"), None],
+        "shuffle": ["boolean"],
+        "start": ["array-like", None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_components=10,
+        *,
+        solver="auto",
+        alpha=0.5,
+        shuffle=True,
+        start=None,
+        random_state=None,
+    ):
+        self.n_components, self.solver, self.alpha = n_components, solver, alpha
+        self.shuffle, self.start, self.random_state = shuffle, start, random_state
+
+    def fit(self, X, **_):
+        fields = ["iteration", "seconds", "lower_bound"]
+        self.history_ = np.array([(1, 0.5, -3.25)], [(name, float) for name in fields])
+        self.converged_, self.interrupted_, self.n_iter_ = True, False, 1
+        return self
+
+    def set_params(self, **_):
+        return self
+
+    def save(self, path):
+        path.write_text(repr(self))
+
+
+class TestModels:
+    """Options, ranges and results are those of the estimator, whichever it is."""
+
+    @pytest.fixture(autouse=True)
+    def another(self, monkeypatch):
+        monkeypatch.setitem(models.MODELS, "another", AnotherModel)
+
+    def help_of(self, capsys, *words):
+        with pytest.raises(SystemExit):
+            main(["fit", *words, "--help"])
+        return " ".join(capsys.readouterr().out.split())
+
+    @pytest.mark.parametrize("name", ["topic", "poisson"])
+    def test_options_are_the_parameters(self, capsys, name):
+        shown = self.help_of(capsys, "--model", name)
+        assert f"--solver {{{','.join(sorted(fit.SOLVERS))}}}" in shown
+        assert f"--init {{{','.join(sorted(initialize.STARTS))}}}" in shown
+        assert "--dtype {float32,float64}" in shown
+        assert "--max-iter N Iterations at most, " in shown and "(default: 1000)" in shown
+        assert "--extrapolate, --no-extrapolate" in shown
+        assert "--model {topic,poisson,another}" in shown
+
+    def test_a_new_model_needs_no_change_here(self, folder, tmp_path, capsys):
+        shown = self.help_of(capsys, "--model", "another").split("examples:")[0]
+        assert "--alpha X Share of 100% that is kept (default: 0.5)" in shown
+        assert "--solver {auto,exact}" in shown
+        assert "--max-iter" not in shown and "--start" not in shown
+        words = ["fit", folder / "counts.npz", "-k", 2, "--model=another", "-o", tmp_path / "m.h5"]
+        assert run(*words, "-q", "--alpha", 0.25, "--no-shuffle", "--seed", 3) == 0
+        expected = AnotherModel(2, alpha=0.25, shuffle=False, random_state=3)
+        assert (tmp_path / "m.h5").read_text() == repr(expected)
+        assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
+            "lower bound", "iterations", "model",
+        ]  # fmt: skip
+        for value in ("0", "1", "nan", "inf"):
+            err = misuse(capsys, *words, "--alpha", value)
+            assert f"--alpha: {value} is not a float in the range (0.0, 1.0)" in err
 
 
 @pytest.mark.parametrize(
@@ -743,11 +820,12 @@ def test_as_a_program(folder, tmp_path):
     assert failed.stderr == "nmfscale: error: No such file or folder: absent.npz\n"
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize("words", ["--help", "--version", "store --help", "plot --help"])
+def test_help_imports_nothing_heavy(words):
     check = (
         "import sys\n"
         "from nmfscale import cli\n"
-        "try:\n    cli.main(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        f"try:\n    cli.main({words.split()})\nexcept SystemExit:\n    pass\n"
         "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib', 'dask', 'distributed'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"

@@ -60,7 +60,7 @@ class TestInterrupted:
         (tmp_path / "program.py").write_text(
             "import sys\n"
             "from nmfscale.cli import arguments, main\n"
-            "arguments.make_parser = lambda: exec('raise KeyboardInterrupt')\n"
+            "arguments.make_parser = lambda _: exec('raise KeyboardInterrupt')\n"
             "sys.exit(main([]))\n"
         )
         done = ended([sys.executable, "-m", "program"], cwd=tmp_path)
