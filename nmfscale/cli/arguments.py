@@ -129,7 +129,7 @@ def _add_fit(subparsers: Any, words: Sequence[str]) -> None:
     add = command.add_argument
     add("-k", type=_at_least(int, 1), required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
-    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="makes the fit repeatable")
+    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
@@ -174,7 +174,6 @@ def _add_info(subparsers: Any) -> None:
     _add_input(command, nargs="?")
     command.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    command.set_defaults(usage=command.error)
 
 
 def _add_plot(subparsers: Any) -> None:
@@ -211,7 +210,6 @@ def _add_plot(subparsers: Any) -> None:
         default="seconds",
         help="for progress (default: %(default)s)",
     )
-    command.set_defaults(usage=command.error)
     _add_last_options(command)
 
 
@@ -267,7 +265,6 @@ def _add_cluster(subparsers: Any) -> None:
         help="folder for temporary files of the workers (default: that of the system)",
     )
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    command.set_defaults(usage=command.error)
 
 
 def _command(
@@ -280,7 +277,7 @@ def _command(
         epilog=_EXAMPLES[name],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, usage=command.error)
     return command
 
 
@@ -329,7 +326,6 @@ def _add_client_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help"
     )
-    command.set_defaults(usage=command.error)
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:

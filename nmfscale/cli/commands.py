@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import secrets
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import fit_client
-from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
+from .files import (
+    TABLES,
+    check_inputs,
+    output,
+    read_groups,
+    read_input,
+    stream_input,
+    writable,
+    write_table,
+)
 from .messages import in_shell_words, log, one_line, say
 from .parameters import given_parameters
 
@@ -21,7 +34,10 @@ def demo(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     names = ["model.h5", "structure.png", "progress.png", "top_words.png"]
-    targets = [output(folder / name, arguments.force) for name in names]
+    targets = [writable(folder / name, arguments.force) for name in names]
+    if importlib.util.find_spec("matplotlib") is None:
+        log("there will be no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
+        names, targets = names[:1], targets[:1]
 
     from ..datasets.corpora import docstrings
     from ..models import TopicModel
@@ -36,12 +52,8 @@ def demo(arguments: argparse.Namespace) -> int:
     say("\nMost distinctive words")
     for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
         say(f"topic {topic + 1:<3} {', '.join(words)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        log("no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
-        names = names[:1]
-    else:
-        for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=True):
-            _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
+    for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
+        _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
     return code
 
@@ -50,8 +62,11 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(arguments.input)
-    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
-    with fit_client(arguments) as client:
+    target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments))
+    drawn = arguments.seed is None and arguments.checkpoint is None  # which knows whether it is
+    if drawn:
+        arguments.seed = secrets.randbelow(2**32)
+    with _terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{in_shell_words(counts.report())}")
@@ -60,8 +75,20 @@ def fit(arguments: argparse.Namespace) -> int:
         if client is not None:
             how["client"] = client
         code = _fit_and_save(_model(arguments), counts, target, **how)
+    if drawn:
+        say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     return code
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
@@ -83,7 +110,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
     check_inputs(arguments.input)
-    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
+    target = output(arguments, ("", ".nmf"), _inputs(arguments))
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
     from ..readers.convert import write_store
@@ -108,7 +135,9 @@ def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     _save(model.set_params(verbose=0), target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
-        log(f"interrupted: {target} holds the best model so far")
+        folder = how.get("checkpoint")
+        more = "" if folder is None else f"; --resume goes on from the checkpoint in {folder}"
+        log(f"interrupted: {target} holds the best model so far{more}")
         return 130
     return 0
 
@@ -151,7 +180,7 @@ def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
     check_inputs(arguments.model, arguments.input)
     given = [arguments.model, *_inputs(arguments)]
-    target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
+    target = output(arguments, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
     from ..models.persistence import load_model
 
@@ -237,7 +266,7 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
     given = [*arguments.models, arguments.groups]
-    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
+    target = output(arguments, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}

@@ -86,6 +86,15 @@ class TestFit:
         assert all(line.startswith("nmfscale: warning:") for line in err.splitlines())
         assert nmfscale.load(target).n_iter_ == 2
 
+    def test_the_seed_is_recorded(self, folder, tmp_path, capsys):
+        words = ["fit", folder / "counts.npz", "-k", 3, "--max-iter", 5, "--init", "random", "-q"]
+        assert run(*words, "-o", tmp_path / "one.h5") == 0
+        seed = re.search(r"^seed +(\d+)$", capsys.readouterr().out, re.M)[1]
+        assert run(*words, "-o", tmp_path / "two.h5", "--seed", seed) == 0
+        one, two = (nmfscale.load(tmp_path / name) for name in ("one.h5", "two.h5"))
+        assert one.random_state == int(seed)
+        assert one.components_.tobytes() == two.components_.tobytes()
+
     def test_every_option_arrives(self, folder, tmp_path):
         target = tmp_path / "model.h5"
         words = ["fit", folder / "counts.npz", "-k", 4, "-o", target, "--model", "poisson"]
@@ -132,6 +141,8 @@ class TestFit:
         )
         assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)
         assert "to write is empty" in failure(capsys, "fit", counts, "-k", 2, "-o", "")
+        for words in (["fit", counts, "-k", 2, "-o", "x.png"], ["store", counts, "x.h5"]):
+            assert f"{words[-1]} must end with one of ." in misuse(capsys, *words)
         new = tmp_path / "new.h5"
         assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
         assert "--genome hg19 does not apply" in failure(
@@ -164,7 +175,8 @@ class TestFit:
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
         assert os.listdir(tmp_path) == []
 
-    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys):
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, sent):
         target = tmp_path / "model.h5"
         fit = nmfscale.TopicModel.fit
 
@@ -174,15 +186,19 @@ class TestFit:
 
         def press(record):
             if record["iteration"] == 3:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), sent)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(nmfscale.TopicModel, "fit", interrupted)
             words = ["-k", 2, "-o", target, "--quiet", "--seed", 1]
+            words += ["--checkpoint", tmp_path / "state"]
+            before = signal.getsignal(signal.SIGTERM)
             assert run("fit", folder / "counts.npz", *words) == 130
+            assert signal.getsignal(signal.SIGTERM) == before
         out, err = capsys.readouterr()
         assert "(not converged)" in out
-        assert f"interrupted: {target} holds the best model so far" in err
+        assert f"interrupted: {target} holds the best model so far; --resume goes on from" in err
+        assert str(tmp_path / "state") in err
         model = nmfscale.load(target)
         assert model.interrupted_
         assert 3 <= model.n_iter_ <= 5
@@ -288,7 +304,7 @@ class TestTransform:
     def test_refusals(self, folder, tmp_path, capsys):
         out = tmp_path / "out.npz"
         named, counts = folder / "named.h5", folder / "counts.npz"
-        assert "must end with one of .npy, .npz, .csv" in failure(
+        assert "must end with one of .npy, .npz, .csv" in misuse(
             capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
         )
         assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
@@ -518,7 +534,7 @@ class TestPlot:
         assert "draws one model; got 2" in misuse(capsys, "plot", *both, "-o", new)
         same = [both[0], both[0], "--kind", "progress"]
         assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
-        assert "must end with one of .png" in failure(
+        assert "must end with one of .png" in misuse(
             capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
         )
 
@@ -563,9 +579,17 @@ class TestDemo:
 
     def test_without_matplotlib(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
+        fit, said = nmfscale.TopicModel.fit, []
+
+        def listening(model, *given, **options):
+            said.append(capsys.readouterr().err)
+            return fit(model, *given, **options)
+
+        monkeypatch.setattr(nmfscale.TopicModel, "fit", listening)
         assert run("demo", "-o", tmp_path, "--quiet") == 0
         assert os.listdir(tmp_path) == ["model.h5"]
-        assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
+        assert "pip install 'nmfscale[plot]'" in said[0]  # before the work
+        capsys.readouterr()
         plot = tmp_path / "structure.png"
         assert "pip install 'nmfscale[plot]'" in failure(
             capsys, "plot", tmp_path / "model.h5", "-o", plot
