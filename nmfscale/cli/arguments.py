@@ -91,11 +91,9 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--version",
-        action="version",
-        version=f"nmfscale {__version__}",
+        "--version", action="version", version=f"nmfscale {__version__}",
         help="print the version and exit",
-    )
+    )  # fmt: skip
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(subparsers)
     _add_fit(subparsers, words)
@@ -112,12 +110,9 @@ def _add_demo(subparsers: Any) -> None:
         subparsers, "demo", commands.demo, "fit the docstrings of the installed packages"
     )
     command.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        default="nmfscale-demo",
+        "-o", "--output", metavar="DIR", default="nmfscale-demo",
         help="folder (default: %(default)s)",
-    )
+    )  # fmt: skip
     _add_run_options(command)
 
 
@@ -157,12 +152,9 @@ def _add_transform(subparsers: Any) -> None:
     command.add_argument("model", metavar="MODEL", help="file written by fit")
     _add_input(command)
     command.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        metavar="OUT",
+        "-o", "--output", required=True, metavar="OUT",
         help=".npy, written as it goes; .npz; .csv or .tsv, also with .gz",
-    )
+    )  # fmt: skip
     _add_memory_limit(command)
     _add_run_options(command)
 
@@ -179,11 +171,9 @@ def _add_info(subparsers: Any) -> None:
 def _add_plot(subparsers: Any) -> None:
     command = _command(subparsers, "plot", commands.plot, "draw a model")
     command.add_argument(
-        "models",
-        metavar="MODEL",
-        nargs="+",
+        "models", metavar="MODEL", nargs="+",
         help="files written by fit; several for --kind progress",
-    )
+    )  # fmt: skip
     command.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
     command.add_argument(
         "--kind",
@@ -193,23 +183,17 @@ def _add_plot(subparsers: Any) -> None:
         "(default: %(default)s)",
     )
     command.add_argument(
-        "--groups",
-        metavar="FILE",
+        "--groups", metavar="FILE",
         help="for structure: on each line a label, or name TAB label (comma in a .csv)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--n-top",
-        type=_at_least(int, 1),
-        default=10,
-        metavar="N",
+        "--n-top", type=_at_least(int, 1), default=10, metavar="N",
         help="for top: features of each topic (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--x",
-        choices=("seconds", "iteration"),
-        default="seconds",
+        "--x", choices=("seconds", "iteration"), default="seconds",
         help="for progress (default: %(default)s)",
-    )
+    )  # fmt: skip
     _add_last_options(command)
 
 
@@ -223,47 +207,33 @@ def _add_cluster(subparsers: Any) -> None:
         "this machine, with it those who hold the key in the folder."
     )
     command.add_argument(
-        "--workers",
-        type=_at_least(int, 1),
-        metavar="N",
+        "--workers", type=_at_least(int, 1), metavar="N",
         help="processes, one task at a time each (default: one for every 4 CPUs)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        default="127.0.0.1",
+        "--host", metavar="ADDRESS", default="127.0.0.1",
         help="address to listen on; all but this machine's own need --tls (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--port",
-        type=_at_least(int, 0, 65535),
-        default=8786,
-        metavar="N",
+        "--port", type=_at_least(int, 0, 65535), default=8786, metavar="N",
         help="0: any (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--dashboard-port",
-        type=_at_least(int, 0, 65535),
-        default=8787,
-        metavar="N",
+        "--dashboard-port", type=_at_least(int, 0, 65535), default=8787, metavar="N",
         help="always on 127.0.0.1; another one if it is taken (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--tls",
-        metavar="DIR",
+        "--tls", metavar="DIR",
         help="encrypt, and admit only who has the certificates in this folder; made if missing",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--memory-limit",
-        type=_size,
-        metavar="SIZE",
+        "--memory-limit", type=_size, metavar="SIZE",
         help="of each worker, such as 8GB (default: an equal share of the machine's)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--local-directory",
-        metavar="DIR",
+        "--local-directory", metavar="DIR",
         help="folder for temporary files of the workers (default: that of the system)",
-    )
+    )  # fmt: skip
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -290,19 +260,18 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
         **options,
     )
     command.add_argument(
-        "--feature-names", metavar="FILE", help="names of the features, one on each line"
-    )
+        "--feature-names", metavar="FILE", help="names of the features, one on each line",
+    )  # fmt: skip
     command.add_argument("--layer", help=".h5ad: layer to read in place of X")
     command.add_argument("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     command.add_argument("--genome", help="10x: genome to read")
     command.add_argument(
-        "--feature-type",
-        metavar="TYPE",
+        "--feature-type", metavar="TYPE",
         help="10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples"
-    )
+        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples",
+    )  # fmt: skip
 
 
 def _add_memory_limit(
@@ -315,26 +284,22 @@ def _add_memory_limit(
 def _add_client_options(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group()
     where.add_argument(
-        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786"
-    )
+        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786",
+    )  # fmt: skip
     where.add_argument(
-        "--workers",
-        type=_at_least(int, 1),
-        metavar="N",
+        "--workers", type=_at_least(int, 1), metavar="N",
         help="fit on a Dask cluster of N processes here, started for this fit",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help"
-    )
+        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help",
+    )  # fmt: skip
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--threads",
-        type=_at_least(int, 1, _MOST_THREADS),
-        metavar="N",
+        "--threads", type=_at_least(int, 1, _MOST_THREADS), metavar="N",
         help="default: NMFSCALE_NUM_THREADS, or all CPUs",
-    )
+    )  # fmt: skip
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     _add_last_options(command)
 
