@@ -31,14 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    import sys
     import traceback
     import warnings
 
     from .arguments import make_parser
     from .messages import flush_results, log, one_line, show_warning
 
+    words = [*(sys.argv[1:] if argv is None else argv)]
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = make_parser(words).parse_args(words)
     except SystemExit:
         flush_results()
         raise

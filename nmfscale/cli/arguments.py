@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
 from ..cli import commands
 from ..counts.sizes import parse_bytes
 from .cluster import cluster
+from .parameters import add_parameters
 
 _EXAMPLES = {
     "": """examples:
@@ -51,9 +52,6 @@ _EXAMPLES = {
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
 }
 
-# Written again: their own places take numpy, and --help is quick.
-SOLVERS = ("auto", "joint-em", "em", "ccd", "scd", "sn", "newton")
-STARTS = ("auto", "topic-score", "random", "nndsvd")
 # Tens of thousands of threads end the process, without a word.
 _MOST_THREADS = 4096
 
@@ -84,8 +82,8 @@ def _size(text: str) -> str:
     return text
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the program, its commands and their words."""
+def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Describe the program and its commands; `fit` with its options if the words ask for it."""
     parser = argparse.ArgumentParser(
         prog="nmfscale",
         description="Poisson NMF and topic models for count matrices of any size.",
@@ -93,14 +91,12 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--version",
-        action="version",
-        version=f"nmfscale {__version__}",
+        "--version", action="version", version=f"nmfscale {__version__}",
         help="print the version and exit",
-    )
+    )  # fmt: skip
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(subparsers)
-    _add_fit(subparsers)
+    _add_fit(subparsers, words)
     _add_store(subparsers)
     _add_transform(subparsers)
     _add_info(subparsers)
@@ -114,37 +110,21 @@ def _add_demo(subparsers: Any) -> None:
         subparsers, "demo", commands.demo, "fit the docstrings of the installed packages"
     )
     command.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        default="nmfscale-demo",
+        "-o", "--output", metavar="DIR", default="nmfscale-demo",
         help="folder (default: %(default)s)",
-    )
+    )  # fmt: skip
     _add_run_options(command)
 
 
-def _add_fit(subparsers: Any) -> None:
+def _add_fit(subparsers: Any, words: Sequence[str]) -> None:
     command = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
+    if words[:1] != ["fit"]:
+        return  # its options take the estimators, which are slow to import
     _add_input(command)
     add = command.add_argument
     add("-k", type=_at_least(int, 1), required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
-    add("--model", choices=("topic", "poisson"), default="topic", help="default: %(default)s")
-    add("--solver", choices=SOLVERS, default="auto", help="default: %(default)s")
-    add("--init", choices=STARTS, default="auto", help="default: %(default)s")
-    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="makes the fit repeatable")
-    add(
-        "--max-iter", type=_at_least(int, 1), metavar="N",
-        help="iterations at most (default: 1000)",
-    )  # fmt: skip
-    add(
-        "--tol", type=_at_least(float, 0, 1e300), metavar="T",
-        help="the KKT residual at which the fit ends; 0 runs all iterations (default: 0.0001)",
-    )  # fmt: skip
-    add(
-        "--dtype", choices=("float32", "float64"),
-        help="of the factors (default: float32 for counts in float32, else float64)",
-    )  # fmt: skip
+    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
@@ -154,6 +134,7 @@ def _add_fit(subparsers: Any) -> None:
     _add_memory_limit(command)
     _add_client_options(command)
     _add_run_options(command)
+    add_parameters(command, words)
 
 
 def _add_store(subparsers: Any) -> None:
@@ -171,12 +152,9 @@ def _add_transform(subparsers: Any) -> None:
     command.add_argument("model", metavar="MODEL", help="file written by fit")
     _add_input(command)
     command.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        metavar="OUT",
+        "-o", "--output", required=True, metavar="OUT",
         help=".npy, written as it goes; .npz; .csv or .tsv, also with .gz",
-    )
+    )  # fmt: skip
     _add_memory_limit(command)
     _add_run_options(command)
 
@@ -188,17 +166,14 @@ def _add_info(subparsers: Any) -> None:
     _add_input(command, nargs="?")
     command.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    command.set_defaults(usage=command.error)
 
 
 def _add_plot(subparsers: Any) -> None:
     command = _command(subparsers, "plot", commands.plot, "draw a model")
     command.add_argument(
-        "models",
-        metavar="MODEL",
-        nargs="+",
+        "models", metavar="MODEL", nargs="+",
         help="files written by fit; several for --kind progress",
-    )
+    )  # fmt: skip
     command.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
     command.add_argument(
         "--kind",
@@ -208,24 +183,17 @@ def _add_plot(subparsers: Any) -> None:
         "(default: %(default)s)",
     )
     command.add_argument(
-        "--groups",
-        metavar="FILE",
+        "--groups", metavar="FILE",
         help="for structure: on each line a label, or name TAB label (comma in a .csv)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--n-top",
-        type=_at_least(int, 1),
-        default=10,
-        metavar="N",
+        "--n-top", type=_at_least(int, 1), default=10, metavar="N",
         help="for top: features of each topic (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--x",
-        choices=("seconds", "iteration"),
-        default="seconds",
+        "--x", choices=("seconds", "iteration"), default="seconds",
         help="for progress (default: %(default)s)",
-    )
-    command.set_defaults(usage=command.error)
+    )  # fmt: skip
     _add_last_options(command)
 
 
@@ -239,49 +207,34 @@ def _add_cluster(subparsers: Any) -> None:
         "this machine, with it those who hold the key in the folder."
     )
     command.add_argument(
-        "--workers",
-        type=_at_least(int, 1),
-        metavar="N",
+        "--workers", type=_at_least(int, 1), metavar="N",
         help="processes, one task at a time each (default: one for every 4 CPUs)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        default="127.0.0.1",
+        "--host", metavar="ADDRESS", default="127.0.0.1",
         help="address to listen on; all but this machine's own need --tls (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--port",
-        type=_at_least(int, 0, 65535),
-        default=8786,
-        metavar="N",
+        "--port", type=_at_least(int, 0, 65535), default=8786, metavar="N",
         help="0: any (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--dashboard-port",
-        type=_at_least(int, 0, 65535),
-        default=8787,
-        metavar="N",
+        "--dashboard-port", type=_at_least(int, 0, 65535), default=8787, metavar="N",
         help="always on 127.0.0.1; another one if it is taken (default: %(default)s)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--tls",
-        metavar="DIR",
+        "--tls", metavar="DIR",
         help="encrypt, and admit only who has the certificates in this folder; made if missing",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--memory-limit",
-        type=_size,
-        metavar="SIZE",
+        "--memory-limit", type=_size, metavar="SIZE",
         help="of each worker, such as 8GB (default: an equal share of the machine's)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--local-directory",
-        metavar="DIR",
+        "--local-directory", metavar="DIR",
         help="folder for temporary files of the workers (default: that of the system)",
-    )
+    )  # fmt: skip
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    command.set_defaults(usage=command.error)
 
 
 def _command(
@@ -294,7 +247,7 @@ def _command(
         epilog=_EXAMPLES[name],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, usage=command.error)
     return command
 
 
@@ -307,19 +260,18 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
         **options,
     )
     command.add_argument(
-        "--feature-names", metavar="FILE", help="names of the features, one on each line"
-    )
+        "--feature-names", metavar="FILE", help="names of the features, one on each line",
+    )  # fmt: skip
     command.add_argument("--layer", help=".h5ad: layer to read in place of X")
     command.add_argument("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     command.add_argument("--genome", help="10x: genome to read")
     command.add_argument(
-        "--feature-type",
-        metavar="TYPE",
+        "--feature-type", metavar="TYPE",
         help="10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples"
-    )
+        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples",
+    )  # fmt: skip
 
 
 def _add_memory_limit(
@@ -332,27 +284,22 @@ def _add_memory_limit(
 def _add_client_options(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group()
     where.add_argument(
-        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786"
-    )
+        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786",
+    )  # fmt: skip
     where.add_argument(
-        "--workers",
-        type=_at_least(int, 1),
-        metavar="N",
+        "--workers", type=_at_least(int, 1), metavar="N",
         help="fit on a Dask cluster of N processes here, started for this fit",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help"
-    )
-    command.set_defaults(usage=command.error)
+        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help",
+    )  # fmt: skip
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--threads",
-        type=_at_least(int, 1, _MOST_THREADS),
-        metavar="N",
+        "--threads", type=_at_least(int, 1, _MOST_THREADS), metavar="N",
         help="default: NMFSCALE_NUM_THREADS, or all CPUs",
-    )
+    )  # fmt: skip
     command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     _add_last_options(command)
 

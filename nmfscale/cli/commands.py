@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import secrets
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import fit_client
-from .files import TABLES, check_inputs, output, read_groups, read_input, stream_input, write_table
+from .files import (
+    TABLES,
+    check_inputs,
+    output,
+    read_groups,
+    read_input,
+    stream_input,
+    writable,
+    write_table,
+)
 from .messages import in_shell_words, log, one_line, say
+from .parameters import given_parameters
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -20,7 +34,10 @@ def demo(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.output)
     folder.mkdir(parents=True, exist_ok=True)
     names = ["model.h5", "structure.png", "progress.png", "top_words.png"]
-    targets = [output(folder / name, arguments.force) for name in names]
+    targets = [writable(folder / name, arguments.force) for name in names]
+    if importlib.util.find_spec("matplotlib") is None:
+        log("there will be no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
+        names, targets = names[:1], targets[:1]
 
     from ..datasets.corpora import docstrings
     from ..models import TopicModel
@@ -35,12 +52,8 @@ def demo(arguments: argparse.Namespace) -> int:
     say("\nMost distinctive words")
     for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
         say(f"topic {topic + 1:<3} {', '.join(words)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        log("no plots: matplotlib is not installed; pip install 'nmfscale[plot]'")
-        names = names[:1]
-    else:
-        for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=True):
-            _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
+    for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
+        _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
     return code
 
@@ -49,8 +62,11 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(arguments.input)
-    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
-    with fit_client(arguments) as client:
+    target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments))
+    drawn = arguments.seed is None and arguments.checkpoint is None  # which knows whether it is
+    if drawn:
+        arguments.seed = secrets.randbelow(2**32)
+    with _terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{in_shell_words(counts.report())}")
@@ -59,8 +75,20 @@ def fit(arguments: argparse.Namespace) -> int:
         if client is not None:
             how["client"] = client
         code = _fit_and_save(_model(arguments), counts, target, **how)
+    if drawn:
+        say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     return code
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
@@ -68,28 +96,21 @@ def _check_together(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
     for option in ("checkpoint", "scheduler", "workers"):
-        if getattr(arguments, option) is not None and arguments.solver != "auto":
-            arguments.usage(f"--{option} goes with --solver auto, not {arguments.solver}")
+        solver = getattr(arguments, "solver", "auto")
+        if getattr(arguments, option) is not None and solver != "auto":
+            arguments.usage(f"--{option} goes with --solver auto, not {solver}")
 
 
 def _model(arguments: argparse.Namespace) -> Any:
-    from ..models import PoissonNMF, TopicModel
+    from ..models import MODELS
 
-    given = ("solver", "init", "max_iter", "tol", "dtype", "memory_limit")
-    options = {name: getattr(arguments, name) for name in given}
-    return {"topic": TopicModel, "poisson": PoissonNMF}[arguments.model](
-        n_components=arguments.k,
-        random_state=arguments.seed,
-        n_threads=arguments.threads,
-        verbose=not arguments.quiet,
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    return MODELS[arguments.model](**given_parameters(arguments))
 
 
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
     check_inputs(arguments.input)
-    target = output(arguments.output, arguments.force, inputs=_inputs(arguments))
+    target = output(arguments, ("", ".nmf"), _inputs(arguments))
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
     from ..readers.convert import write_store
@@ -114,7 +135,9 @@ def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     _save(model.set_params(verbose=0), target)  # what was shown here is no property of the model
     _describe_fit(model)
     if model.interrupted_:
-        log(f"interrupted: {target} holds the best model so far")
+        folder = how.get("checkpoint")
+        more = "" if folder is None else f"; --resume goes on from the checkpoint in {folder}"
+        log(f"interrupted: {target} holds the best model so far{more}")
         return 130
     return 0
 
@@ -140,10 +163,16 @@ def _save(model: Any, target: Path) -> None:
 
 
 def _describe_fit(model: Any) -> None:
-    last = model.history_[-1]
+    from ..plots.progress import label, objective, residuals
+
+    history = model.history_
+    last, names, rises = history[-1], history.dtype.names, objective(history)
+    more = [name for name in names if name.startswith(f"{rises}_")]
+    others = ", ".join(f"{name.removeprefix(f'{rises}_')} {last[name]:,.2f}" for name in more)
     state = "converged" if model.converged_ else "not converged"
-    say(f"log-likelihood  {last['loglik']:,.2f} (multinomial {last['loglik_multinomial']:,.2f})")
-    say(f"KKT residual    {max(last['kkt_loadings'], last['kkt_factors']):.1e}")
+    say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
+    if residuals(history):
+        say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
     say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
 
 
@@ -151,7 +180,7 @@ def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
     check_inputs(arguments.model, arguments.input)
     given = [arguments.model, *_inputs(arguments)]
-    target = output(arguments.output, arguments.force, (".npy", *TABLES), given)
+    target = output(arguments, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
     from ..models.persistence import load_model
 
@@ -237,7 +266,7 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
     given = [*arguments.models, arguments.groups]
-    target = output(arguments.output, arguments.force, (".png", ".pdf", ".svg"), given)
+    target = output(arguments, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}
@@ -261,10 +290,13 @@ def _draw(
     """Draw on a figure of its own, without pyplot: no display is needed."""
     from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
     from ..plots.features import size_of_panels
+    from ..plots.progress import residuals
     from ..plots.structure import SIZE
 
     if kind == "progress":
         histories = {name: model.history_ for name, model in models.items()}
+        if not all(map(residuals, histories.values())):
+            return progress_plot(histories, x=x, ax=detached_axes(5.0, 3.8)[0])
         left, right = detached_axes(10.0, 3.8, 2)
         progress_plot(histories, y="kkt", x=x, ax=right)
         return progress_plot(histories, x=x, ax=left)

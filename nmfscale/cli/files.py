@@ -168,17 +168,26 @@ def check_inputs(*paths: str | None) -> None:
 
 
 def output(
-    path: str | Path, force: bool, suffixes: Sequence[str] = (), inputs: Sequence[str | None] = ()
+    arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = ()
 ) -> Path:
-    """Check, before any work, that a file can be written to this path and none of `inputs` is."""
+    """Check, before any work, that the output can be written and is none of the inputs."""
+    target = writable(arguments.output, arguments.force, inputs)
+    if not target.name.lower().endswith(tuple(filter(None, suffixes))) and (
+        target.suffix or "" not in suffixes
+    ):
+        endings = ", ".join(suffix for suffix in suffixes if suffix)
+        arguments.usage(f"{arguments.output} must end with one of {endings}.")
+    return target
+
+
+def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -> Path:
+    """Return a path to which a file can be written, and that is none of `inputs`."""
     if not str(path):
         raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
     for given in inputs:
         if given is not None and _is_part(target, Path(given)):
             raise ValueError(f"{path} would replace the input {given}; choose another name.")
-    if suffixes and not target.name.lower().endswith(tuple(suffixes)):
-        raise ValueError(f"{path} must end with one of {', '.join(suffixes)}.")
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file in it.")
     if target.exists() and not target.is_file():

@@ -3,4 +3,7 @@
 from .poisson_nmf import PoissonNMF
 from .topic_model import TopicModel
 
-__all__ = ["PoissonNMF", "TopicModel"]
+__all__ = ["MODELS", "PoissonNMF", "TopicModel"]
+
+# What `nmfscale fit --model` calls them; its options are the parameters of the class.
+MODELS: dict[str, type[PoissonNMF]] = {"topic": TopicModel, "poisson": PoissonNMF}

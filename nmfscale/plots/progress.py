@@ -31,26 +31,48 @@ def _records(histories: Any) -> dict[str, Any]:
     return {str(name): history for name, history in histories.items()}
 
 
-def _column(history: Any, field: str, name: str) -> np.ndarray:
+def _fields(history: Any) -> list[str]:
     fields = getattr(history, "columns", None)
-    if field not in (history.dtype.names if fields is None else fields):
+    return list(history.dtype.names if fields is None else fields)
+
+
+def objective(history: Any) -> str:
+    """Return the field that the fit raised: the first after iteration and seconds."""
+    fields = [name for name in _fields(history) if name not in ("iteration", "seconds")]
+    return fields[0] if fields else "loglik"
+
+
+def residuals(history: Any) -> list[str]:
+    """Return the fields of KKT residuals, if there are any."""
+    return [name for name in _fields(history) if name.startswith("kkt_")]
+
+
+def label(field: str) -> str:
+    """Return what a reader calls an objective."""
+    return "log-likelihood" if field == "loglik" else field.replace("_", " ")
+
+
+def _column(history: Any, field: str, name: str) -> np.ndarray:
+    if field not in _fields(history):
         raise ValueError(f"history of {name!r} has no field {field!r}.")
     return np.asarray(history[field], dtype=np.float64)
 
 
-def _distances_to_best(fits: dict[str, Any]) -> dict[str, np.ndarray]:
-    logliks = {name: _column(history, "loglik", name) for name, history in fits.items()}
-    known = np.concatenate(list(logliks.values()))
+def _distances_to_best(fits: dict[str, Any], field: str) -> dict[str, np.ndarray]:
+    values = {name: _column(history, field, name) for name, history in fits.items()}
+    known = np.concatenate(list(values.values()))
     known = known[np.isfinite(known)]
     if known.size == 0:
-        raise ValueError("no finite log-likelihood in any of the histories.")
-    return {name: np.maximum(known.max() - loglik, 0.01) for name, loglik in logliks.items()}
+        raise ValueError(f"no finite {label(field)} in any of the histories.")
+    return {name: np.maximum(known.max() - value, 0.01) for name, value in values.items()}
 
 
 def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
-    sides = "kkt_loadings", "kkt_factors"
+    for name, history in fits.items():
+        if not residuals(history):
+            raise ValueError(f"history of {name!r} has no KKT residuals: draw y='loglik'.")
     return {
-        name: np.maximum(*(_column(history, side, name) for side in sides))
+        name: np.max([_column(history, field, name) for field in residuals(history)], axis=0)
         for name, history in fits.items()
     }
 
@@ -65,9 +87,10 @@ def progress_plot(
     histories : mapping of str to structured array or DataFrame
         Name of each fit and its ``history_``.  A single history may be given as it is.
     y : {"loglik", "kkt"}, default="loglik"
-        "loglik" draws the distance to the highest log-likelihood that any of the fits reached,
-        on a logarithmic scale that ends at 0.01.  "kkt" draws the larger of the two KKT
-        residuals, which needs no other fit to compare with.
+        "loglik" draws the distance to the highest log-likelihood that any of the fits reached
+        (the first field after ``iteration`` and ``seconds``, whatever a model maximises), on a
+        logarithmic scale that ends at 0.01.  "kkt" draws the largest of the KKT residuals, which
+        needs no other fit to compare with.
     x : {"seconds", "iteration"}, default="seconds"
         What runs along the horizontal axis.
     ax : matplotlib.axes.Axes, default=None
@@ -98,7 +121,8 @@ def progress_plot(
     check_arguments("progress_plot", y=y, x=x, ax=ax)
     fits = _records(histories)
     places = {name: _column(history, x, name) for name, history in fits.items()}
-    heights = _distances_to_best(fits) if y == "loglik" else _largest_residuals(fits)
+    field = objective(next(iter(fits.values())))
+    heights = _distances_to_best(fits, field) if y == "loglik" else _largest_residuals(fits)
 
     ax = axes_or_new(ax, 6.0, 4.0)
     colors = topic_colors(len(fits))
@@ -114,7 +138,7 @@ def progress_plot(
         )  # fmt: skip
     ax.set_yscale("log")
     ax.set_xlabel(x)
-    ax.set_ylabel("distance to best log-likelihood" if y == "loglik" else "largest KKT residual")
+    ax.set_ylabel(f"distance to best {label(field)}" if y == "loglik" else "largest KKT residual")
     if y == "loglik":
         ax.set_ylim(bottom=0.01)
     ax.set_xlim(left=0)

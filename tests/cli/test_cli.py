@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from numbers import Real
 from types import SimpleNamespace
 
 import h5py
@@ -17,10 +18,11 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
 from shell import failure, misuse, run
+from sklearn.utils._param_validation import Interval, StrOptions
 
 import nmfscale
+from nmfscale import models
 from nmfscale.cli import commands, main
-from nmfscale.cli.arguments import SOLVERS, STARTS
 from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods import fit, initialize
@@ -85,6 +87,15 @@ class TestFit:
         assert all(line.startswith("nmfscale: warning:") for line in err.splitlines())
         assert nmfscale.load(target).n_iter_ == 2
 
+    def test_the_seed_is_recorded(self, folder, tmp_path, capsys):
+        words = ["fit", folder / "counts.npz", "-k", 3, "--max-iter", 5, "--init", "random", "-q"]
+        assert run(*words, "-o", tmp_path / "one.h5") == 0
+        seed = re.search(r"^seed +(\d+)$", capsys.readouterr().out, re.M)[1]
+        assert run(*words, "-o", tmp_path / "two.h5", "--seed", seed) == 0
+        one, two = (nmfscale.load(tmp_path / name) for name in ("one.h5", "two.h5"))
+        assert one.random_state == int(seed)
+        assert one.components_.tobytes() == two.components_.tobytes()
+
     def test_every_option_arrives(self, folder, tmp_path):
         target = tmp_path / "model.h5"
         words = ["fit", folder / "counts.npz", "-k", 4, "-o", target, "--model", "poisson"]
@@ -131,6 +142,8 @@ class TestFit:
         )
         assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)
         assert "to write is empty" in failure(capsys, "fit", counts, "-k", 2, "-o", "")
+        for words in (["fit", counts, "-k", 2, "-o", "x.png"], ["store", counts, "x.h5"]):
+            assert f"{words[-1]} must end with one of ." in misuse(capsys, *words)
         new = tmp_path / "new.h5"
         assert "nowhere.npz" in failure(capsys, "fit", "nowhere.npz", "-k", 2, "-o", new)
         assert "--genome hg19 does not apply" in failure(
@@ -163,7 +176,8 @@ class TestFit:
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
         assert os.listdir(tmp_path) == []
 
-    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys):
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, sent):
         target = tmp_path / "model.h5"
         fit = nmfscale.TopicModel.fit
 
@@ -173,15 +187,19 @@ class TestFit:
 
         def press(record):
             if record["iteration"] == 3:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), sent)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(nmfscale.TopicModel, "fit", interrupted)
             words = ["-k", 2, "-o", target, "--quiet", "--seed", 1]
+            words += ["--checkpoint", tmp_path / "state"]
+            before = signal.getsignal(signal.SIGTERM)
             assert run("fit", folder / "counts.npz", *words) == 130
+            assert signal.getsignal(signal.SIGTERM) == before
         out, err = capsys.readouterr()
         assert "(not converged)" in out
-        assert f"interrupted: {target} holds the best model so far" in err
+        assert f"interrupted: {target} holds the best model so far; --resume goes on from" in err
+        assert str(tmp_path / "state") in err
         model = nmfscale.load(target)
         assert model.interrupted_
         assert 3 <= model.n_iter_ <= 5
@@ -287,7 +305,7 @@ class TestTransform:
     def test_refusals(self, folder, tmp_path, capsys):
         out = tmp_path / "out.npz"
         named, counts = folder / "named.h5", folder / "counts.npz"
-        assert "must end with one of .npy, .npz, .csv" in failure(
+        assert "must end with one of .npy, .npz, .csv" in misuse(
             capsys, "transform", named, counts, "-o", tmp_path / "out.txt"
         )
         assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
@@ -517,7 +535,7 @@ class TestPlot:
         assert "draws one model; got 2" in misuse(capsys, "plot", *both, "-o", new)
         same = [both[0], both[0], "--kind", "progress"]
         assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
-        assert "must end with one of .png" in failure(
+        assert "must end with one of .png" in misuse(
             capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
         )
 
@@ -562,9 +580,17 @@ class TestDemo:
 
     def test_without_matplotlib(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
+        fit, said = nmfscale.TopicModel.fit, []
+
+        def listening(model, *given, **options):
+            said.append(capsys.readouterr().err)
+            return fit(model, *given, **options)
+
+        monkeypatch.setattr(nmfscale.TopicModel, "fit", listening)
         assert run("demo", "-o", tmp_path, "--quiet") == 0
         assert os.listdir(tmp_path) == ["model.h5"]
-        assert "pip install 'nmfscale[plot]'" in capsys.readouterr().err
+        assert "pip install 'nmfscale[plot]'" in said[0]  # before the work
+        capsys.readouterr()
         plot = tmp_path / "structure.png"
         assert "pip install 'nmfscale[plot]'" in failure(
             capsys, "plot", tmp_path / "model.h5", "-o", plot
@@ -617,6 +643,7 @@ def test_input_is_not_replaced(folder, tmp_path, capsys, monkeypatch, words, mor
         ["fit", "counts.npz", "-k", "3", "--tol", "nan"],
         ["fit", "counts.npz", "-k", "3", "--checkpoint-every", "-1"],
         ["fit", "counts.npz", "-k", "3", "--model", "lda0"],
+        ["fit", "counts.npz", "-k", "3", "--model"],
         ["fit", "counts.npz", "-k", "3", "--tol", "inf"],
         ["fit", "counts.npz", "-k", "3", "--threads", "100000"],
         ["fit", "counts.npz", "-k", "3", "--seed", "99999999999"],
@@ -648,13 +675,87 @@ def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, caps
     assert re.search(complaint, misuse(capsys, "fit", "counts.npz", "-k", 3, *words))
 
 
-def test_choices_of_the_shell_are_those_of_the_fit(capsys):
-    assert set(SOLVERS) == set(fit.SOLVERS)
-    assert set(STARTS) == set(initialize.STARTS)
-    with pytest.raises(SystemExit):
-        main(["fit", "--help"])
-    described = capsys.readouterr().out
-    assert all(",".join(choices) in described for choices in (SOLVERS, STARTS))
+class AnotherModel(nmfscale.PoissonNMF):
+    """A model that the command line does not know.
+
+    Parameters
+    ----------
+    alpha : float, default=0.5
+        Share of 100% that is kept; the rest goes.
+    """
+
+    _parameter_constraints = {
+        "n_components": nmfscale.PoissonNMF._parameter_constraints["n_components"],
+        "solver": [StrOptions({"auto", "exact"})],
+        "alpha": [Interval(Real, 0, 1, closed="neither"), None],
+        "shuffle": ["boolean"],
+        "start": ["array-like", None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_components=10,
+        *,
+        solver="auto",
+        alpha=0.5,
+        shuffle=True,
+        start=None,
+        random_state=None,
+    ):
+        self.n_components, self.solver, self.alpha = n_components, solver, alpha
+        self.shuffle, self.start, self.random_state = shuffle, start, random_state
+
+    def fit(self, X, **_):
+        fields = ["iteration", "seconds", "lower_bound"]
+        self.history_ = np.array([(1, 0.5, -3.25)], [(name, float) for name in fields])
+        self.converged_, self.interrupted_, self.n_iter_ = True, False, 1
+        return self
+
+    def set_params(self, **_):
+        return self
+
+    def save(self, path):
+        path.write_text(repr(self))
+
+
+class TestModels:
+    """Options, ranges and results are those of the estimator, whichever it is."""
+
+    @pytest.fixture(autouse=True)
+    def another(self, monkeypatch):
+        monkeypatch.setitem(models.MODELS, "another", AnotherModel)
+
+    def help_of(self, capsys, *words):
+        with pytest.raises(SystemExit):
+            main(["fit", *words, "--help"])
+        return " ".join(capsys.readouterr().out.split())
+
+    @pytest.mark.parametrize("name", ["topic", "poisson"])
+    def test_options_are_the_parameters(self, capsys, name):
+        shown = self.help_of(capsys, "--model", name)
+        assert f"--solver {{{','.join(sorted(fit.SOLVERS))}}}" in shown
+        assert f"--init {{{','.join(sorted(initialize.STARTS))}}}" in shown
+        assert "--dtype {float32,float64}" in shown
+        assert "--max-iter N Iterations at most, " in shown and "(default: 1000)" in shown
+        assert "--extrapolate, --no-extrapolate" in shown
+        assert "--model {topic,poisson,another}" in shown
+
+    def test_a_new_model_needs_no_change_here(self, folder, tmp_path, capsys):
+        shown = self.help_of(capsys, "--model", "another").split("examples:")[0]
+        assert "--alpha X Share of 100% that is kept (default: 0.5)" in shown
+        assert "--solver {auto,exact}" in shown
+        assert "--max-iter" not in shown and "--start" not in shown
+        words = ["fit", folder / "counts.npz", "-k", 2, "--model=another", "-o", tmp_path / "m.h5"]
+        assert run(*words, "-q", "--alpha", 0.25, "--no-shuffle", "--seed", 3) == 0
+        expected = AnotherModel(2, alpha=0.25, shuffle=False, random_state=3)
+        assert (tmp_path / "m.h5").read_text() == repr(expected)
+        assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
+            "lower bound", "iterations", "model",
+        ]  # fmt: skip
+        for value in ("0", "1", "nan", "inf"):
+            err = misuse(capsys, *words, "--alpha", value)
+            assert f"--alpha: {value} is not a float in the range (0.0, 1.0)" in err
 
 
 @pytest.mark.parametrize(
@@ -744,11 +845,12 @@ def test_as_a_program(folder, tmp_path):
     assert failed.stderr == "nmfscale: error: No such file or folder: absent.npz\n"
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize("words", ["--help", "--version", "store --help", "plot --help"])
+def test_help_imports_nothing_heavy(words):
     check = (
         "import sys\n"
         "from nmfscale import cli\n"
-        "try:\n    cli.main(['fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        f"try:\n    cli.main({words.split()})\nexcept SystemExit:\n    pass\n"
         "heavy = {'numpy', 'scipy', 'sklearn', 'h5py', 'matplotlib', 'dask', 'distributed'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ class TestInterrupted:
         (tmp_path / "program.py").write_text(
             "import sys\n"
             "from nmfscale.cli import arguments, main\n"
-            "arguments.make_parser = lambda: exec('raise KeyboardInterrupt')\n"
+            "arguments.make_parser = lambda _: exec('raise KeyboardInterrupt')\n"
             "sys.exit(main([]))\n"
         )
         done = ended([sys.executable, "-m", "program"], cwd=tmp_path)
@@ -156,11 +157,11 @@ def test_a_model_that_cannot_be_written_is_kept(counts, tmp_path, monkeypatch, c
 
 FIT_ON_SMALL_BLOCKS = """
 import sys
-import nmfscale.counts.blocks
+import internals
 from nmfscale.cli import main
 
 if __name__ == "__main__":
-    nmfscale.counts.blocks.BLOCK_NONZEROS = 100
+    internals.small_blocks(internals.FOR_GOOD, 100)
     sys.exit(main())
 """
 
@@ -169,6 +170,7 @@ if __name__ == "__main__":
 def test_the_scheduler_is_killed(counts, tmp_path):
     started = [*PROGRAM, "cluster", "--workers", "1", "--port", "0", "--dashboard-port", "0"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options["env"] = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(started, start_new_session=True, **options) as cluster:
         try:
             address = cluster.stdout.readline().split()[1]

@@ -268,8 +268,8 @@ def test_inputs_are_never_written_to(tmp_path, store):
             lambda path=path: pack(as_counts(X), path) if path is not store else None,
         ]
         refused += sum(attempt(use) for use in uses)
-        out = str(tmp_path / "out.h5")
-        for words in (["info"], ["fit", "-k", "2", "-o", str(path)], ["transform", "-o", out]):
+        out = ["-o", str(tmp_path / "out.npz"), "--force"]
+        for words in (["info"], ["fit", "-k", "2", "-o", str(path)], ["transform", *out]):
             main([words[0], *[str(files[-1])] * (words[0] == "transform"), str(path), *words[1:]])
     assert digests() == before
     assert 10 < refused < 9 * len(files)

@@ -140,7 +140,7 @@ def test_package_keeps_its_layers():
         ("counts/blocks.pyx", "from ..kernels.row cimport dot"),
         ("counts/blocks.pyx", "cimport numpy, nmfscale.kernels.row"),
         ("counts/blocks.pxd", "from ..kernels cimport row"),
-        ("counts/blocks.pyx", 'cdef extern from "../kernels/lanes.h":\n    pass'),
+        ("counts/blocks.pyx", 'cdef extern from "../kernels/simd.h":\n    pass'),
         ("kernels/rows.pyx", "from ..counts cimport blocks"),
         ("kernels/rows.pyx", "    from nmfscale.counts import blocks as layout"),
         ("models/base.py", "from ..kernels import rows"),
@@ -163,14 +163,14 @@ def test_package_keeps_its_layers():
     ],
 )
 def test_a_fault_is_found(path, text):
-    assert len(faults({"kernels/lanes.h": "", path: text})) == 1
+    assert len(faults({"kernels/simd.h": "", path: text})) == 1
 
 
 def test_what_is_allowed_is_not_a_fault():
     sources = {
-        "kernels/lanes.h": '#include "other.h"',
-        "kernels/slices_avx2.c": '#include "lanes.h"',
-        "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "lanes.h" nogil:\n    pass',
+        "kernels/simd.h": '#include "other.h"',
+        "kernels/slices_avx2.c": '#include "simd.h"',
+        "kernels/rows.pyx": 'from .row cimport dot\ncdef extern from "simd.h" nogil:\n    pass',
         "counts/memory.py": "def layout(self):\n    from .blocks import Layout",
         "datasets/corpora.py": 'find_spec("dask")  # import dask would be slow',
         "readers/dask_array.py": "import dask.array\nfrom distributed import Client",

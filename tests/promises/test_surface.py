@@ -143,7 +143,7 @@ def test_defaults_in_the_shell_are_those_of_the_estimators(capsys):
         main(["fit", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     given = inspect.signature(nmfscale.TopicModel).parameters
-    for name, option in (("max_iter", "--max-iter N"), ("tol", "--tol T")):
+    for name, option in (("max_iter", "--max-iter N"), ("tol", "--tol X")):
         described = text.split(f" {option} ", 1)[1]
         assert float(re.search(r"\(default: (.*?)\)", described)[1]) == given[name].default
 

@@ -1,0 +1,94 @@
+"""The options of `fit` that are parameters of an estimator, made from what it says of them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import re
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+# Asked for elsewhere (-k, --seed, --threads, --memory-limit, --quiet), or not in a shell.
+_ELSEWHERE = ("n_components", "random_state", "n_threads", "memory_limit", "verbose", "integer")
+_AS_IN = re.compile(r"As in :class:")
+
+
+def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add ``--model``, and an option for each parameter of the model that the words name."""
+    from ..models import MODELS
+
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--model", nargs="?")  # without a value: the parser itself complains
+    named = first.parse_known_args(words)[0].model
+    command.add_argument(
+        "--model", choices=tuple(MODELS), default="topic",
+        help="default: %(default)s; the options below are its own",
+    )  # fmt: skip
+    estimator = MODELS[named if named in MODELS else "topic"]
+    defaults = inspect.signature(estimator).parameters
+    for name, constraints in estimator._parameter_constraints.items():
+        how = None if name in _ELSEWHERE else _how(constraints)
+        if how is not None:
+            text, default = _described(estimator, name), defaults[name].default
+            shown = "" if default is None else f"(default: {default})"
+            command.add_argument(
+                f"--{name.replace('_', '-')}", default=argparse.SUPPRESS,
+                help=" ".join([text, shown]).strip().replace("%", "%%"), **how,
+            )  # fmt: skip
+
+
+def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of the model that were given, as options of any kind."""
+    from ..models import MODELS
+
+    estimator = MODELS[arguments.model]
+    common = {
+        "n_components": arguments.k,
+        "random_state": arguments.seed,
+        "n_threads": arguments.threads,
+        "memory_limit": arguments.memory_limit,
+        "verbose": int(not arguments.quiet),
+    }
+    given = vars(arguments) | common
+    return {name: given[name] for name in estimator._parameter_constraints if name in given}
+
+
+def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:
+    """Return how argparse reads a parameter; None for what cannot be written in a shell."""
+    from sklearn.utils._param_validation import Interval, Options
+
+    for constraint in constraints:
+        if isinstance(constraint, Options) and constraint.type is str:
+            return {"choices": sorted(constraint.options)}
+        if isinstance(constraint, Interval):
+            metavar = "N" if constraint.type is Integral else "X"
+            return {"type": _number(constraint), "metavar": metavar}
+        if isinstance(constraint, str) and constraint == "boolean":
+            return {"action": argparse.BooleanOptionalAction}
+    return None
+
+
+def _number(interval: Any) -> Any:
+    kind: Any = int if interval.type is Integral else float
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not math.isfinite(value) or value not in interval:
+            raise argparse.ArgumentTypeError(f"{text} is not {interval}")
+        return value
+
+    number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
+    return number
+
+
+def _described(estimator: type, name: str) -> str:
+    """Return the first sentence that the estimator, or one that it builds on, says of it."""
+    for place in estimator.__mro__:
+        text = inspect.cleandoc(place.__doc__ or "")
+        found = re.search(rf"^(?:\w+, )*{name}(?:, \w+)*(?: :.*)?\n((?: +.*\n?)+)", text, re.M)
+        if found is not None and not _AS_IN.match(found[1].strip()):
+            said = re.sub(r",? see :\w+:`[^`]*`|`", "", " ".join(found[1].split()))
+            return "" if said.startswith("- ") else re.split(r"(?<=[^.])[.;:](?:\s|$)", said)[0]
+    return ""
