@@ -54,7 +54,8 @@ def _format_of(path: Path) -> str | None:
         if beginning.read(len(_SIGNATURE)) != _SIGNATURE:
             return None
     with open_hdf5(path) as file:
-        if "format" not in file.attrs:
+        # ours is text of fixed length; of any other kind, damage may keep HDF5 busy for ever
+        if "format" not in file.attrs or file.attrs.get_id("format").dtype.kind != "S":
             return None
         found = file.attrs["format"]
     return found.decode() if isinstance(found, bytes) else str(found)
