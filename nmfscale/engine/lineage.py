@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..cluster.tasks import ClusterError
 from ..methods.factors import Array
 from ..methods.steps import Momentum, RowVisit
-from ..storage.arrays import Arrays
+from ..storage.arrays import Arrays, DamagedFileError, load_arrays
 from ..storage.store_blocks import StoredBlock
 
 
@@ -19,6 +20,14 @@ class Ref:
 
     name: str
     path: str
+
+
+def read_arrays(path: str) -> Arrays:
+    """Read arrays of a fit; damage ends the fit, and says how it can be taken up again."""
+    try:
+        return load_arrays(path)
+    except DamagedFileError as error:
+        raise ClusterError(f"{error}. Fit again, or resume from a checkpoint.") from error
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from ..methods.steps import (
     RowVisit,
     branches,
 )
-from ..storage.arrays import Arrays, load_arrays, save_arrays
+from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
 from .lineage import (
     Changed,
@@ -46,6 +46,7 @@ from .lineage import (
     counts_name,
     file_name,
     numbered,
+    read_arrays,
 )
 from .tasks import (
     Moved,
@@ -201,7 +202,7 @@ class RemoteRows:
         if name.startswith("counts-"):
             _, number, which = name.split("-")
             return self.layout.file.read(self.layout.blocks[int(number)], which)
-        return load_arrays(str(self.folder / name))
+        return read_arrays(str(self.folder / name))
 
     def move(self, visit: RowVisit, out: RemotePoint) -> RowReport:
         """Move all rows into `out`."""
@@ -359,7 +360,7 @@ class RemoteRows:
                 for i, each in zip(made, found, strict=True)
             }
         for i in range(len(parts)):
-            yield load_arrays(refs[i].path)
+            yield read_arrays(refs[i].path)
             if i in made:
                 _remove(refs[i].path)
 

@@ -23,11 +23,21 @@ from ..counts.sell import SellBlock
 from ..methods.factors import Array, Factor, aligned_copy
 from ..methods.local_rows import restore_zeros
 from ..methods.steps import Arrival, RowReport, Rows, go_on
-from ..storage.arrays import Arrays, load_arrays, save_arrays
+from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
 from ..storage.store_blocks import BlockFile
 from ..storage.version import package_version
-from .lineage import Changed, Extrapolated, Group, Move, Point, Ref, counts_name, file_name
+from .lineage import (
+    Changed,
+    Extrapolated,
+    Group,
+    Move,
+    Point,
+    Ref,
+    counts_name,
+    file_name,
+    read_arrays,
+)
 from .threads import single_blas_thread
 
 # Seconds without the folder of a fit before it counts as ended.
@@ -169,7 +179,7 @@ class Workbench:
 
         def load() -> Arrays:
             try:
-                return load_arrays(ref.path)
+                return read_arrays(ref.path)
             except FileNotFoundError:
                 # a worker must not wait long for files of a fit that has ended
                 if time.monotonic() - begin > _ENDED_AFTER and not folder.exists():
@@ -300,7 +310,7 @@ class Workbench:
             return make()
         path = Path(self.setting.folder, file_name(name, self.group))
         if path.exists():
-            return load_arrays(str(path))
+            return read_arrays(str(path))
         found = make()
         save_arrays(path, found)
         return found

@@ -87,7 +87,8 @@ def singular_vectors(
     There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
     """
     # Sums are made in the order of storage, which must not decide where a fit starts: it is sorted.
-    matrix = counts.take_rows(rows).astype(np.float32)
+    # In one type, wherever the counts are, and no wider than they need to be.
+    matrix = counts.take_rows(rows).astype(np.float32, copy=False)
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
     U, values, _ = randomized_svd(matrix, n_vectors, n_iter=4, random_state=0)
     # Once more from U: exact zeros for features that do not occur, and rare ones precise.

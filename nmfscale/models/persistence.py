@@ -1,21 +1,25 @@
 """Model files: one fitted estimator in one HDF5 file, without pickle.
 
-Format 1.  Root attributes: ``format`` = "nmfscale-model", ``format_version`` = 1, ``model`` (class
+Format 2.  Root attributes: ``format`` = "nmfscale-model", ``format_version`` = 2, ``model`` (class
 name), ``nmfscale_version`` and ``created`` (UTC, ISO 8601) of the writer.  Dataset ``about``, one
 JSON object as bytes:
 
 - ``parameters``: the constructor's arguments.  What JSON cannot hold is an object with one key:
-  ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}`` or
-  ``{"dataset": "parameters/init"}``.  Generators and functions become null;
-- ``fitted``: each fitted attribute and its kind ("array", "text", "scalar", "bool", "int",
-  "float", "str" or "none");
+  ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}``,
+  ``{"dataset": "parameters/init"}`` or, for text, ``{"names": ["parameters/init", "<U6"]}``.
+  Generators and functions become null;
+- ``fitted``: each fitted attribute and its kind ("array", "text", a type of text such as "<U6",
+  "scalar", "bool", "int", "float", "str" or "none");
 - ``left_out``: what was not stored and the type it had.
 
 One dataset for each fitted attribute, named without the closing underscore: ``components``
 (K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``scales`` (K,), ``history`` (compound, one
-record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in``, ``feature_names``
-(m,), ``sample_names`` (n,) and so on.  Names are UTF-8, as many bytes for each as the longest
-needs; an attribute of kind "str" is an array of bytes.  Every dataset has a ``crc32``.
+record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in`` and so on.
+Attributes of kind "str" are arrays of bytes.  Text, such as ``feature_names`` (m,) and
+``sample_names`` (n,), is a group.  Checksums and text are those of `nmfscale.storage.arrays`.
+
+Format 1 is read as well: its checksums know no shapes, so that a parameter which was reshaped is
+not found, and text has its type in an attribute ``dtype``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +35,25 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ..storage.arrays import (
-    fixed_text,
-    located,
+    damaged,
     put,
     put_json,
     put_names,
     put_text,
+    read_attribute,
     read_checked,
     read_json,
     read_names,
     read_text,
 )
 from ..storage.atomic import atomic_hdf5
-from ..storage.hdf5 import format_of, is_transient, read_file
+from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.version import package_version
 
 FORMAT = "nmfscale-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
-# Axes of the attributes whose shapes must agree: n samples, m features, k topics.
+# Axes of the attributes whose shapes must agree: n samples, m features, k topics, t iterations.
 _AXES = {
     "components_": "km",
     "loadings_": "nk",
@@ -58,13 +61,11 @@ _AXES = {
     "scales_": "k",
     "feature_names_in_": "m",
     "sample_names_": "n",
+    "history_": "t",
 }
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 # What reading may come to in a file that is not as it was written.
-_DAMAGE = (
-    AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError,
-    JSONDecodeError,
-)  # fmt: skip
+_DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError
 
 
 def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
@@ -131,9 +132,8 @@ def load_model(
     --------
     See :meth:`nmfscale.PoissonNMF.save`.
     """
-    header, parameters, fitted = _read_patiently(path, _contents)
+    header, parameters, fitted = _read_file(path, _contents)
     estimator_class = _find_class(header["model"], classes, path)
-    _check_shapes(fitted, path)
     known = estimator_class._get_param_names()
     unknown = sorted(set(parameters).difference(known))
     if unknown:
@@ -166,7 +166,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     FileNotFoundError, ValueError, OSError
         As :func:`load_model`.
     """
-    return dict(_read_patiently(path, _header))
+    return dict(_read_file(path, _header))
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
@@ -215,16 +215,18 @@ def _kind(value: Any) -> str:
         fields = [field[0] for field in (value.dtype.fields or {"": (value.dtype,)}).values()]
         if all(field.kind in "biufS" for field in fields):
             return "array"
-        return "text" if value.dtype.kind in "OU" else ""
+        return {"O": "text", "U": value.dtype.str}.get(value.dtype.kind, "")
     return "scalar" if isinstance(value, np.bool_ | np.number) else ""
 
 
+def _is_text(kind: str) -> bool:
+    return kind == "text" or kind.startswith(("<U", ">U"))
+
+
 def _store(file: Any, name: str, value: Any, kind: str) -> None:
-    if kind == "text":
-        # Names of other types, such as the numbers of a pandas index, are kept as their text.
-        text = np.array([str(item) for item in value.ravel()], dtype=str).reshape(value.shape)
-        dataset = put_names(file, name, text)
-        dataset.attrs["dtype"] = np.bytes_(value.dtype.str if value.dtype.kind == "U" else "object")
+    if _is_text(kind):
+        # names of other types, such as the numbers of a pandas index, are kept as their text
+        put_names(file, name, value)
     elif kind == "str":
         put_text(file, name, value)
     elif kind != "none":
@@ -245,10 +247,10 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {k: _encode(v, f"{name}.{k}", file, left_out) for k, v in value.items()}}
-    if isinstance(value, np.ndarray) and _kind(value):
+    if isinstance(value, np.ndarray) and (kind := _kind(value)):
         place = f"parameters/{name}"
-        _store(file, place, value, _kind(value))
-        return {"dataset": place}
+        _store(file, place, value, kind)
+        return {"names": [place, kind]} if _is_text(kind) else {"dataset": place}
     if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
         left_out[name] = type(value).__name__
         return None
@@ -258,51 +260,53 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     )
 
 
-def _read_patiently(path: str | os.PathLike[str], read: Callable[[Any, Any], Any]) -> Any:
-    """Call `read` with the file and its path; what HDF5 finds wrong becomes a ValueError."""
+def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
+    """Call `read` with the file; what HDF5 finds wrong becomes a ValueError."""
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
     try:
-        return read_file(Path(path), lambda file: read(file, path))
+        return read_file(Path(path), read)
     except _DAMAGE as error:
         if is_transient(error):
             raise
         raise ValueError(f"{path} is damaged or was cut off: {error}") from error
 
 
-def _contents(file: Any, path: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _contents(file: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Read header, parameters and fitted attributes."""
-    header = _header(file, path)
+    header = _header(file)
     for name in header["fitted"]:
         if not name.endswith("_") or name.startswith("_"):
-            raise ValueError(f"{path} is damaged: {name!r} is no fitted attribute.")
+            raise damaged(file, f"{name!r} is no fitted attribute.")
     parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
+    _check_shapes(file, fitted)
     return header, parameters, fitted
 
 
-def _header(file: Any, path: Any) -> dict[str, Any]:
-    attributes = file.attrs
-    if "format" not in attributes or fixed_text(attributes, "format") != FORMAT:
+def _header(file: Any) -> dict[str, Any]:
+    if "format" not in file.attrs or read_attribute(file, "format", "S") != FORMAT:
         raise ValueError(
-            f"{path} is an HDF5 file but not a model file (no attribute format={FORMAT!r})."
+            f"{file.filename} is an HDF5 file but not a model file (no attribute "
+            f"format={FORMAT!r})."
         )
-    number = attributes.get("format_version")
-    if not isinstance(number, np.integer | int) or number < 1:
-        raise ValueError(f"{path} is damaged: format_version is {number!r}.")
-    if number > FORMAT_VERSION:
+    header = {"format_version": int(read_attribute(file, "format_version"))}
+    header |= {
+        name: read_attribute(file, name, "S") for name in ("model", "nmfscale_version", "created")
+    }
+    version = header["format_version"]
+    if version < 1:
+        raise damaged(file, f"format_version is {version}.")
+    if version > FORMAT_VERSION:
         raise ValueError(
-            f"{path} has model format {number}; this nmfscale reads up to {FORMAT_VERSION}.  "
-            f"Upgrade nmfscale (the file was written by "
-            f"{fixed_text(attributes, 'nmfscale_version')})."
+            f"{file.filename} has model format {version}; this nmfscale reads up to "
+            f"{FORMAT_VERSION}.  Upgrade nmfscale (the file was written by "
+            f"{header['nmfscale_version']})."
         )
-    header: dict[str, Any] = {"format_version": int(number)}
-    for name in ("model", "nmfscale_version", "created"):
-        header[name] = fixed_text(attributes, name)
     about = read_json(file, "about")
     for name in ("parameters", "fitted", "left_out"):
-        if not isinstance(about, dict) or not isinstance(about.get(name), dict):
-            raise ValueError(f"{path} is damaged: about has no JSON object {name!r}.")
+        if not isinstance(about.get(name), dict):
+            raise damaged(file, f"about has no JSON object {name!r}.")
         header[name] = about[name]
     return header
 
@@ -318,24 +322,26 @@ def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type
     return found
 
 
-def _read(file: Any, name: str, kind: str) -> Any:
+def _read(file: Any, attribute: str, kind: str) -> Any:
     """Read one fitted attribute."""
+    name = _dataset_name(attribute)
     if kind == "none":
         return None
-    name = _dataset_name(name)
-    if kind == "text":
-        return _read_text(file, name)
+    if _is_text(kind):
+        return _read_text(file, name, kind)
     if kind == "str":
         return read_text(file, name)
-    value = read_checked(file, name)
+    value = read_checked(file, name, None if kind == "array" else ())
     if kind == "array":
         return np.asarray(value)
     return _PLAIN[kind](value) if kind in _PLAIN else value
 
 
-def _read_text(file: Any, name: str) -> np.ndarray:
-    kind = fixed_text(located(file, name).attrs, "dtype")
-    return read_names(file, name).astype(np.dtype(kind))
+def _read_text(file: Any, name: str, kind: str) -> np.ndarray:
+    node = find(file, name)
+    if node is not None and "dtype" in node.attrs:  # format 1
+        kind = read_attribute(node, "dtype", "S")
+    return read_names(file, name).astype(object if kind in ("text", "object") else kind)
 
 
 def _decode(value: Any, file: Any) -> Any:
@@ -351,15 +357,18 @@ def _decode(value: Any, file: Any) -> Any:
         return tuple(_decode(content, file))
     if tag == "dtype":
         return np.dtype(content)
-    if "dtype" in located(file, content).attrs:
-        return _read_text(file, content)
+    if tag == "names":
+        return _read_text(file, *content)
+    node = find(file, content)
+    if node is not None and "dtype" in node.attrs:  # text in format 1
+        return _read_text(file, content, "text")
     return read_checked(file, content)
 
 
-def _check_shapes(fitted: dict[str, Any], path: Any) -> None:
+def _check_shapes(file: Any, fitted: dict[str, Any]) -> None:
     """Refuse arrays whose shapes contradict each other, and numbers that no fit produces."""
     if "components_" not in fitted:
-        raise ValueError(f"{path} is damaged: the dataset 'components' is missing.")
+        raise damaged(file, "the dataset 'components' is missing.")
     sizes = {"m": fitted["n_features_in_"]} if "n_features_in_" in fitted else {}
     for name, axes in _AXES.items():
         if fitted.get(name) is None:
@@ -369,9 +378,9 @@ def _check_shapes(fitted: dict[str, Any], path: Any) -> None:
             sizes.setdefault(axis, size)
         expected = tuple(sizes.get(axis) for axis in axes)
         if value.shape != expected:
-            raise ValueError(
-                f"{path} is damaged: the dataset {_dataset_name(name)!r} has shape "
-                f"{value.shape} where {expected} was expected."
-            )
+            raise damaged(
+                file, f"the dataset {_dataset_name(name)!r} has shape {value.shape} where "
+                f"{expected} was expected."
+            )  # fmt: skip
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(f"{path} is damaged: {_dataset_name(name)!r} holds NaN or infinity.")
+            raise damaged(file, f"{_dataset_name(name)!r} holds NaN or infinity.")

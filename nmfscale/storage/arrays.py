@@ -1,7 +1,14 @@
-"""What the HDF5 files of ours have in common: arrays with checksums, text of fixed length.
+"""What the HDF5 files of ours have in common: checked arrays, and text under checksums.
 
-HDF5 keeps text of variable length where it has no checksum: damage there is read as other text,
-or HDF5 never comes back from it.
+Each dataset has an attribute ``checksum``: the CRC-32 of ``repr((path, type, shape))`` in ASCII,
+such as ``('/values/times', '<i8', (67,))``, followed by the values in the order of C.  So what was
+moved, reshaped or given another type is told from what was written.  Files of earlier formats have
+``crc32`` instead, which is of the values alone.
+
+Names are a group: ``text``, all names as one run of UTF-8, and ``ends``, where each ends in it.
+Earlier formats have a dataset, with as many bytes for each name as the longest needs.  HDF5 keeps
+text of variable length where it has no checksum: damage there is read as other text, or HDF5 never
+comes back from it.
 """
 
 from __future__ import annotations
@@ -17,34 +24,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.tasks import ClusterError
 from .atomic import atomic_write
-from .hdf5 import checked_dataset, need
+from .hdf5 import checked_dataset, find, is_group, need
 
 Array = NDArray[Any]
+Arrays = dict[str, Array]
 # Text that is no UTF-8 comes back as it was.
 _UTF_8 = "utf-8", "surrogateescape"
+_BYTE, _PLACE = ("uint8",), ("int64",)
 
 
-def crc32_of(array: Array) -> int:
-    """Return the checksum of an array's bytes, in the order of C."""
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+class DamagedFileError(ValueError):
+    """A file of ours is not as it was written: parts are missing, or are others."""
+
+
+def damaged(group: Any, why: str) -> DamagedFileError:
+    """Return what to raise when something is wrong in the file of a group."""
+    return DamagedFileError(f"{group.file.filename} is damaged: {why}")
+
+
+# Writing --------------------------------------------------------------------------------------
+
+
+def crc_of_header(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Return the checksum of a dataset's path, type and shape, with which that of values begins."""
+    kind = dtype.descr if dtype.names else dtype.str
+    return zlib.crc32(
+        repr((path, kind, tuple(map(int, shape)))).encode("ascii", "backslashreplace")
+    )
+
+
+def _crc(array: Array, start: int) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)
 
 
 def put(group: Any, name: str, array: Any) -> Any:
     """Write an array, or a number, with its checksum; return the dataset."""
     array = np.asarray(array, order="C")
     dataset = group.create_dataset(name, data=array)
-    dataset.attrs["crc32"] = crc32_of(array)
+    start = crc_of_header(dataset.name, dataset.dtype, dataset.shape)
+    dataset.attrs["checksum"] = _crc(array, start)
     return dataset
 
 
-def put_names(group: Any, name: str, names: Array) -> Any:
-    """Write names as UTF-8, as many bytes for each as the longest needs."""
-    import h5py
-
-    text = np.char.encode(names.astype(str), *_UTF_8)
-    return put(group, name, text.astype(h5py.string_dtype("utf-8", text.dtype.itemsize)))
+def put_names(group: Any, name: str, names: Array) -> None:
+    """Write names of any shape, as long as each of them is."""
+    text = [str(each).encode(*_UTF_8) for each in names.ravel()]
+    put(group, f"{name}/text", np.frombuffer(b"".join(text), np.uint8))
+    ends = np.cumsum([len(each) for each in text], dtype=np.int64)
+    put(group, f"{name}/ends", ends.reshape(names.shape))
 
 
 def put_text(group: Any, name: str, text: str) -> None:
@@ -57,51 +85,105 @@ def put_json(group: Any, name: str, value: Any) -> None:
     put_text(group, name, json.dumps(value))
 
 
-def located(group: Any, name: str) -> Any:
-    """Return a dataset that is in the file itself, in one piece, as large as it says."""
+# Reading --------------------------------------------------------------------------------------
+
+
+def located(
+    group: Any, name: str, shape: tuple[int | None, ...] | None = None,
+    types: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """Return a dataset that is in the file itself, in one piece, and of this shape and type.
+
+    An axis of any size is None in `shape`; `types` are types, or their kinds as in "S".
+    """
     try:
         dataset = need(group, name)
         if getattr(dataset, "chunks", None):
-            raise KeyError(f"{name} is not contiguous")
-        if checked_dataset(dataset).dtype.hasobject:
-            raise KeyError(f"{name} is of variable length")
-        return dataset
+            raise damaged(group, f"{name} is not contiguous")
+        checked_dataset(dataset)
+    except DamagedFileError:
+        raise
+    except (AttributeError, KeyError, TypeError) as error:
+        raise damaged(group, f"{name}: {error.args[0]}") from error
     except ValueError as error:
-        raise KeyError(f"{name} is not in the file itself: {error}") from error
+        raise damaged(group, f"{name} is not in the file itself: {error}") from error
+    dtype = dataset.dtype
+    if dtype.hasobject:
+        raise damaged(group, f"{name} is of variable length")
+    if types and not any(dtype.kind == each or dtype == np.dtype(each) for each in types):
+        raise damaged(group, f"{name} is of type {dtype}, not {' or '.join(types)}")
+    if shape is not None and (
+        len(shape) != len(dataset.shape)
+        or any(n not in (None, size) for n, size in zip(shape, dataset.shape, strict=True))
+    ):
+        expected = str(shape).replace("None", "any")
+        raise damaged(group, f"{name} has shape {dataset.shape}, not {expected}")
+    return dataset
 
 
-def read_checked(group: Any, name: str) -> Any:
-    """Read an array, or a number, that has the checksum it was written with."""
-    dataset = located(group, name)
+def checksum_of(dataset: Any) -> tuple[int, int]:
+    """Return the checksum that a dataset was written with, and that of what precedes its values."""
+    if "checksum" in dataset.attrs:
+        start = crc_of_header(dataset.name, dataset.dtype, dataset.shape)
+        return int(read_attribute(dataset, "checksum")), start
+    return int(read_attribute(dataset, "crc32")), 0
+
+
+def read_checked(
+    group: Any, name: str, shape: tuple[int | None, ...] | None = None,
+    types: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """Read an array, or a number, that is as it was written; see `located`."""
+    dataset = located(group, name, shape, types)
+    expected, start = checksum_of(dataset)
     values = dataset[...]
-    if crc32_of(values) != dataset.attrs["crc32"]:
-        raise KeyError(f"{name} is damaged: its checksum differs")
+    if _crc(values, start) != expected:
+        raise damaged(group, f"the checksum of {name} differs")
     return values[()]
 
 
-def read_names(group: Any, name: str) -> Array:
-    """Read names that were written with `put_names`."""
-    return np.char.decode(read_checked(group, name), *_UTF_8)
+def read_names(group: Any, name: str, shape: tuple[int | None, ...] | None = None) -> Array:
+    """Read names that were written with `put_names`, as an array of objects."""
+    if not is_group(find(group, name)):
+        names = read_checked(group, name, shape, ("S",))
+        return np.asarray(np.char.decode(names, *_UTF_8)).astype(object)
+    ends = read_checked(group, f"{name}/ends", shape, _PLACE)
+    text = bytes(read_checked(group, f"{name}/text", (None,), _BYTE))
+    places = [0, *np.ravel(ends).tolist()]
+    if places != sorted(places) or places[-1] != len(text):
+        raise damaged(group, f"{name}/ends are no places in its text")
+    names = np.empty(len(places) - 1, object)
+    names[:] = [text[a:b].decode(*_UTF_8) for a, b in zip(places, places[1:], strict=False)]
+    return names.reshape(np.shape(ends))
 
 
 def read_text(group: Any, name: str) -> str:
     """Read text that was written with `put_text`."""
-    return bytes(read_checked(group, name)).decode(*_UTF_8)
+    return bytes(read_checked(group, name, (None,), _BYTE)).decode(*_UTF_8)
 
 
-def read_json(group: Any, name: str) -> Any:
-    """Read what was written with `put_json`."""
-    return json.loads(read_text(group, name))
+def read_json(group: Any, name: str) -> dict[str, Any]:
+    """Read an object that was written with `put_json`."""
+    try:
+        found = json.loads(read_text(group, name))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise damaged(group, f"{name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise damaged(group, f"{name} is no JSON object")
+    return found
 
 
-def fixed_text(attributes: Any, name: str) -> str:
-    """Read an attribute of text; text of variable length is left alone."""
-    if attributes.get_id(name).dtype.kind != "S":
-        raise KeyError(f"{name} is no text of fixed length, which this version writes")
-    return str(attributes[name], "utf-8")
-
-
-Arrays = dict[str, NDArray[Any]]
+def read_attribute(node: Any, name: str, kinds: str = "iu", shape: tuple[int, ...] = ()) -> Any:
+    """Read an attribute, by default a whole number; text of variable length is left alone."""
+    if name not in node.attrs:
+        raise damaged(node, f"{node.name} has no attribute {name}")
+    found = node.attrs.get_id(name)
+    if kinds == "S" and found.dtype.kind != "S":
+        raise damaged(node, f"{name} is no text of fixed length, which this version writes")
+    if found.dtype.kind not in kinds or found.shape != shape:
+        raise damaged(node, f"the attribute {name} of {node.name} is of another type or shape")
+    value = node.attrs[name]
+    return value.decode(*_UTF_8) if kinds == "S" else value
 
 
 def save_arrays(target: Path, arrays: Arrays) -> None:
@@ -130,6 +212,4 @@ def load_arrays(path: str) -> Arrays:
     except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place before the file
             raise
-        raise ClusterError(
-            f"{path} is damaged ({error}): fit again, or resume from a checkpoint."
-        ) from error
+        raise DamagedFileError(f"{path} is damaged: {error}") from error

@@ -63,7 +63,8 @@ def _format_of(path: Path) -> str | None:
     if not has_signature(path):
         return None
     with guarded_hdf5(path) as file:
-        if "format" not in file.attrs:
+        # ours is text of fixed length; of any other kind, damage may keep HDF5 busy for ever
+        if "format" not in file.attrs or file.attrs.get_id("format").dtype.kind != "S":
             return None
         found = file.attrs["format"]
     return found.decode() if isinstance(found, bytes) else str(found)

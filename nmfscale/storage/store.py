@@ -1,19 +1,20 @@
 """The packed store: counts in one HDF5 file, in the very slices that the kernels read.
 
-Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 1,
-``nmfscale_version``, ``shape``, ``nnz``, ``dtype`` (of the counts once they were checked),
-``slice_dtype``, ``largest`` and, written last, ``complete`` = 1.  Text has a fixed length.
+Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 2,
+``nmfscale_version`` and, written last, ``complete`` = 1.  Text has a fixed length.
 
 =====================  ==========================================================================
-``about``              JSON, as bytes: ``notes``, ``source`` (what was packed) and
-                       ``first_fraction`` (null for whole numbers)
+``about``              JSON, as bytes: ``shape``, ``nnz``, ``dtype`` (of the counts once they were
+                       checked), ``slice_dtype``, ``largest``, ``notes``, ``source`` (what was
+                       packed), ``first_fraction`` (null for whole numbers) and ``parts``, those of
+                       ``values`` and ``names/...`` that the file has
 ``rows/nnz``           (n,) int64, nonzero counts of each sample; ``rows/totals`` float64, their sum
 ``columns/nnz``        (m,) int64, the same of each feature; ``columns/totals`` float64
 ``values/value``       the distinct counts, and ``values/times``, how often each occurs; only where
                        nearly all counts are below 65,536
 ``large/value``        the counts that are split in pieces, and ``large/times``
-``names/sample``       and ``names/feature``, ``names/group``: UTF-8, where they are known, as
-                       many bytes for each as the longest needs
+``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
+                       where they are known
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
@@ -21,7 +22,11 @@ Format 1.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 Blocks, and the order of rows and columns in them, are those of `nmfscale.counts.blocks` and follow
 from ``rows/nnz`` and ``columns/nnz``.  Arrays are contiguous and uncompressed, 6 bytes a nonzero
 count for both orders where counts and names are few, so that they are read straight from the file
-while the processor is busy with the block before.  Each has a ``crc32``.
+while the processor is busy with the block before.  Checksums and names are those of
+`nmfscale.storage.arrays`.
+
+Format 1 is read as well.  Its numbers are root attributes, it does not say which parts it has, and
+its checksums know no shapes: a part that was renamed is found, names that were deleted are not.
 """
 
 from __future__ import annotations
@@ -41,9 +46,18 @@ from ..counts.blocks import block_orders, column_order_of, no_whole_columns, pre
 from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of, row_chunks
-from .arrays import fixed_text, located, read_checked, read_json, read_names
+from .arrays import (
+    DamagedFileError,
+    checksum_of,
+    damaged,
+    located,
+    read_attribute,
+    read_checked,
+    read_json,
+    read_names,
+)
 from .atomic import file_id, retry
-from .hdf5 import format_of, has_signature, is_transient, need, read_file
+from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
 from .store_blocks import (
     ORDERS,
     PARTS,
@@ -55,7 +69,15 @@ from .store_blocks import (
 )
 
 Array = NDArray[Any]
-FORMAT, FORMAT_VERSION = "nmfscale-counts", 1
+FORMAT, FORMAT_VERSION = "nmfscale-counts", 2
+# What a store may lack, and how counts call it.
+VALUES = "values"
+NAMES = {
+    "names/sample": "sample_names",
+    "names/feature": "feature_names",
+    "names/group": "groups",
+}
+_ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 _ARRAYS = ("indices", "data")
 
 
@@ -86,19 +108,57 @@ def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
     return dtype
 
 
-def _stored_block(
-    group: Any, number: int, start: int, stop: int, first: int, order: Array, shape: tuple[int, int]
-) -> StoredBlock:
-    """Look up where a block's arrays are."""
-    if (int(group.attrs["start"]), int(group.attrs["stop"])) != (start, stop):
-        raise KeyError(f"rows {start}:{stop} in {group.name}")
-    extents = {}
-    for name in (f"{order}_{part}" for order in ORDERS for part in PARTS):
-        dataset = located(group, name)
-        extents[name] = Extent(
-            dataset.id.get_offset() or 0, dataset.nbytes, dataset.dtype, int(dataset.attrs["crc32"])
+def _about(file: Any) -> dict[str, Any]:
+    """Read what a store says of itself, in the words of the newest format."""
+    writer = read_attribute(file, "nmfscale_version", "S")
+    if "complete" not in file.attrs or read_attribute(file, "complete") != 1:
+        raise damaged(file, "it was not finished")
+    version = read_attribute(file, "format_version")
+    if version > FORMAT_VERSION:
+        raise DamagedFileError(
+            f"{file.filename} has format {version}, written by nmfscale {writer}; this version "
+            f"reads up to {FORMAT_VERSION}"
         )
+    about = read_json(file, "about")
+    if version >= 2:
+        return about
+    parts = [part for part in (VALUES, *NAMES) if find(file, part) is not None]
+    about |= {
+        "shape": shape_of(read_attribute(file, "shape", shape=(2,)), file), "parts": parts,
+        "nnz": int(read_attribute(file, "nnz")), "largest": read_attribute(file, "largest", "f"),
+        "dtype": read_attribute(file, "dtype", "S"),
+        "slice_dtype": read_attribute(file, "slice_dtype", "S"),
+    }  # fmt: skip
+    known = _ALWAYS | {part.split("/")[0] for part in parts}
+    others = [name for name in file if name not in known]
+    others += [f"names/{name}" for name in file.get("names", ()) if f"names/{name}" not in NAMES]
+    if others:
+        raise damaged(file, f"it has a part that its format does not have, {others[0]!r}")
+    if VALUES not in parts and about["slice_dtype"] in ("uint8", "uint16"):
+        raise damaged(file, f"it has no {VALUES}, which go with counts of this type")
+    return about
+
+
+def _stored_block(
+    file: Any, number: int, start: int, stop: int, first: int, order: Array,
+    shape: tuple[int, int], count_dtype: np.dtype[Any],
+) -> StoredBlock:  # fmt: skip
+    """Look up where a block's arrays are."""
+    name = f"blocks/{number:06d}"
     m, n_lanes = shape[1], len(order)
+    n_column_lanes = -(-m // LANES) * LANES
+    extents = {}
+    for which, lanes in zip(ORDERS, (n_lanes, n_column_lanes), strict=True):
+        size = None
+        for part, types in zip(PARTS, (("uint16", "int32"), (str(count_dtype),)), strict=False):
+            dataset = located(file, f"{name}/{which}_{part}", (size,), types)
+            extents[f"{which}_{part}"] = _extent(dataset)
+            size = dataset.shape[0]
+        dataset = located(file, f"{name}/{which}_offset", (lanes // LANES + 1,), ("int64",))
+        extents[f"{which}_offset"] = _extent(dataset)
+    group = file[name]
+    if (read_attribute(group, "start"), read_attribute(group, "stop")) != (start, stop):
+        raise damaged(file, f"{name} is of other rows than {start}:{stop}")
     return StoredBlock(
         number,
         start,
@@ -107,8 +167,19 @@ def _stored_block(
         first + n_lanes,
         extents,
         {"rows": m, "columns": n_lanes},
-        -(-m // LANES) * LANES,
+        n_column_lanes,
     )
+
+
+def _extent(dataset: Any) -> Extent:
+    place = dataset.id.get_offset() or 0
+    return Extent(place, dataset.nbytes, dataset.dtype, *checksum_of(dataset))
+
+
+def _pair(file: Any, group: str) -> tuple[Array, Array]:
+    """Read values of counts, and how often each of them occurs."""
+    values = read_checked(file, f"{group}/value", (None,), ("int64",))
+    return values, read_checked(file, f"{group}/times", values.shape, ("int64",))
 
 
 class StoredLayout:
@@ -122,26 +193,29 @@ class StoredLayout:
         Where they are.
     """
 
-    def __init__(self, path: Path, file: Any, counts: StoredCounts):
+    def __init__(self, path: Path, file: Any, counts: StoredCounts, about: dict[str, Any]):
         self.path, self.shape = path, counts.shape
-        self.count_dtype = np.dtype(fixed_text(file.attrs, "slice_dtype"))
+        self.count_dtype = np.dtype(about["slice_dtype"])
         self.file = BlockFile(path, self.count_dtype, file_id(path.stat()))
         self.column_order = column_order_of(counts)
         self.blocks, self.orders = [], []
         for i, place in enumerate(block_orders(counts.row_nnz)):
-            group = need(file, f"blocks/{i:06d}")
-            self.blocks.append(_stored_block(group, i, *place, counts.shape))
+            self.blocks.append(_stored_block(file, i, *place, counts.shape, self.count_dtype))
             self.orders.append(place[-1])
+        if len(file["blocks"]) != len(self.blocks):
+            raise damaged(file, f"it has {len(file['blocks'])} blocks, not {len(self.blocks)}")
         self.row_order = np.concatenate(
             [
                 np.where(order < 0, -1, order + block.start)
                 for block, order in zip(self.blocks, self.orders, strict=True)
             ]
         )
-        self.large = read_checked(file, "large/value"), read_checked(file, "large/times")
+        self.large = _pair(file, "large")
         self._values = None
-        if "values" in file:
-            self._values = read_checked(file, "values/value"), read_checked(file, "values/times")
+        if VALUES in about["parts"]:
+            self._values = _pair(file, VALUES)
+            if self._values[1].sum() != counts.nnz:
+                raise damaged(file, f"{VALUES}/times are not those of {counts.nnz} counts")
         self._kept: dict[tuple[int, str], SellBlock] | None = None
         self._buffers: list[Array] | None = None
 
@@ -257,7 +331,15 @@ class StoredCounts(CountMatrix):
         self._is_store = False
         try:
             read_file(self.path, self._open)
-        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        except DamagedFileError as error:
+            if not self._is_store:
+                raise NoStoreError(
+                    f"{path} is not a packed store of counts, or is damaged."
+                ) from error
+            raise DamagedStoreError(f"{error}. Pack the counts again.") from error
+        except (
+            AttributeError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError,
+        ) as error:  # fmt: skip
             if is_transient(error):
                 raise
             if not self._is_store:
@@ -269,41 +351,29 @@ class StoredCounts(CountMatrix):
             ) from error
 
     def _open(self, file: Any) -> None:
-        self._is_store = fixed_text(file.attrs, "format") == FORMAT
+        self._is_store = "format" in file.attrs and read_attribute(file, "format", "S") == FORMAT
         if not self._is_store:
             raise KeyError("its format is another")
-        numbers, writer = file.attrs, fixed_text(file.attrs, "nmfscale_version")
-        if numbers.get("complete") != 1:
-            raise KeyError("it was not finished")
-        if int(numbers["format_version"]) > FORMAT_VERSION:
-            raise KeyError(
-                f"it has format {numbers['format_version']}, written by nmfscale {writer}; this "
-                f"version reads up to {FORMAT_VERSION}"
-            )
+        about = _about(file)
+        n, m = (int(size) for size in about["shape"])
         names = {
-            name: read_names(file, f"names/{part}").astype(object)
-            for name, part in (
-                ("sample_names", "sample"),
-                ("feature_names", "feature"),
-                ("groups", "group"),
-            )
-            if f"names/{part}" in file
+            name: read_names(file, part, (m if part == "names/feature" else n,))
+            for part, name in NAMES.items()
+            if part in about["parts"]
         }
-        n, m = (int(size) for size in numbers["shape"])
-        about = read_json(file, "about")
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
-        self._nnz, self.largest = int(numbers["nnz"]), float(numbers["largest"])
-        self._dtype = _type_of(np.dtype(fixed_text(numbers, "dtype")), self.largest)
+        self._nnz, self.largest = int(about["nnz"]), float(about["largest"])
+        self._dtype = _type_of(np.dtype(about["dtype"]), self.largest)
         self.source = about["source"]
-        for which in ORDERS:
-            for what in ("nnz", "totals"):
-                array = read_checked(file, f"{which}/{what}")
-                if array.shape != ((n,) if which == "rows" else (m,)):
-                    raise KeyError(f"{which}/{what} has shape {array.shape}")
+        for which, size in zip(ORDERS, (n, m), strict=True):
+            for what, kind in (("nnz", "int64"), ("totals", "float64")):
+                array = read_checked(file, f"{which}/{what}", (size,), (kind,))
                 setattr(self, f"{which[:-1]}_{what}", array)
-        self._layout = StoredLayout(self.path, file, self)
+            if getattr(self, f"{which[:-1]}_nnz").sum() != self._nnz:
+                raise damaged(file, f"{which}/nnz are not those of {self._nnz} counts")
+        self._layout = StoredLayout(self.path, file, self, about)
 
     @property
     def nnz(self) -> int:

@@ -13,7 +13,7 @@ from ..counts.base import CountMatrix
 from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
 from .atomic import atomic_hdf5, check_replaceable
-from .store import FORMAT, FORMAT_VERSION, is_store
+from .store import FORMAT, FORMAT_VERSION, NAMES, VALUES, is_store
 from .store_blocks import ORDERS, PARTS
 from .version import package_version
 
@@ -94,22 +94,25 @@ def _write(
         side = which[:-1]
         put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
         put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
+    pairs, parts = {"large": layout.large}, []
     values = found.result()
     if values is not None:
-        put(file, "values/value", values[0])
-        put(file, "values/times", values[1])
-    for name, array in zip(("value", "times"), layout.large, strict=True):
-        put(file, f"large/{name}", array)
-    for name in ("sample", "feature", "group"):
-        labels = getattr(counts, "groups" if name == "group" else f"{name}_names")
-        if labels is not None:
-            put_names(file, f"names/{name}", labels)
+        pairs[VALUES] = values
+        parts.append(VALUES)
+    for name, pair in pairs.items():
+        put(file, f"{name}/value", pair[0])
+        put(file, f"{name}/times", pair[1])
+    for part, name in NAMES.items():
+        if getattr(counts, name) is not None:
+            put_names(file, part, getattr(counts, name))
+            parts.append(part)
     put_json(file, "about", {
-        "notes": counts.notes, "source": source, "first_fraction": counts.first_fraction,
+        "shape": [int(size) for size in counts.shape], "nnz": int(counts.nnz),
+        "dtype": str(counts.dtype), "slice_dtype": str(layout.count_dtype),
+        "largest": float(counts.largest), "notes": counts.notes, "source": source,
+        "first_fraction": counts.first_fraction, "parts": parts,
     })  # fmt: skip
     file.attrs.update({
         "format": np.bytes_(FORMAT), "format_version": FORMAT_VERSION,
-        "nmfscale_version": np.bytes_(package_version()), "shape": counts.shape, "nnz": counts.nnz,
-        "dtype": np.bytes_(str(counts.dtype)), "slice_dtype": np.bytes_(str(layout.count_dtype)),
-        "largest": counts.largest,
+        "nmfscale_version": np.bytes_(package_version()),
     })  # fmt: skip

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -11,7 +13,6 @@ from sklearn.exceptions import NotFittedError
 
 from nmfscale.models.persistence import is_model_file, load_model, read_header, save_model
 from nmfscale.storage.arrays import put, put_json
-from nmfscale.storage.hdf5 import format_of
 
 HISTORY = np.dtype(
     [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64), ("reset", np.bool_)]
@@ -180,11 +181,12 @@ def test_names_that_are_no_text_are_kept_as_text(tmp_path):
 def test_the_file_can_be_read_without_us(saved):
     with h5py.File(saved) as file:
         assert file.attrs["format"] == b"nmfscale-model"
-        assert file.attrs["format_version"] == 1
+        assert file.attrs["format_version"] == 2
         assert file.attrs["model"] == b"StandIn"
         assert json.loads(bytes(file["about"][()]))["parameters"]["n_components"] == 3
         assert file["components"].shape == (3, 7)
-        assert file["feature_names"].asstr()[0] == "gène 0"
+        text, ends = bytes(file["feature_names/text"][()]), file["feature_names/ends"]
+        assert text[ends[0] : ends[1]].decode() == "gène 1"
         assert file["history"].dtype.names == HISTORY.names
         assert file["converged"][()]
         assert "sample_names" not in file
@@ -193,7 +195,7 @@ def test_the_file_can_be_read_without_us(saved):
 def test_header(saved):
     header = read_header(saved)
     assert header["model"] == "StandIn"
-    assert header["format_version"] == 1
+    assert header["format_version"] == 2
     assert header["created"].endswith("+00:00")
     assert header["parameters"]["tol"] == 1e-4
     assert header["fitted"]["loadings_"] == "array"
@@ -264,6 +266,47 @@ def test_foreign_hdf5_is_refused(tmp_path):
     assert not is_model_file(path)
 
 
+@pytest.fixture
+def old_model(tmp_path):
+    """Copy a model file of format 1."""
+    return shutil.copy(Path(__file__).parent / "format_1.h5", tmp_path / "old.h5")
+
+
+def test_a_model_of_format_1_is_read(old_model, tmp_path):
+    model = load_model(old_model)
+    assert model.components_.shape == (3, 12) and model.n_iter_ == len(model.history_) == 3
+    assert model.sample_names_[7] == "sämple 7" and model.sample_names_.dtype == object
+    assert model.init.tolist() == [i % 3 for i in range(20)]
+    save_model(model, tmp_path / "new.h5")
+    again = load_model(tmp_path / "new.h5")
+    for name, value in vars(model).items():
+        assert_same(getattr(again, name), value)
+
+
+def of_shape(name, shape):
+    def change(file):
+        values, crc32 = file[name][()].reshape(shape), file[name].attrs["crc32"]
+        del file[name]
+        file[name] = values
+        file[name].attrs["crc32"] = crc32
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (of_shape("history", (1, 1, -1)), r"'history' has shape \(1, 1, .*\) where"),
+        (of_shape("loglik", (1, 1)), r"loglik has shape \(1, 1\), not \(\)"),
+        (lambda f: f["components"].attrs.create("crc32", [b"a", b"b"]), "crc32 of /components is"),
+    ],
+)
+def test_a_damaged_model_of_format_1_is_refused(old_model, change, complaint):
+    edit(old_model, change)
+    with pytest.raises(ValueError, match=f"old.h5 is damaged.*{complaint}"):
+        load_model(old_model)
+
+
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9, 0.999])
 def test_truncated_files_are_refused(saved, share):
     content = saved.read_bytes()
@@ -279,23 +322,23 @@ def test_a_flipped_bit_in_any_dataset_is_found(tmp_path):
         found = []
         file.visititems(lambda _, node: found.append(node) if hasattr(node, "dtype") else None)
         places = {node.name[1:]: (node.id.get_offset(), node.nbytes) for node in found}
-    assert {"about", "components", "loglik", "feature_names", "parameters/tol"} < set(places)
+    assert {"about", "components", "loglik", "feature_names/text", "parameters/tol/ends"} < set(
+        places
+    )
     whole = path.read_bytes()
     for name, (start, size) in places.items():
         content = bytearray(whole)
         content[start + size // 2] ^= 4
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=f"model.h5 is damaged.*{name} is damaged"):
+        with pytest.raises(ValueError, match=f"model.h5 is damaged: the checksum of {name}"):
             load_model(path, classes=CLASSES)
 
 
 def test_text_of_variable_length_is_recognized_and_not_read(saved):
     edit(saved, lambda file: file.attrs.create("format", "nmfscale-model"))
-    assert is_model_file(saved)
+    assert not is_model_file(saved)
     with pytest.raises(ValueError, match="damaged.*format is no text of fixed length"):
         load_model(saved, classes=CLASSES)
-    edit(saved, lambda file: file.attrs.create("format", "nmfscale-counts"))
-    assert format_of(saved) == "nmfscale-counts"
 
 
 def replace(name, values):
@@ -328,13 +371,13 @@ def say(name, value):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda f: f.attrs.modify("format_version", 2), "model format 2; .* up to 1.*Upgrade"),
+        (lambda f: f.attrs.modify("format_version", 3), "model format 3; .* up to 2.*Upgrade"),
         (lambda f: f.attrs.modify("format_version", 0), "format_version is .*0"),
-        (lambda f: f.attrs.create("format_version", "x"), "format_version is 'x'"),
+        (lambda f: f.attrs.create("format_version", "x"), "format_version of / is of another type"),
         (lambda f: f.attrs.create("model", np.bytes_("Oracle")), "holds a Oracle"),
         (lambda f: f.attrs.create("model", np.bytes_("np")), "holds a np"),
         (replace("about", np.frombuffer(b"{", np.uint8)), "damaged.*Expecting"),
-        (replace("about", np.frombuffer(b"[]", np.uint8)), "no JSON object 'parameters'"),
+        (replace("about", np.frombuffer(b"[]", np.uint8)), "about is no JSON object"),
         (say("fitted", []), "no JSON object 'fitted'"),
         (say("fitted", {"fit": "int"}), "'fit' is no fitted attribute"),
         (say("fitted", {"__class__": "int"}), "'__class__' is no fitted attribute"),
@@ -344,7 +387,7 @@ def say(name, value):
         (say("parameters", {"init": {"dataset": 1}}), "damaged"),
         (say("parameters", {"init": {"dataset": "parameters"}}), "damaged.*no 'parameters'"),
         (lambda f: f.attrs.__delitem__("created"), "damaged.*created"),
-        (lambda f: f["loglik"].attrs.__delitem__("crc32"), "damaged.*crc32"),
+        (lambda f: f["loglik"].attrs.__delitem__("checksum"), "damaged.*/loglik has no .*crc32"),
         (lambda f: f.__delitem__("components"), "damaged.*no 'components'"),
         (lambda f: f.__delitem__("loadings"), "damaged.*no 'loadings'"),
         (say("fitted", {}), "dataset 'components' is missing"),

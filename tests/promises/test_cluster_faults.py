@@ -41,7 +41,7 @@ from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import Setting, Workbench
 from nmfscale.methods import newton
 from nmfscale.readers.open import as_counts
-from nmfscale.storage.arrays import load_arrays, save_arrays
+from nmfscale.storage.arrays import DamagedFileError, load_arrays, save_arrays
 from nmfscale.storage.store_blocks import DamagedStoreError
 from nmfscale.storage.store_writer import pack
 
@@ -286,7 +286,7 @@ def test_a_bit_flips_anywhere_in_a_file(tmp_path):
         path.write_bytes(flipped)
         try:
             read = load_arrays(path)
-        except ClusterError as error:
+        except DamagedFileError as error:
             found += str(path) in str(error)
         else:
             assert read.keys() == arrays.keys()

@@ -16,7 +16,7 @@ import nmfscale
 MAY_IMPORT = {
     "kernels": set(),
     "counts": set(),
-    "storage": {"counts", "cluster"},
+    "storage": {"counts"},
     "readers": {"counts", "storage"},
     "cluster": {"counts"},
     "engine": {"kernels", "counts", "storage", "cluster", "methods"},

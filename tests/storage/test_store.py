@@ -1,9 +1,9 @@
 """The packed store: what is in it, what is refused, and fits that read it."""
 
 import os
+import shutil
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import dask.array as da
@@ -22,7 +22,7 @@ from nmfscale.counts.sizes import parse_bytes
 from nmfscale.engine.memory import MemoryLimitError, plan_fit
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
-from nmfscale.storage.arrays import save_arrays
+from nmfscale.storage.arrays import put, put_json, read_json, save_arrays
 from nmfscale.storage.atomic import atomic_hdf5
 from nmfscale.storage.store import StoredCounts
 from nmfscale.storage.store_blocks import DamagedStoreError
@@ -60,7 +60,7 @@ def dense(counts):
         X,
         X.astype(np.float32) / 8,
         X.astype(np.uint16) * 90,
-        np.where(X > 0, 2**24 + 1, 0),
+        np.where(X > 0, 2**25 + 1, 0),
         X[:1],
         X[:, :1],
         np.zeros((3, 4), int),
@@ -77,8 +77,10 @@ def test_a_store_holds_the_counts(tmp_path, small_blocks, matrix):
         assert_array_equal(getattr(stored, name), getattr(counts, name))
     assert stored.report() == counts.report()
     some = np.arange(0, len(matrix), 2)
-    for rows in (None, some):
-        assert_array_equal(stored.take_rows(rows).toarray(), counts.take_rows(rows).toarray())
+    for rows in (slice(None), some):
+        taken = stored.take_rows(None if rows is not some else rows)
+        assert_array_equal(taken.toarray(), matrix[rows])
+        assert taken.dtype == stored.dtype
     for above in (0, 255, 65535):
         if counts.is_integer and counts.largest < 2**24:
             found = stored.large_counts(max(above, 255))
@@ -125,6 +127,21 @@ def test_names_come_back(tmp_path):
     assert stored.source == {"path": "cells.h5ad"}
 
 
+def test_one_long_name_does_not_make_all_of_them_long(tmp_path):
+    names = [f"sample {i}" for i in range(2000)]
+    names[7] = "ü" * 5000
+    counts = as_counts(rng.poisson(1.0, (2000, 3)))
+    parts = counts.indptr, counts.indices, counts.data
+    counts = nmfscale.Counts(*parts, counts.shape, sample_names=names)
+    pack(counts, tmp_path / "counts.nmf")
+    assert os.path.getsize(tmp_path / "counts.nmf") < 300_000
+    assert list(StoredCounts(tmp_path / "counts.nmf").sample_names) == names
+    fitted = nmfscale.PoissonNMF(2, max_iter=1, tol=0).fit(counts)
+    fitted.save(tmp_path / "model.h5")
+    assert os.path.getsize(tmp_path / "model.h5") < 300_000
+    assert list(nmfscale.load(tmp_path / "model.h5").sample_names_) == names
+
+
 def test_six_bytes_a_nonzero_count(tmp_path):
     counts = as_counts(rng.poisson(1.0, (3000, 400)))
     pack(counts, tmp_path / "counts.nmf")
@@ -162,6 +179,7 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     counts = nmfscale.Counts(
         matrix.indptr, matrix.indices, matrix.data, matrix.shape,
         sample_names=[f"sample {i}" for i in range(90)], groups=["α", "b"] * 45, notes=["a note"],
+        first_fraction="0.125 in row 0" if factor < 1 else None,
     )  # fmt: skip
     one, other = tmp_path / "one.nmf", tmp_path / "other.nmf"
     pack(counts, one)
@@ -169,6 +187,58 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     assert contents(other) == contents(one)
     pack(StoredCounts(other), other)
     assert contents(other) == contents(one)
+
+
+# The format before ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_store(tmp_path, monkeypatch):
+    """Copy a store of format 1, with blocks of up to 60 nonzero counts."""
+    internals.small_blocks(monkeypatch, 60)
+    copy = shutil.copy(Path(__file__).parent / "format_1.nmf", tmp_path / "old.nmf")
+    return Path(copy)
+
+
+def test_a_store_of_format_1_is_read(old_store, tmp_path):
+    stored = StoredCounts(old_store)
+    stored.verify()
+    matrix = dense(stored)
+    assert matrix.shape == (20, 12) and matrix[3, 4] == matrix.max() == stored.largest == 700
+    assert_array_equal(matrix.sum(axis=0), stored.column_totals)
+    assert stored.sample_names[7] == "sämple 7" and stored.feature_names[11] == "gene 11"
+    assert (list(stored.groups), stored.notes) == (["a", "b"] * 10, ("a note",))
+    pack(stored, tmp_path / "new.nmf", source=stored.source)
+    again = StoredCounts(tmp_path / "new.nmf")
+    assert_array_equal(dense(again), matrix)
+    assert again.report() == stored.report() and list(again.groups) == list(stored.groups)
+
+
+def as_unsigned(file):
+    name = "blocks/000000/rows_offset"
+    values, crc32 = file[name][()].view("u8"), file[name].attrs["crc32"]
+    del file[name]
+    file[name] = values
+    file[name].attrs["crc32"] = crc32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.move("values", "valuesé"), "a part that its format does not have, 'valuesé'"),
+        (lambda f: f.move("names/group", "names/x"), "does not have, 'names/x'"),
+        (lambda f: f.__delitem__("values"), "it has no values"),
+        (as_unsigned, "blocks/000000/rows_offset is of type uint64, not int64"),
+        (lambda f: f["rows/nnz"].attrs.create("crc32", [1, 2]), "crc32 of /rows/nnz is of another"),
+        (lambda f: f.attrs.create("nnz", 5), "rows/nnz are not those of 5 counts"),
+        (lambda f: f.attrs.create("shape", (9, 12)), "has shape"),
+    ],
+)
+def test_a_damaged_store_of_format_1_is_refused(old_store, change, message):
+    with h5py.File(old_store, "r+") as file:
+        change(file)
+    with pytest.raises(DamagedStoreError, match=f"old.nmf is damaged.*{message}"):
+        StoredCounts(old_store)
 
 
 # Sources -------------------------------------------------------------------------------------
@@ -394,29 +464,46 @@ def test_an_unfinished_store_is_refused(store):
         StoredCounts(store)
 
 
+def retold(store, **changes):
+    """Change what a store says of itself, with the checksum that goes with it."""
+    with h5py.File(store, "r+") as file:
+        about = read_json(file, "about") | changes
+        del file["about"]
+        put_json(file, "about", about)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format_version", 2, "has format 2"),
-        ("shape", (90, 61), "shape"),
-        ("shape", (9, 60), "has shape"),
+        ("shape", [90, 61], r"columns/nnz has shape \(60,\), not \(61,\)"),
+        ("shape", [9, 60], r"rows/nnz has shape \(90,\), not \(9,\)"),
+        ("shape", [90], "damaged"),
+        ("nnz", 5, "rows/nnz are not those of 5 counts"),
+        ("slice_dtype", "uint16", "rows_count is of type uint8, not uint16"),
+        ("parts", ["values", "names/sample"], "names/sample"),
     ],
 )
-def test_attributes_that_do_not_fit(store, name, value, message):
-    with h5py.File(store, "r+") as file:
-        file.attrs[name] = value
-    with pytest.raises(DamagedStoreError, match=message):
+def test_what_a_store_says_of_itself_must_fit(store, name, value, message):
+    retold(store, **{name: value})
+    with pytest.raises(DamagedStoreError, match=f"counts.nmf.*{message}"):
         StoredCounts(store)
 
 
-@pytest.mark.parametrize("name", ["format", "dtype", "slice_dtype", "nmfscale_version"])
-def test_text_of_variable_length_is_not_read(store, name):
+def test_a_store_of_a_newer_version_is_refused(store):
     with h5py.File(store, "r+") as file:
-        file.attrs[name] = file.attrs[name].decode()
-    assert stores.is_store(store)
-    if name != "format":
-        with pytest.raises(DamagedStoreError, match=f"{name} is no text of fixed length"):
-            StoredCounts(store)
+        file.attrs["format_version"] = 3
+    with pytest.raises(DamagedStoreError, match=r"counts.nmf has format 3, .* reads up to 2"):
+        StoredCounts(store)
+
+
+def test_text_of_variable_length_is_not_read(store):
+    with h5py.File(store, "r+") as file:
+        file.attrs["nmfscale_version"] = "1.0"
+    with pytest.raises(DamagedStoreError, match="nmfscale_version is no text of fixed length"):
+        StoredCounts(store)
+    with h5py.File(store, "r+") as file:
+        file.attrs["format"] = file.attrs["format"].decode()
+    assert not stores.is_store(store)
 
 
 def test_external_storage_is_refused(store, tmp_path):
@@ -424,12 +511,12 @@ def test_external_storage_is_refused(store, tmp_path):
     with h5py.File(store, "r+") as file:
         group = file["blocks/000000"]
         old = group["rows_count"]
-        shape, crc = old.shape, old.attrs["crc32"]
+        shape, crc = old.shape, old.attrs["checksum"]
         del group["rows_count"]
         new = group.create_dataset(
             "rows_count", shape, "u1", external=[(str(tmp_path / "secret"), 0, shape[0])]
         )
-        new.attrs["crc32"] = crc
+        new.attrs["checksum"] = crc
     with pytest.raises(DamagedStoreError, match="rows_count"):
         StoredCounts(store)
 
@@ -608,8 +695,8 @@ def rewritten(store, name, change):
     """Put other numbers in a place, with the checksum that they need."""
     with h5py.File(store, "r+") as file:
         array = change(file[name][()])
-        file[name][...] = array
-        file[name].attrs["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
+        del file[name]
+        put(file, name, array)
 
 
 def at(place, value):
@@ -650,7 +737,7 @@ def test_counts_that_are_none_are_refused(tmp_path):
 def test_links_and_claims_are_refused(store, tmp_path, name):
     with h5py.File(tmp_path / "other.h5", "w") as other, h5py.File(store, "r+") as file:
         other["numbers"] = file[name][()]
-        kind, crc = file[name].dtype, file[name].attrs["crc32"]
+        kind, crc = file[name].dtype, file[name].attrs["checksum"]
         del file[name]
         file[name] = h5py.ExternalLink(tmp_path / "other.h5", "numbers")
     with pytest.raises(DamagedStoreError, match="not in the file itself"):
@@ -659,6 +746,6 @@ def test_links_and_claims_are_refused(store, tmp_path, name):
         del file[name]
         # 8 TB that are nowhere
         made = file.create_dataset(name, (10**12,), kind, chunks=(1 << 16,))
-        made.attrs["crc32"] = crc
+        made.attrs["checksum"] = crc
     with pytest.raises(DamagedStoreError, match="not contiguous"):
         StoredCounts(store)
