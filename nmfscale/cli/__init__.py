@@ -41,18 +41,22 @@ def _run(argv: Sequence[str] | None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv)]
     try:
         arguments = make_parser(words).parse_args(words)
-    except SystemExit:
-        flush_results()
-        raise
-    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for category in (UserWarning, RuntimeWarning):
                 warnings.simplefilter("default", category)
             warnings.showwarning = show_warning
             return arguments.run(arguments)
+    except SystemExit:
+        flush_results()
+        raise
     except Exception as error:
-        if arguments.debug:
+        cause: BaseException | None = error
+        while cause is not None:  # compiled modules make an ImportError of Ctrl-C
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            cause = cause.__cause__ or cause.__context__
+        if "--debug" in words:
             traceback.print_exc()
         log(f"error: {one_line(error)}")
         return 1

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from shell import failure
 
 import nmfscale
+from nmfscale.cli import main
 
 LIMIT = 60  # seconds; what takes longer hangs
 PROGRAM = [sys.executable, "-P", "-m", "nmfscale"]
@@ -55,6 +56,17 @@ class TestInterrupted:
         )
         done = ended([sys.executable, "-P", "-c", code])
         assert (done.returncode, done.stderr) in [(130, ""), (130, "nmfscale: interrupted\n")]
+
+    def test_where_a_compiled_module_makes_an_import_error_of_it(self, monkeypatch, capsys):
+        def interrupted(_):
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise ImportError("initialization failed") from error
+
+        monkeypatch.setattr("nmfscale.cli.arguments.make_parser", interrupted)
+        assert main(["fit"]) == 130
+        assert capsys.readouterr().err == "nmfscale: interrupted\n"
 
     def test_the_exit_code_is_that_of_the_program(self, tmp_path):
         """And not a signal, which CPython raises itself after a KeyboardInterrupt in an exec()."""
