@@ -148,31 +148,19 @@ class Counts(CountMatrix):
 
 
 def checked_counts(
-    matrix: Any,
-    *,
-    whom: str = "X",
-    sample_names: Any = None,
-    feature_names: Any = None,
-    groups: Any = None,
-    notes: Sequence[str] = (),
+    matrix: Any, *, whom: str = "X", notes: Sequence[str] = (), **about: Any
 ) -> Counts:
     """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
     # part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
-        rows = compressed_rows(rows, EntryNames(whom, sample_names, feature_names))
+        names = EntryNames(whom, about.get("sample_names"), about.get("feature_names"))
+        rows = compressed_rows(rows, names)
+    indptr, indices, data, shape, has_sorted_indices, first_fraction, more_notes = rows
     return Counts(
-        rows.indptr,
-        rows.indices,
-        rows.data,
-        rows.shape,
-        sample_names=sample_names,
-        feature_names=feature_names,
-        groups=groups,
-        notes=[*notes, *rows.notes],
-        has_sorted_indices=rows.has_sorted_indices,
-        first_fraction=rows.first_fraction,
-    )
+        indptr, indices, data, shape, has_sorted_indices=has_sorted_indices,
+        first_fraction=first_fraction, notes=[*notes, *more_notes], **about,
+    )  # fmt: skip
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

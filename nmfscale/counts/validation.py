@@ -18,7 +18,7 @@ from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
 
-# IntegerPolicy numbers beyond this are not exact in float64.
+# Whole numbers beyond this are not exact in float64.
 LARGEST_COUNT = 2**53
 
 # Entries examined at a time: their temporaries stay in the processor's cache.
@@ -78,19 +78,16 @@ def compressed_rows(matrix: Any, names: EntryNames, *, sort: bool = False) -> Co
     if sp.issparse(matrix):
         indptr, indices, data, shape = rows_of_sparse(matrix, names)
     else:
-        indptr, indices, data, shape = _rows_of_dense(_as_dense(matrix, names), names)
+        array = _as_dense(matrix, names)
+        indptr, indices, data = rows_of_blocks(array)
+        data, shape = working_type(data), array.shape
     return canonical_rows(indptr, indices, data, shape, names, sort=sort)
 
 
 def canonical_rows(
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    shape: tuple[int, int],
-    names: EntryNames,
-    *,
-    sort: bool = False,
-) -> CompressedRows:
+    indptr: Array, indices: Array, data: Array, shape: tuple[int, int], names: EntryNames,
+    *, sort: bool = False,
+) -> CompressedRows:  # fmt: skip
     """Check every value of sound compressed rows; add up duplicates, drop zeros, maybe sort."""
     notes = []
     findings = _examine(indptr, indices, data, names)
@@ -161,11 +158,6 @@ def rows_of_blocks(
     indices = np.concatenate(columns)
     columns.clear()
     return indptr.astype(index_type(indices.size)), indices, np.concatenate(values)
-
-
-def _rows_of_dense(array: Array, names: EntryNames) -> tuple[Array, Array, Array, tuple[int, int]]:
-    indptr, indices, data = rows_of_blocks(array)
-    return indptr, indices, working_type(data), (array.shape[0], array.shape[1])
 
 
 # ---------------------------------------------------------------------------
@@ -327,17 +319,17 @@ def _has_duplicates(indptr: Array, indices: Array, shape: tuple[int, int]) -> bo
     """Whether a column number stands twice in a row, in linear time also for unsorted rows."""
     for first, last in row_chunks(indptr, max(CHUNK, shape[1])):
         start, stop = int(indptr[first]), int(indptr[last])
-        pattern = sp.csr_array(
-            (
-                np.empty(stop - start, dtype=np.int8),
-                indices[start:stop],
-                indptr[first : last + 1] - start,
-            ),
-            shape=(last - first, shape[1]),
-        )
+        unread = np.empty(stop - start, dtype=np.int8)
+        part = unread, indices[start:stop], indptr[first : last + 1] - start
+        pattern = sp.csr_array(part, shape=(last - first, shape[1]))
         if not pattern.tocsc().has_canonical_format:
             return True
     return False
+
+
+def _copied(indptr: Array, indices: Array, data: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a matrix that SciPy may change in place."""
+    return sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
 
 
 def _sum_duplicates(
@@ -348,35 +340,34 @@ def _sum_duplicates(
     Sums above 2**53 stay, for the checks of entries to refuse.
     """
     whole = data.dtype.kind != "f" or bool((np.rint(data) == data).all())
-    wide = sp.csr_array((data.astype(np.float64), indices.copy(), indptr.copy()), shape=shape)
-    wide.sum_duplicates()
-    sums = wide.data
+    rows = _copied(indptr, indices, data.astype(np.float64, copy=False), shape)
+    rows.sum_duplicates()
+    sums = rows.data
     if whole and sums.max() <= LARGEST_COUNT:
         # float64 rounds 2**53 + 1 to 2**53
-        exact = sp.csr_array((data.astype(np.int64), indices.copy(), indptr.copy()), shape=shape)
+        exact = _copied(indptr, indices, data.astype(np.int64, copy=False), shape)
         exact.sum_duplicates()
         sums = exact.data
-    if sums.max() > LARGEST_COUNT:
-        return wide.indptr, wide.indices, sums
-    if data.dtype.kind == "f":
-        sums = sums.astype(np.float64, copy=False)
-    narrow = sums.astype(data.dtype)
-    return wide.indptr, wide.indices, narrow if (narrow == sums).all() else sums
+    if sums.max() <= LARGEST_COUNT:
+        sums = sums.astype(np.float64, copy=False) if data.dtype.kind == "f" else sums
+        narrow = sums.astype(data.dtype)
+        sums = narrow if (narrow == sums).all() else sums
+    return rows.indptr, rows.indices, sums
 
 
 def _drop_zeros(
     indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
-    kept = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
-    kept.eliminate_zeros()
-    return kept.indptr, kept.indices, kept.data
+    rows = _copied(indptr, indices, data, shape)
+    rows.eliminate_zeros()
+    return rows.indptr, rows.indices, rows.data
 
 
 def sort_columns(
     indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
 ) -> tuple[Array, Array, Array]:
     """Return copies with the entries of every row by column."""
-    rows = sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
+    rows = _copied(indptr, indices, data, shape)
     rows.sort_indices()
     return rows.indptr, rows.indices, rows.data
 

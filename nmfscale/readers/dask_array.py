@@ -20,22 +20,10 @@ def is_dask_array(X: Any) -> bool:
 
 
 class DaskRows:
-    """Ranges of rows of a dask array, in the manner of `CountStream`.
+    """Ranges of rows of a dask array of chunks of whole rows, in the manner of `CountStream`.
 
     One chunk is computed at a time, by dask's own scheduler for arrays or the client that is
     active; the last one is kept.
-
-    Parameters
-    ----------
-    array : dask.array.Array of shape (n_samples, n_features)
-        Chunks of whole rows, each a NumPy array or a SciPy sparse matrix.
-    sample_names, feature_names, groups : array-like, optional
-        As :class:`CountMatrix` takes them.
-
-    Raises
-    ------
-    ValueError
-        If chunks do not hold whole rows, or their sizes are not known.
     """
 
     path = None

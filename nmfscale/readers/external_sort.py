@@ -29,20 +29,8 @@ class SortedRows:
     At first use all triplets are taken in: pieces of bounded size are sorted by row, kept in
     memory while they are few, else written to one temporary file. Reading a range of rows finds
     it in every sorted piece. The temporary file has no name, so that nothing is left behind
-    however the process ends.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of rows and of columns.
-    triplets : callable
-        Gives an iterator of (rows, columns, values), checked numbers from 0 on.
-    workspace : Workspace
-        Temporary folder and memory limit.
-    dtype : dtype, optional
-        Type of the values; by default int32 if all values fit, else int64.
-    release : callable, optional
-        Called at the end, to close what the triplets come from.
+    however the process ends. Without a `dtype`, values are int32 if all fit, else int64; `release`
+    is called at the end, to close what the triplets come from.
     """
 
     def __init__(

@@ -48,17 +48,8 @@ class FileCounts(CountMatrix):
     """Counts in a file of any format, checked once and then read when they are needed.
 
     Every visit reads and checks the file again, and places the counts anew: for more than a few
-    iterations a packed store is faster.
-
-    Parameters
-    ----------
-    stream : CountStream or DaskRows
-        One of :func:`open_stream` stays open as long as the counts are in use.
-
-    Attributes
-    ----------
-    source : dict
-        The file's path and fingerprint, or what object it is.
+    iterations a packed store is faster. The stream stays open as long as the counts are in use;
+    `source` is the file's path and fingerprint, or what object it is.
     """
 
     from_file = True

@@ -190,10 +190,6 @@ def read_counts(
         If the format is not known or the file is of another format than its name says, if a
         choice does not fit the format, or if the numbers are not counts.
 
-    See Also
-    --------
-    nmfscale.readers.stream.open_stream : The same files a range of rows at a time.
-
     Examples
     --------
     >>> import tempfile

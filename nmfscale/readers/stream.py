@@ -31,23 +31,10 @@ _SMALLEST_LIMIT = 2**20
 
 
 class CountStream:
-    """Counts in a file, samples x features, read a range of rows at a time.
+    """Counts in a file, samples x features, read a range of rows at a time by one thread.
 
-    Made by :func:`open_stream`; a context manager. It holds the names, not the counts. Not to be
-    used by several threads at once.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    whom : str
-        What messages call the table: the file, and the part of it where it has several.
-    shape : tuple of int
-        Number of samples and of features.
-    sample_names, feature_names, groups : ndarray or None
-        One for each row or column, where the file names them.
-    notes : tuple of str
-        What was left out.
+    Made by `open_stream`; a context manager. It holds the names, not the counts. `whom` is what
+    messages call the table: the file, and the part of it where it has several.
     """
 
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
@@ -76,34 +63,14 @@ class CountStream:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the counts in the file; text files are read through to learn it.
-
-        Pieces come in one of the seven types of :attr:`Counts.dtype` that holds the same values;
-        a piece with duplicates whose sum is too large for its type comes as int64.
-        """
+        """Type of the counts in the file; text files are read through to learn it."""
         return self._source.dtype
 
     def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
-        """Read the whole table in pieces of consecutive whole rows.
+        """Yield first row and rows of pieces of at most `max_bytes`, but of one row at least.
 
-        Parameters
-        ----------
-        max_bytes : int
-            Size of the arrays of a piece at most; a single row may exceed it, and so may a piece
-            whose duplicates add up to more than its type holds. About five times as much is in
-            use while a piece is made.
-
-        Yields
-        ------
-        start : int
-            Number of the first row of the piece.
-        rows : CompressedRows
-            As :meth:`rows` returns it.
-
-        Raises
-        ------
-        ValueError
-            As :meth:`rows`, or if `max_bytes` is not positive.
+        About five times as much is in use while a piece is made. Sums of duplicates that need a
+        wider type may make it larger.
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes={max_bytes!r} must be positive.")
@@ -114,40 +81,13 @@ class CountStream:
             start = stop
 
     def rows(self, start: int, stop: int) -> CompressedRows:
-        """Read rows `start` to `stop` - 1.
-
-        Parameters
-        ----------
-        start, stop : int
-            Range of rows, 0 <= start <= stop <= number of samples.
-
-        Returns
-        -------
-        CompressedRows
-            Checked counts, (stop - start, n_features): column numbers rise in every row, there
-            are neither duplicates nor explicit zeros.
-
-        Raises
-        ------
-        ValueError
-            If a value is no count (negative, NaN, infinite, above 2**53; the message names the
-            row of the file), if the structure is corrupt, if the file was changed since it was
-            opened, or if the range or the stream itself is not open.
-        OSError
-            If the file cannot be read.
-        """
+        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
         return self._canonical(start, stop, sort=True)
 
     def whole(self) -> CompressedRows:
-        """Read all rows at once, columns in the order of the file.
-
-        Returns
-        -------
-        CompressedRows
-            Checked counts; ``has_sorted_indices`` tells whether column numbers rise.
-        """
+        """Return all rows at once, checked, columns in the order of the file."""
         return self._canonical(0, self.shape[0], sort=False)
 
     def fingerprint(self) -> Fingerprint:
@@ -236,57 +176,13 @@ def open_stream(
     memory_limit: int = MEMORY_LIMIT,
     table_limit: int | None = None,
 ) -> CountStream:
-    r"""Open a file of counts to read it a range of rows at a time.
+    """Open a file of counts to read it a range of rows at a time; choices as `read_counts`.
 
-    Tables that lie in the file row by row (compressed rows or dense, in ``.h5ad``, and 10x
-    ``.h5``) are read in place. Text files and compressed columns are brought into the order of
-    rows first, when counts are asked for: in memory if there is room, else in a temporary file of
-    12 to 20 bytes per entry. ``.npz`` files are loaded whole.
-
-    Parameters
-    ----------
-    path : str or path
-        A file or folder of the formats of :func:`read_counts`.
-    layer, raw, groups, genome, feature_type, transpose
-        As in :func:`read_counts`.
-    scratch : str or path, optional
-        Folder for the temporary file; by default that of the system. Nothing is left in it.
-    memory_limit : int, default=2**30
-        Bytes to use for bringing entries into order, at least 2**20. Names, and 8 bytes for
-        each row, come on top.
-    table_limit : int, optional
-        Bytes for what a table needs however few its entries; by default what is free.
-
-    Returns
-    -------
-    CountStream
-        Close it, or use it in a ``with`` statement.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file or folder.
-    BlockingIOError
-        If another program held the HDF5 file open for writing all the time.
-    OSError
-        If an HDF5 file is damaged, cut off, or compressed with a filter that is not installed.
-    ValueError
-        If the format is not known, a choice does not fit it, a header or structure is corrupt,
-        or an HDF5 file refers to other files or claims more than it stores.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from nmfscale.readers.stream import open_stream
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "docword.small.txt")
-    ...     _ = path.write_text("3\n2\n3\n1 1 4\n2 2 1\n3 1 2\n")
-    ...     with open_stream(path) as stream:
-    ...         for start, rows in stream.chunks(max_bytes=50):
-    ...             print(start, rows.shape, rows.data)
-    0 (2, 2) [4 1]
-    2 (1, 2) [2]
+    Tables that lie in the file row by row (compressed rows or dense, in .h5ad, and 10x .h5) are
+    read in place. Text files and compressed columns are brought into the order of rows first, when
+    counts are asked for: in `memory_limit` bytes if there is room, else in a temporary file in
+    `scratch` of 12 to 20 bytes per entry. .npz files are loaded whole. `table_limit` is for what a
+    table needs however few its entries; None is what the machine has free.
     """
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
@@ -325,34 +221,9 @@ class Fingerprint(NamedTuple):
 def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
     """Take the fingerprint of a file without reading much of it.
 
-    Parameters
-    ----------
-    path : str or path
-        A file.
-
-    Returns
-    -------
-    Fingerprint
-        Size, modification time, and the SHA-256 of 16 evenly spaced samples of 64 KiB with the
-        file's two ends among them; of all bytes if there are no more than that. A change
-        elsewhere that keeps size and time is not seen.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from nmfscale.readers.stream import fingerprint
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "counts.txt")
-    ...     _ = path.write_bytes(b"1 2 3")
-    ...     seen = fingerprint(path)
-    ...     seen.size, seen.sha256[:8], seen == fingerprint(path)
-    (5, '7c8f5059', True)
+    The SHA-256 is of 16 evenly spaced samples of 64 KiB with the file's two ends among them, of
+    all bytes if there are no more than that. A change elsewhere that keeps size and time is not
+    seen.
     """
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:

@@ -311,14 +311,7 @@ def checked_dataset(dataset: Any) -> Any:
 
 
 class Reader:
-    """Reads an object of a file, which is opened anew where the disk or the network stumbles.
-
-    Parameters
-    ----------
-    node : h5py.Group or h5py.Dataset
-    path : Path
-        Its file.
-    """
+    """Reads an object of a file, which is opened anew where the disk or the network stumbles."""
 
     def __init__(self, node: Any, path: Path) -> None:
         self._path, self._name, self._file = path, node.name, node.file
