@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import logging
 import shlex
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,17 +20,11 @@ from .messages import log, say
 
 def cluster(arguments: argparse.Namespace) -> int:
     """Run a cluster on this machine until Ctrl-C or SIGTERM."""
-    from ..cluster.local import (
-        address_of,
-        is_loopback,
-        local_cluster,
-        make_certificates,
-        read_certificates,
-    )
+    from ..cluster.local import is_loopback, local_cluster, make_certificates, read_certificates
     from ..counts.sizes import parse_bytes
     from ..engine.threads import available_processors
 
-    host, folder, security = address_of(arguments.host), arguments.tls, None
+    host, folder, security = _address_of(arguments.host), arguments.tls, None
     if folder is None and not is_loopback(host):
         arguments.usage(
             f"--host {arguments.host}: whoever reaches it could run code as you; add --tls DIR"
@@ -40,6 +36,7 @@ def cluster(arguments: argparse.Namespace) -> int:
         make_certificates(folder)
         security = read_certificates(folder)
     limit = arguments.memory_limit
+    _check_free(host, arguments.port)
     with (
         _signals_noted() as received,
         local_cluster(
@@ -58,6 +55,28 @@ def cluster(arguments: argparse.Namespace) -> int:
     if not received:
         log("a client has shut the cluster down")
     return 0
+
+
+def _address_of(host: str) -> str:
+    """Return the numeric address of a host, so that what was checked is what is bound."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{host!r} is neither the name nor the address of a host.") from error
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise what dask would say less clearly."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(
+                f"port {port} of {host} is taken, perhaps by a cluster that runs already: use "
+                "that one, or choose another port (0 for any that is free)."
+            ) from error
+        raise OSError(f"cannot listen on port {port} of {host}: {error.strerror}.") from error
 
 
 @contextmanager

@@ -7,13 +7,11 @@ Web pages (dashboard, health, metrics) know no TLS: they are on the loopback add
 
 from __future__ import annotations
 
-import errno
 import gc
 import ipaddress
 import os
 import shlex
 import signal
-import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -42,74 +40,13 @@ _SETTINGS = {
 _NAMES = ("ca.pem", "cert.pem", "key.pem")
 
 
-def address_of(host: str) -> str:
-    """Return the numeric address of a host, so that what was checked is what is bound.
-
-    Parameters
-    ----------
-    host : str
-        A name or an address.
-
-    Returns
-    -------
-    str
-        The address.
-
-    Raises
-    ------
-    ValueError
-        If the host has none.
-
-    Examples
-    --------
-    >>> from nmfscale.cluster.local import address_of
-    >>> address_of("127.0.0.1")
-    '127.0.0.1'
-    """
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{host!r} is neither the name nor the address of a host.") from error
-
-
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a numeric address.
-
-    Parameters
-    ----------
-    address : str
-        An address of version 4 or 6.
-
-    Returns
-    -------
-    bool
-        False also for the addresses that stand for every interface.
-
-    Examples
-    --------
-    >>> from nmfscale.cluster.local import is_loopback
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
+    """Whether only this machine can reach a numeric address."""
     return ipaddress.ip_address(address).is_loopback
 
 
 def make_certificates(folder: str | Path) -> None:
-    """Write a new key and the certificates that go with it, unless the folder has them.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Made if need be, for its owner alone.  Holds `ca.pem`, `cert.pem` and `key.pem`
-        afterwards.  They are good for a year.
-
-    Raises
-    ------
-    ImportError
-        If the package cryptography is missing.
-    PermissionError
-        If others may read the folder.
-    """
+    """Write a key and certificates, good for a year, to a private folder that has none yet."""
     folder = Path(folder)
     if any((folder / name).exists() for name in _NAMES):
         return
@@ -132,27 +69,7 @@ def make_certificates(folder: str | Path) -> None:
 
 
 def read_certificates(folder: str | Path) -> Any:
-    """Return what a scheduler, a worker or a client needs to speak TLS.
-
-    Parameters
-    ----------
-    folder : str or Path
-        As :func:`make_certificates` leaves it.
-
-    Returns
-    -------
-    distributed.Security
-        Refuses everything that is not encrypted.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a file is missing.
-    PermissionError
-        If others may read the key.
-    ValueError
-        If the files do not belong together, or have expired.
-    """
+    """Return the `distributed.Security` of a folder of certificates, if they can be used."""
     from distributed import Security
 
     folder = Path(folder).resolve()
@@ -213,42 +130,13 @@ def local_cluster(
     """Run a scheduler, and workers in processes of their own, as long as the context lasts.
 
     Every worker does one task at a time and is started again when it dies.  Ctrl-C reaches the
-    calling process, not the workers.
-
-    Parameters
-    ----------
-    n_workers : int
-        How many processes.
-    host : str, default="127.0.0.1"
-        Numeric address to listen on.
-    port : int, default=0
-        Of the scheduler; 0 takes one that is free.
-    dashboard_port : int, default=None
-        Port of the dashboard on the loopback address.  If it is taken another one is, with a
-        warning.  None leaves the dashboard out.
-    memory_limit : int, default=None
-        Bytes that one worker may hold; an equal share of the memory of the machine by default.
-    local_directory : str or Path, default=None
-        Existing folder for what workers put on disk: they do in a folder inside, which is removed
-        in the end.  That of temporary files by default.
-    security : distributed.Security, default=None
-        What :func:`read_certificates` returns; required where others can reach `host`.
-
-    Yields
-    ------
-    distributed.LocalCluster
-        Running.
-
-    Raises
-    ------
-    ValueError
-        If others can reach `host` and `security` is None.
-    OSError
-        If the port is taken or the address is not one of this machine.
+    calling process, not the workers.  `host` is a numeric address; without `security` others must
+    not reach it.  `port` 0 is any that is free; without `dashboard_port` there is no dashboard.
+    `memory_limit` is that of one worker, an equal share of the machine's by default.  What workers
+    put on disk is in a new folder in `local_directory`, which is removed in the end.
     """
     if security is None and not is_loopback(host):
         raise ValueError(f"others can reach {host}: a cluster there needs certificates.")
-    _check_free(host, port)
     import dask
     from distributed import LocalCluster
 
@@ -299,36 +187,9 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _check_free(host: str, port: int) -> None:
-    """Raise what dask would say less clearly."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OSError(
-                f"port {port} of {host} is taken, perhaps by a cluster that runs already: use "
-                "that one, or choose another port (0 for any that is free)."
-            ) from error
-        raise OSError(f"cannot listen on port {port} of {host}: {error.strerror}.") from error
-
-
 @contextmanager
 def local_client(n_workers: int, security: Any = None) -> Iterator[Any]:
-    """Connect to a cluster that lasts as long as the context, without a dashboard.
-
-    Parameters
-    ----------
-    n_workers : int
-        How many processes.
-    security : distributed.Security, default=None
-        As for :func:`local_cluster`.
-
-    Yields
-    ------
-    distributed.Client
-        Connected.
-    """
+    """Connect to a cluster that lasts as long as the context, without a dashboard."""
     from distributed import Client
 
     with local_cluster(n_workers, security=security) as cluster, Client(cluster) as client:
@@ -339,26 +200,9 @@ def local_client(n_workers: int, security: Any = None) -> Iterator[Any]:
 def connected(
     address: str, security: Any = None, timeout: float = CONNECT_SECONDS
 ) -> Iterator[Any]:
-    """Connect to a cluster that runs already.
+    """Connect to a cluster that runs already, not as the client that others find by default.
 
-    Parameters
-    ----------
-    address : str
-        Of the scheduler, such as "tcp://127.0.0.1:8786".
-    security : distributed.Security, default=None
-        What :func:`read_certificates` returns; dask's configuration by default.
-    timeout : float, default=10
-        Seconds until a scheduler that does not answer is given up.
-
-    Yields
-    ------
-    distributed.Client
-        Connected; not the one that others find as the current client.
-
-    Raises
-    ------
-    ConnectionError
-        If no scheduler results, or it refuses the certificates.
+    `timeout`: seconds until a scheduler that does not answer is given up.
     """
     from distributed import Client
 

@@ -164,7 +164,7 @@ def test_all_damaged(tmp_path):
     fit_and_stop(tmp_path, 8)
     for path in tmp_path.iterdir():
         flip(path)
-    with pytest.raises(CheckpointError, match="no checkpoint can be read.*L is damaged"):
+    with pytest.raises(CheckpointError, match="no checkpoint can be read.*checksum of L differs"):
         model().fit(X, checkpoint=tmp_path, resume=True)
 
 

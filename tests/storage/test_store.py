@@ -193,9 +193,8 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
 
 
 @pytest.fixture
-def old_store(tmp_path, monkeypatch):
-    """Copy a store of format 1, with blocks of up to 60 nonzero counts."""
-    internals.small_blocks(monkeypatch, 60)
+def old_store(tmp_path, small_blocks):
+    """Copy a store of format 1, with small blocks."""
     copy = shutil.copy(Path(__file__).parent / "format_1.nmf", tmp_path / "old.nmf")
     return Path(copy)
 
@@ -204,10 +203,10 @@ def test_a_store_of_format_1_is_read(old_store, tmp_path):
     stored = StoredCounts(old_store)
     stored.verify()
     matrix = dense(stored)
-    assert matrix.shape == (20, 12) and matrix[3, 4] == matrix.max() == stored.largest == 700
+    assert matrix.shape == (50, 12) and matrix[3, 4] == matrix.max() == stored.largest == 700
     assert_array_equal(matrix.sum(axis=0), stored.column_totals)
     assert stored.sample_names[7] == "sämple 7" and stored.feature_names[11] == "gene 11"
-    assert (list(stored.groups), stored.notes) == (["a", "b"] * 10, ("a note",))
+    assert (list(stored.groups), stored.notes) == (["a", "b"] * 25, ("a note",))
     pack(stored, tmp_path / "new.nmf", source=stored.source)
     again = StoredCounts(tmp_path / "new.nmf")
     assert_array_equal(dense(again), matrix)
