@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, xlogy
+from scipy.special import gammaln, psi, xlogy
 
 FASTTOPICS_EPS = 1e-8
 MINVAL = 1e-10
@@ -200,6 +200,36 @@ def solve_row(y, A, u, n_steps=200):
         if np.max(np.abs(d)) <= 1e-14 * np.max(b):
             break
     return b
+
+
+def mean_field(y, A, alpha, gamma, n_steps, tolerance=0.0, rate=None):
+    """Return gamma, theta and sum y log(A theta) after n_steps at most; these two of the last step.
+
+    theta = exp(E log h) for q(h) = Dirichlet(gamma), or Gamma(gamma, rate) where rates are given;
+    counts are shared out by phi_jk = theta_k a_jk / mu_j, and gamma_k = alpha_k + sum_j y_j phi_jk.
+    Ends once gamma changes by less than `tolerance` on average.
+    """
+    y, A = y[y > 0], A[y > 0]
+    for _ in range(n_steps):
+        scale = psi(gamma.sum()) if rate is None else np.log(rate)
+        theta = np.exp(psi(gamma) - scale)
+        mu = A @ theta
+        before, gamma = gamma, alpha + theta * (A.T @ (y / mu))
+        if np.mean(np.abs(gamma - before)) < tolerance:
+            break
+    return gamma, theta, np.sum(y * np.log(mu))
+
+
+def lda_bound(y, A, alpha, gamma, phi):
+    """Return a document's evidence lower bound by its definition, topics A given.
+
+    E log p(h) + sum_jk y_j phi_jk (E log h_k + log a_jk - log phi_jk) - E log q(h).
+    """
+    log_h = psi(gamma) - psi(gamma.sum())
+    log_p = gammaln(alpha.sum()) - gammaln(alpha).sum() + (alpha - 1) @ log_h
+    log_q = gammaln(gamma.sum()) - gammaln(gamma).sum() + (gamma - 1) @ log_h
+    words = phi * log_h + xlogy(phi, A) - xlogy(phi, phi)
+    return log_p - log_q + y @ words.sum(axis=1)
 
 
 # Both factors ----------------------------------------------------------------------------------

@@ -22,7 +22,10 @@ except ModuleNotFoundError as error:
         "them in place: pip install -e ."
     ) from error
 from .operands import (
+    DIRICHLET,
+    FACTOR,
     FRESH,
+    GAMMA,
     KEEP,
     KEPT,
     SCALED,
@@ -36,10 +39,25 @@ from .operands import (
     row_stride,
     statistics_size,
 )
-from .rows import correlations, descend, extrapolate, gather_dot, step, sum_slices, sums, visit
+from .rows import (
+    correlations,
+    descend,
+    digamma,
+    exp_digamma,
+    extrapolate,
+    gather_dot,
+    log_gamma,
+    step,
+    sum_slices,
+    sums,
+    visit,
+)
 
 __all__ = [
+    "DIRICHLET",
+    "FACTOR",
     "FRESH",
+    "GAMMA",
     "KEEP",
     "KEPT",
     "SCALED",
@@ -53,9 +71,12 @@ __all__ = [
     "build_flags",
     "correlations",
     "descend",
+    "digamma",
+    "exp_digamma",
     "extrapolate",
     "gather_dot",
     "level",
+    "log_gamma",
     "packed_size",
     "row_stride",
     "statistics_size",

@@ -2,13 +2,18 @@
 #include "passes.h"
 #include "steps.h"
 #include "coordinate_descent.h"
+#include "variational.h"
 
-/* em_steps EM steps, then newton_steps second-order steps, on every row of the slice. */
+/* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, on every row of the slice. */
 static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
     const int curvature = rows->kept ? rows->curvature_mode : CURVATURE_FRESH;
+    if (p->step != STEP_FACTOR) {
+        NAME(infer)(p, s, rows, workspace);
+        return;
+    }
     if (rows->loglik_start)
         memset(rows->loglik_start, 0, LANES * sizeof(double));
     if (rows->loglik_end)

@@ -8,12 +8,13 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from .levels cimport kernels_in_use
 from .slices cimport (
     COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
-    CURVATURE_KEPT, CURVATURE_SCALED, DIAGONAL, FULL, GRADIENT, GROUP, LANES, slice_ahead,
-    slice_counts, slice_rows,
+    CURVATURE_KEPT, CURVATURE_SCALED, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
+    STEP_FACTOR, STEP_GAMMA, slice_ahead, slice_counts, slice_rows,
 )
 
 FRESH, KEEP, KEPT, SCALED = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
+FACTOR, DIRICHLET, GAMMA = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
                ("f", 4): COUNT_FLOAT32, ("f", 8): COUNT_FLOAT64}
 
@@ -100,13 +101,19 @@ cdef class RowProblem:
     Counts are multiplied by the weight of their column: one in `weight`, or, where the stride
     leaves room, with `weighted_design` the number behind the components of its row of `design`,
     which is gathered anyway.  What fills up the rows that move is zero then.
+
+    With `step` DIRICHLET or GAMMA rows are the shapes of posteriors in mean-field inference, with
+    prior shapes `alpha` (stride), and a visit takes up to `inner_steps` steps, for each row until
+    its shapes change by less than `tolerance` on average.  `total` is then the rates of GAMMA, to
+    which `rate` adds for each row; for DIRICHLET it may be None.
     """
 
     def __cinit__(self, design, total, int n_components, *, weight=None,
                   bint weighted_design=False, moves=None, double floor=1e-10,
                   int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
-                  correlation=None, bint guarded=False):
+                  correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
+                  int inner_steps=1, double tolerance=0.0):
         self.dtype = design.dtype
         self.kernels = (
             &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
@@ -135,7 +142,12 @@ cdef class RowProblem:
         self.c.correlation = address(
             correlation, self.dtype, (n_components, n_components), "correlation"
         )
-        self.keep = (design, total, weight, moves, correlation)
+        self.c.alpha = address(alpha, self.dtype, (self.c.stride,), "alpha")
+        if step != STEP_FACTOR and (alpha is None or inner_steps < 1 or (
+                total is None and step == STEP_GAMMA)):
+            raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
+        self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
+        self.keep = (design, total, weight, moves, correlation, alpha)
 
 
 cdef class RowArrays:
@@ -143,7 +155,15 @@ cdef class RowArrays:
 
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
                   rate=None, kept=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
-                  kkt_start=None, loglik_end=None, kkt_end=None):
+                  kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
+                  prior_end=None):
+        if problem.c.step == STEP_FACTOR:
+            other = [theta, log_end, prior_end]
+        else:
+            other = [pseudo, kept, kkt_start, kkt_end]
+            other += [rate] if problem.c.step == STEP_DIRICHLET else []
+        if any(array is not None for array in other):
+            raise ValueError("what a mean-field step reports, and other steps, exclude each other")
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
@@ -156,6 +176,9 @@ cdef class RowArrays:
         self.first.kkt_start = <double *>address(kkt_start, "float64", per_row, "kkt_start")
         self.first.loglik_end = <double *>address(loglik_end, "float64", per_row, "loglik_end")
         self.first.kkt_end = <double *>address(kkt_end, "float64", per_row, "kkt_end")
+        self.first.theta = <void *>aligned_address(theta, problem.dtype, shape, "theta")
+        self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
+        self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
         self.n_kept = 0 if kept is None else min(len(kept), n_slices)
         if kept is not None:
@@ -180,6 +203,9 @@ cdef class RowArrays:
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
         out.loglik_end = a.loglik_end + s * LANES if a.loglik_end else NULL
         out.kkt_end = a.kkt_end + s * LANES if a.kkt_end else NULL
+        out.theta = <char *>a.theta + s * self.row_bytes if a.theta else NULL
+        out.log_end = <char *>a.log_end + s * self.row_bytes if a.log_end else NULL
+        out.prior_end = a.prior_end + s * LANES if a.prior_end else NULL
 
 
 cdef class Ahead:

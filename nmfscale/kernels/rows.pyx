@@ -11,11 +11,11 @@ from libc.stdlib cimport free, malloc
 
 import numpy as np
 
-from .levels cimport descend_bytes, visit_bytes
+from .levels cimport descend_bytes, kernels_in_use, visit_bytes
 from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
 from .slices cimport (
-    CURVATURE_SCALED, DIAGONAL, GRADIENT, LANES, move_kernel, slice_counts, slice_rows,
-    values_kernel,
+    CURVATURE_SCALED, DIAGONAL, DIGAMMA, EXP_DIGAMMA, GRADIENT, LANES, LOG_GAMMA, move_kernel,
+    row_kernels, slice_counts, slice_rows, values_kernel,
 )
 
 from .operands import packed_size, statistics_size
@@ -47,6 +47,10 @@ def check_design(SlicedCounts counts, RowProblem problem):
 def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
           Ahead ahead=None, const int64_t[::1] slices=None, **rows):
     """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
+
+    Or mean-field steps, see `RowProblem`: of their last pass are `theta`, exp(E log h), and
+    `loglik_end`; `log_end` is E log h at the end, and `prior_end` what with loglik_end makes the
+    bound on a row's evidence, see `put_prior` in variational.h.
 
     With `ahead` the rows go on to there at once, and `end` is None; with `slices` only the rows of
     these are visited, and nothing is written for the others.
@@ -248,3 +252,35 @@ cdef void values_of_slice(values_kernel kernel, SlicedCounts counts, RowProblem 
     counts.slice(s, &x)
     rows.slice(s, &r)
     kernel(&problem.c, &x, &r, out, memory)
+
+
+def digamma(x, out, *, int n_threads):
+    """Write psi of every number of `x`, which is positive, to `out`."""
+    gamma_function(DIGAMMA, x, out, n_threads)
+
+
+def exp_digamma(x, out, *, int n_threads):
+    """Write exp(psi) of every number of `x`, which is positive, to `out`."""
+    gamma_function(EXP_DIGAMMA, x, out, n_threads)
+
+
+def log_gamma(x, out, *, int n_threads):
+    """Write the logarithm of Gamma of every number of `x`, which is positive, to `out`."""
+    gamma_function(LOG_GAMMA, x, out, n_threads)
+
+
+cdef int gamma_function(int function, x, out, int n_threads) except -1:
+    """Piece by piece; a number's result does not depend on where it is."""
+    cdef Py_ssize_t i, n = x.size, at_once = 4096, size = x.itemsize
+    if x.dtype not in ("float32", "float64"):
+        raise ValueError(f"x: expected float32 or float64, got {x.dtype}")
+    cdef const char *numbers = <const char *>address(x, x.dtype, x.shape, "x")
+    cdef char *found = <char *>address(out, x.dtype, x.shape, "out")
+    cdef const row_kernels *kernels = (
+        &kernels_in_use().f32 if size == 4 else &kernels_in_use().f64
+    )
+    for i in prange((n + at_once - 1) // at_once, nogil=True, schedule="static",
+                    num_threads=n_threads, use_threads_if=n > 4 * at_once):
+        kernels.gamma_function(function, min(at_once, n - i * at_once),
+                               numbers + i * at_once * size, found + i * at_once * size)
+    return 0

@@ -356,3 +356,128 @@ INLINE VEC NAME(vlog)(VEC x)
     return FMA(exponent, SET1(0.69314718055994530942), s * p);
 #endif
 }
+
+/* Exponential, the same operations at every width: x = n log 2 + r with |r| <= log(2) / 2, 2^n by adding n to the exponent.
+ * 0 where the result is no normal number; x is at most that of the largest. */
+INLINE VEC NAME(vexp)(VEC x)
+{
+#if WIDTH == 1
+    return (REAL)exp(x);
+#elif REAL_IS_FLOAT
+    const VEC least = SET1(-87), whole = SET1(12582912.0f);      /* 1.5 2^23: its lower bits are an integer */
+    const VEC normal = AT_LEAST(x, least);
+    x = VMAX(x, least);
+    const VEC shifted = FMA(x, SET1(1.44269504f), whole), n = shifted - whole;
+    const VEC r = FNMA(n, SET1(-2.12194440e-4f), FNMA(n, SET1(0.693359375f), x));
+    VEC p = SET1(1.0f / 5040);
+    p = FMA(r, p, SET1(1.0f / 720));
+    p = FMA(r, p, SET1(1.0f / 120));
+    p = FMA(r, p, SET1(1.0f / 24));
+    p = FMA(r, p, SET1(1.0f / 6));
+    p = FMA(r, p, SET1(0.5f));
+    p = FMA(r * r, p, r) + SET1(1);
+    return normal * FROM_BITS(BITS_ADD(TO_BITS(p), SHIFT_LEFT(TO_BITS(shifted), 23)));
+#else
+    const VEC least = SET1(-708), whole = SET1(6755399441055744.0);
+    const VEC normal = AT_LEAST(x, least);
+    x = VMAX(x, least);
+    const VEC shifted = FMA(x, SET1(1.44269504088896340736), whole), n = shifted - whole;
+    const VEC r = FNMA(n, SET1(1.90821492927058770002e-10), FNMA(n, SET1(6.93147180369123816490e-1), x));
+    VEC p = SET1(1.0 / 6227020800);
+    p = FMA(r, p, SET1(1.0 / 479001600));
+    p = FMA(r, p, SET1(1.0 / 39916800));
+    p = FMA(r, p, SET1(1.0 / 3628800));
+    p = FMA(r, p, SET1(1.0 / 362880));
+    p = FMA(r, p, SET1(1.0 / 40320));
+    p = FMA(r, p, SET1(1.0 / 5040));
+    p = FMA(r, p, SET1(1.0 / 720));
+    p = FMA(r, p, SET1(1.0 / 120));
+    p = FMA(r, p, SET1(1.0 / 24));
+    p = FMA(r, p, SET1(1.0 / 6));
+    p = FMA(r, p, SET1(0.5));
+    p = FMA(r * r, p, r) + SET1(1);
+    return normal * FROM_BITS(BITS_ADD(TO_BITS(p), SHIFT_LEFT(TO_BITS(shifted), 52)));
+#endif
+}
+
+/* What gamma functions need of x > 0: z = x, or x + RAISE where x < RAISE, and what that changes. With w = z - 1/2,
+ * exp(psi(z)) = w + 1/(24 w) - 37/(5760 w^3) + ..., and psi(x) = psi(z) - sum_i 1/(x + i), Gamma(x) = Gamma(z) / prod_i (x + i)
+ * over i < RAISE; factors i and RAISE - 1 - i are taken together. */
+#define RAISE (REAL_IS_FLOAT ? 4 : 8)
+typedef struct {
+    VEC w, square, product, sum;                          /* square: 1 / w^2 */
+} NAME(raised);
+
+INLINE NAME(raised) NAME(raise)(VEC x)
+{
+    const VEC low = SET1(1) - AT_LEAST(x, SET1(RAISE)), one = SET1(1);
+    const VEC y = SET1(0) - VMAX(SET1(0) - x, SET1(-RAISE));     /* products of larger numbers would overflow */
+    const VEC q = y * (y + SET1(RAISE - 1));
+    NAME(raised) out;
+#if REAL_IS_FLOAT
+    const VEC product = q * (q + SET1(2)), derivative = q + (q + SET1(2));
+#else
+    const VEC ends = q * (q + SET1(6)), middle = (q + SET1(10)) * (q + SET1(12));
+    const VEC product = ends * middle, derivative = FMA(q + (q + SET1(6)), middle, ends * ((q + SET1(10)) + (q + SET1(12))));
+#endif
+    out.w = FMA(low, SET1(RAISE), x) - SET1((REAL)0.5);
+    out.square = one / out.w;
+    out.square *= out.square;
+    out.product = FMA(low, product, one - low);
+    out.sum = low * ((y + (y + SET1(RAISE - 1))) * derivative / product);
+    return out;
+}
+
+/* exp(psi(z)), to rounding. */
+INLINE VEC NAME(exp_digamma_raised)(NAME(raised) z)
+{
+    const VEC v = z.square;
+#if REAL_IS_FLOAT
+    VEC p = SET1(-0.0039535574f);
+#else
+    VEC p = SET1(3.0348228731805738);
+    p = FMA(v, p, SET1(-0.43960443686008127));
+    p = FMA(v, p, SET1(0.08238185223878776));
+    p = FMA(v, p, SET1(-0.020734675824368137));
+    p = FMA(v, p, SET1(0.007365033269308669));
+    p = FMA(v, p, SET1(-5509121.0 / 1393459200));
+#endif
+    p = FMA(v, p, SET1((REAL)(10313.0 / 2903040)));
+    p = FMA(v, p, SET1((REAL)(-37.0 / 5760)));
+    p = FMA(v, p, SET1((REAL)(1.0 / 24)));
+    return FMA(z.w * v, p, z.w);
+}
+
+INLINE VEC NAME(vexp_digamma)(VEC x)
+{
+    const NAME(raised) z = NAME(raise)(x);
+    return NAME(exp_digamma_raised)(z) * NAME(vexp)(SET1(0) - z.sum);
+}
+
+INLINE VEC NAME(vdigamma)(VEC x)
+{
+    const NAME(raised) z = NAME(raise)(x);
+    return NAME(vlog)(NAME(exp_digamma_raised)(z)) - z.sum;
+}
+
+/* log Gamma(z) = w log w - w + log(2 pi) / 2 - 1/(24 w) + 7/(2880 w^3) - ... */
+INLINE VEC NAME(vlog_gamma)(VEC x)
+{
+    const NAME(raised) z = NAME(raise)(x);
+    const VEC v = z.square;
+#if REAL_IS_FLOAT
+    VEC p = SET1(0.00059058780f);
+#else
+    VEC p = SET1(-0.17964300179103845);
+    p = FMA(v, p, SET1(0.029549751780391518));
+    p = FMA(v, p, SET1(-0.006409473908253205));
+    p = FMA(v, p, SET1(0.0019165906250867188));
+    p = FMA(v, p, SET1(-511.0 / 608256));
+    p = FMA(v, p, SET1(127.0 / 215040));
+#endif
+    p = FMA(v, p, SET1((REAL)(-31.0 / 40320)));
+    p = FMA(v, p, SET1((REAL)(7.0 / 2880)));
+    p = FMA(v, p, SET1((REAL)(-1.0 / 24)));
+    p = FMA(z.w * v, p, SET1((REAL)0.91893853320467274178));
+    return FMA(z.w, NAME(vlog)(z.w) - SET1(1), p) - NAME(vlog)(z.product);
+}

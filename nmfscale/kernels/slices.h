@@ -9,6 +9,8 @@ enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; co
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what a visit does: see visit and infer */
+enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA };                 /* psi = (log Gamma)', exp(psi), log Gamma */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
 typedef struct {
@@ -33,6 +35,10 @@ typedef struct {
     double margin;                 /* factor on today's diagonal of kept curvature */
     const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
     int guarded;                   /* a descent takes the step size of scalar Newton */
+    int step;                      /* of a visit */
+    const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
+    int inner_steps;               /* mean-field steps of a visit, at most, */
+    double tolerance;              /* until the mean change of a row's shapes is less than that */
 } row_problem;
 
 /* What belongs to one slice; pointers may be NULL where the comment says so. */
@@ -44,6 +50,9 @@ typedef struct {
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
+    /* Of mean-field steps, whose loglik_end is of their last pass; or NULL: */
+    void *theta, *log_end;         /* (16, stride) exp(E log h) at the last pass, E log h at the end */
+    double *prior_end;             /* (16) see put_prior */
 } slice_rows;
 
 /* How the rows of a slice go on from where they arrived; pointers may be NULL where the comment says so. */
@@ -69,6 +78,7 @@ typedef struct {
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, double leaves,
                         const void *scale);
     values_kernel correlations, gather_dot;
+    void (*gamma_function)(int function, int64_t n, const void *x, void *out);
 } row_kernels;
 
 typedef struct { row_kernels f32, f64; } level_kernels;

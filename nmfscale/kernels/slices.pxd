@@ -6,6 +6,8 @@ cdef extern from "slices.h" nogil:
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
     enum: GRADIENT, FULL, DIAGONAL
+    enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
+    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA
     ctypedef struct slice_counts:
         const void *index
         const void *count
@@ -25,6 +27,10 @@ cdef extern from "slices.h" nogil:
         double qp_tolerance, margin
         const void *correlation
         int guarded
+        int step
+        const void *alpha
+        int inner_steps
+        double tolerance
     ctypedef struct slice_rows:
         const void *start
         void *end
@@ -36,6 +42,9 @@ cdef extern from "slices.h" nogil:
         double *kkt_start
         double *loglik_end
         double *kkt_end
+        void *theta
+        void *log_end
+        double *prior_end
     ctypedef struct slice_ahead:
         const void *start
         const void *before
@@ -59,6 +68,7 @@ cdef extern from "slices.h" nogil:
         void (*extrapolate)(const row_problem *, int, const void *, const slice_ahead *, double,
                             double, const void *) noexcept nogil
         values_kernel correlations, gather_dot
+        void (*gamma_function)(int, int64_t, const void *, void *) noexcept nogil
     ctypedef struct level_kernels:
         row_kernels f32, f64
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512

@@ -23,6 +23,7 @@
 #undef SHIFT_RIGHT
 #undef SHIFT_LEFT
 #undef SMALL_INT
+#undef RAISE
 #undef MU_MIN
 #undef TILE
 #undef SHORT_TILE
@@ -37,6 +38,7 @@
 #undef WORK_H
 #undef DECODE
 #undef QP_CASE
+#undef BLEND
 #undef PASS
 #undef PASS_CASE
 #undef WEIGHTED_CASE

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import special
 
 from nmfscale import kernels
 
@@ -365,6 +366,214 @@ def test_held_coordinates_stay(level, K, dtype):
     losses = [np.array(oracle_loss(p, x)) for x in (end, b)]
     assert np.all(losses[0] <= losses[1] + 100 * np.finfo(dtype).eps * np.abs(losses[1]))
     assert np.any(end[:, moves] != b[:, moves])
+
+
+# Mean-field steps -------------------------------------------------------------------------------
+
+TINY_TO_LARGE = np.concatenate([10.0 ** np.linspace(-10, 8, 301), [0.5, 1, 2, 3.999, 4, 7.999, 8]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gamma_functions(level, dtype):
+    x = TINY_TO_LARGE.astype(dtype)
+    wide, eps = x.astype(float), np.finfo(dtype).eps
+    found = {}
+    for name in ("digamma", "exp_digamma", "log_gamma"):
+        found[name] = np.full(len(x), np.nan, dtype)
+        getattr(kernels, name)(x, found[name], n_threads=2)
+        one = np.full(1, np.nan, dtype)
+        for i in (0, 100, len(x) - 1):  # wherever a number is
+            getattr(kernels, name)(x[i : i + 1], one, n_threads=1)
+            assert one[0] == found[name][i]
+    assert_allclose(found["digamma"], special.psi(wide), rtol=10 * eps, atol=10 * eps)
+    assert_allclose(found["log_gamma"], special.gammaln(wide), rtol=10 * eps, atol=50 * eps)
+    expected = np.exp(special.psi(wide))  # an absolute error of psi is a relative one here
+    slack = 10 * eps * expected * (1 + np.abs(special.psi(wide))) + 100 * np.finfo(dtype).tiny
+    assert np.all(np.abs(found["exp_digamma"] - expected) <= slack)
+
+
+def test_gamma_functions_of_a_wrong_type_are_refused():
+    for x, out in (
+        (np.ones(3, int), np.ones(3)), (np.ones(3), np.ones(4)), (np.ones(4)[::2], np.ones(2))
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="expected"):
+            kernels.digamma(x, out, n_threads=1)
+
+
+class Documents(Problem):
+    """Rows that are shapes of posteriors over topics, whose columns sum to one."""
+
+    def __init__(self, K, dtype, n=21, m=40, seed=0, step=kernels.DIRICHLET, **options):
+        super().__init__(K, dtype, n, m, seed, **options)
+        rng = np.random.default_rng(seed + 7 * K)
+        self.a = (self.a / self.a.sum(axis=0)).astype(dtype)
+        self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) + dtype(0.1)
+        self.alpha = rng.uniform(0.05, 0.5, K).astype(dtype)
+        self.step, self.rate, self.weights = step, None, None
+        if step == kernels.GAMMA:
+            self.u = rng.uniform(0.5, 2, K).astype(dtype)
+            self.rate = rng.uniform(0, 2, (n, K)).astype(dtype)
+
+    @property
+    def start(self):
+        start = padded(self.b, self.dtype, self.n_slices * LANES)
+        if self.weights is not None:
+            start[:, self.K] = self.weights
+        return start
+
+    def infer(self, n_threads=2, rows=(), **options):
+        """Arrays of everything a visit writes, in lanes."""
+        alpha = np.pad(self.alpha, (0, kernels.row_stride(self.K) - self.K))
+        problem = self.problem(step=self.step, alpha=alpha, **options)
+        start = self.start
+        out = {name: aligned(np.full_like(start, 7)) for name in ("end", "theta", "log_end")}
+        for name in ("loglik_start", "loglik_end", "prior_end"):
+            out[name] = np.full(len(start), np.nan)
+        given = dict(out)
+        if self.rate is not None:
+            given["rate"] = padded(self.rate, self.dtype, len(start))
+        kernels.visit(self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given)
+        assert_array_equal(out["log_end"][:, self.K :], 0)
+        for name in ("end", "theta"):  # what fills up a row stays
+            assert_array_equal(out[name][:, self.K :], start[:, self.K :])
+        assert all(np.isfinite(array).all() for array in out.values())
+        return out
+
+    def expected_rows(self, n_steps, tolerance=0.0):
+        """gamma, theta and sum y log mu of every row."""
+        a, b, alpha = (x.astype(float) for x in (self.a, self.b, self.alpha))
+        rates = [None] * self.n if self.rate is None else self.u.astype(float) + self.rate
+        rows = [
+            oracle.mean_field(self.X[i], a, alpha, b[i], n_steps, tolerance, rates[i])
+            for i in range(self.n)
+        ]
+        return [np.array(x) for x in zip(*rows, strict=True)]
+
+
+STEPS = [kernels.DIRICHLET, kernels.GAMMA]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("K", [1, 3, 10, 17])
+def test_visit_takes_mean_field_steps(level, K, step, dtype):
+    p = Documents(K, dtype, step=step)
+    for n_steps in (1, 4):
+        found = p.infer(inner_steps=n_steps)
+        gamma, theta, loglik = p.expected_rows(n_steps)
+        size = TOLERANCE[dtype] * p.X.sum(axis=1).max()
+        assert_allclose(found["end"][: p.n, :K], gamma, rtol=TOLERANCE[dtype])
+        assert_allclose(found["theta"][: p.n, :K], theta, rtol=TOLERANCE[dtype], atol=1e-29)
+        assert_allclose(found["loglik_end"][: p.n], loglik, rtol=TOLERANCE[dtype], atol=size)
+        first = p.expected_rows(1)[2]
+        assert_allclose(found["loglik_start"][: p.n], first, rtol=TOLERANCE[dtype], atol=size)
+        scale = special.psi(gamma.sum(axis=1, keepdims=True))
+        if step == kernels.GAMMA:
+            scale = np.log(p.u.astype(float) + p.rate)
+        log_end = special.psi(gamma) - scale
+        limit = TOLERANCE[dtype] * np.maximum(1, np.abs(log_end))
+        assert np.all(np.abs(found["log_end"][: p.n, :K] - log_end) <= limit)
+        # a row without counts goes to the prior, and so does a lane without a row
+        empty = p.X.sum(axis=1) == 0
+        assert empty.any()
+        assert_array_equal(found["end"][: p.n, :K][empty], np.tile(p.alpha, (empty.sum(), 1)))
+        assert_array_equal(found["end"][p.n :, :K], np.tile(p.alpha, (len(p.start) - p.n, 1)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 3, 10, 17])
+def test_mean_field_steps_end_row_by_row(level, K, dtype):
+    """A row ends by its own change, so that its bits do not depend on its neighbours."""
+    p = Documents(K, dtype, n=37)
+    options = {"inner_steps": 100, "tolerance": 1e-2}
+    together = p.infer(**options)
+    if dtype == np.float64:
+        for found, expected in zip(
+            (together["end"][:, :K], together["theta"][:, :K], together["loglik_end"]),
+            p.expected_rows(100, 1e-2), strict=True,
+        ):  # fmt: skip
+            assert_allclose(found[: p.n], expected, rtol=1e-9, atol=1e-9)
+    order = np.random.default_rng(K).permutation(p.n)
+    other = Documents(K, dtype, n=37)
+    other.b, other.X = p.b[order], p.X[order]
+    other.counts = other.sliced(other.X, np.uint16, np.float64)
+    shuffled = other.infer(n_threads=1, **options)
+    for name, array in together.items():
+        assert_array_equal(array[: p.n][order], shuffled[name][: p.n])
+    exact = p.infer(inner_steps=100)
+    assert K == 1 or not np.array_equal(exact["end"], together["end"])
+
+
+@pytest.mark.parametrize("K", [3, 10, 17])
+def test_weights_behind_the_shapes_make_no_difference(level, K):
+    p = Documents(K, np.float32)
+    without = p.infer(inner_steps=3)
+    p.weights = 0.5
+    for name, array in p.infer(inner_steps=3).items():
+        assert array[..., :K].tobytes() == without[name][..., :K].tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 3, 10])
+def test_a_visit_knows_the_bound_where_it_ends(level, K, dtype):
+    p = Documents(K, dtype)
+    found = p.infer(inner_steps=3)
+    alpha, a = p.alpha.astype(float), p.a.astype(float)
+    gamma, theta = (found[name][: p.n, :K].astype(float) for name in ("end", "theta"))
+    constant = special.gammaln(alpha.sum()) - special.gammaln(alpha).sum()
+    bound = found["loglik_end"][: p.n] + found["prior_end"][: p.n] + constant
+    bound -= special.gammaln(gamma.sum(axis=1))
+    for i in range(p.n):
+        phi = theta[i] * a
+        phi /= phi.sum(axis=1, keepdims=True)
+        expected = oracle.lda_bound(p.X[i], a, alpha, gamma[i], phi)
+        assert_allclose(bound[i], expected, rtol=TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
+    # and the counts of the columns, shared out in the same way, are what the rows took
+    columns = Problem(K, dtype, n=p.m, m=p.n)
+    columns.a, columns.b, columns.X = found["theta"][: p.n, :K], p.a, p.X.T
+    columns.counts = columns.sliced(columns.X, np.uint16, np.float64)
+    sums = np.zeros((columns.n_slices, K, LANES))
+    kernels.sums(
+        columns.counts, columns.problem(), columns.start, sums, wanted=kernels.SUM_GRADIENT,
+        first=0, last=columns.n_slices, n_threads=2,
+    )  # fmt: skip
+    shared = a * sums.transpose(0, 2, 1).reshape(-1, K)[: p.m]
+    assert_allclose(shared.sum(axis=0), (gamma - alpha).sum(axis=0), rtol=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("size", [0.0, 1e-10, 1e-3, 1e8])
+def test_mean_field_steps_from_far_away(level, size, step, dtype):
+    p = Documents(5, dtype, step=step)
+    p.b[:] = dtype(size)
+    p.b[::2, 1] = 1
+    p.a[7] = 0  # a word that no topic has
+    found = p.infer(inner_steps=2)
+    total = p.X.sum(axis=1) - p.X[:, 7]
+    taken = found["end"][: p.n, :5].astype(float) - p.alpha
+    assert_allclose(taken.sum(axis=1), total, rtol=1e-5, atol=1e-5)
+
+
+def test_what_mean_field_steps_need_is_asked_for():
+    p = Documents(3, np.float64)
+    alpha, total = np.ones(4), np.ones(4)
+    for step, options in (
+        (kernels.DIRICHLET, {}),
+        (kernels.DIRICHLET, {"alpha": alpha, "inner_steps": 0}),
+        (kernels.GAMMA, {"alpha": alpha, "total": None}),
+    ):
+        options = {"total": total} | options
+        with pytest.raises(ValueError, match="a mean-field step needs alpha"):
+            kernels.RowProblem(
+                padded(p.a, np.float64), options.pop("total"), 3, step=step, **options
+            )
+    inference = p.problem(step=kernels.DIRICHLET, alpha=alpha)
+    with pytest.raises(ValueError, match="exclude each other"):
+        kernels.visit(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
+    for name in ("kkt_start", "rate", "pseudo", "kept"):
+        with pytest.raises(ValueError, match="exclude each other"):
+            kernels.visit(p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start})
 
 
 # By-products -----------------------------------------------------------------------------------
@@ -780,7 +989,15 @@ def test_sums_over_slices_are_added_in_their_order(width):
 
 def everything(K, dtype, n_threads):
     """All that the kernels write, of 70 rows."""
-    return everything_of(Problem(K, dtype, n=70), n_threads)
+    out = everything_of(Problem(K, dtype, n=70), n_threads)
+    for step in STEPS:
+        documents = Documents(K, dtype, n=70, step=step)
+        out += documents.infer(n_threads, inner_steps=9, tolerance=0.1).values()
+    x = np.tile(TINY_TO_LARGE, 60).astype(dtype)
+    for function in (kernels.digamma, kernels.exp_digamma, kernels.log_gamma):
+        out.append(np.empty_like(x))
+        function(x, out[-1], n_threads=n_threads)
+    return out
 
 
 def everything_of(p, n_threads, **options):

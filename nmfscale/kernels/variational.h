@@ -1,0 +1,128 @@
+/* Mean-field steps of the rows of one slice: q(h) = Dirichlet(gamma) or Gamma(gamma, rate), counts with mean h . a.
+ *
+ * With theta = exp(E log h) a count at a row a of the held factor is shared out by phi_k = theta_k a_k / mu, mu = theta . a,
+ * and gamma_k = alpha_k + sum y phi_k = alpha_k + theta_k num_k is optimal for that: num is what an EM step takes.
+ */
+
+/* theta, or its logarithm.  Dirichlet: E log h_k = psi(gamma_k) - psi(sum gamma); Gamma: psi(gamma_k) - log(rate_k), where
+ * rate_k is total_k and what the row adds to that.  theta is never less than MU_MIN: any positive theta shares out the counts
+ * in a way for which the next gamma is optimal and the bound holds. */
+static void NAME(expected_log)(const row_problem *p, const slice_rows *rows, int lane0, const VEC *gamma, VEC *theta,
+                               VEC *spare, const int logarithm)
+{
+    const VEC none = SET1(0), least = SET1(MU_MIN);
+    const REAL *total = p->total;
+    VEC all = none, of_all = none, raised_all = none;
+    if (rows->rate)
+        NAME(load_rows)(rows->rate, lane0, p->stride, spare);
+    if (p->step == STEP_DIRICHLET) {
+        for (int k = 0; k < p->n_components; k++)
+            all += VMAX(gamma[k], least);
+        const NAME(raised) z = NAME(raise)(all);
+        of_all = NAME(exp_digamma_raised)(z), raised_all = z.sum;
+    }
+    for (int k = 0; k < p->n_components; k++) {
+        const NAME(raised) z = NAME(raise)(VMAX(gamma[k], least));
+        VEC rate = of_all;
+        if (p->step == STEP_GAMMA)
+            rate = SET1(total[k]);
+        if (rows->rate)
+            rate += spare[k];
+        const VEC ratio = NAME(exp_digamma_raised)(z) / rate, exponent = raised_all - z.sum;
+        if (logarithm)
+            theta[k] = NAME(vlog)(ratio) + exponent;
+        else
+            theta[k] = VMAX(ratio * NAME(vexp)(exponent), least);
+    }
+}
+
+/* x where `mark` is 1, y where it is 0: exactly, for finite numbers. */
+#define BLEND(mark, x, y) FMA(mark, x, (SET1(1) - (mark)) * (y))
+
+/* One round: theta from gamma, a pass, gamma from that.  A row that is no longer live stays, its theta included. */
+static void NAME(infer_once)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int lane0, VEC *theta,
+                             VEC *gamma, VEC *num, VEC *A, VEC *live, double *loglik)
+{
+    const REAL *alpha = p->alpha;
+    VEC change = SET1(0);
+    NAME(expected_log)(p, rows, lane0, gamma, A, A + p->stride, 0);      /* the tile of gathered rows is free between passes */
+    for (int k = 0; k < p->n_components; k++)
+        theta[k] = BLEND(*live, A[k], theta[k]);
+    NAME(gradient_pass)(p, s, lane0, theta, num, A, loglik);
+    for (int k = 0; k < p->n_components; k++) {
+        const VEC next = FMA(theta[k], num[k], SET1(alpha[k]));
+        change += VABS(next - gamma[k]);
+        gamma[k] = BLEND(*live, next, gamma[k]);
+    }
+    *live *= AT_LEAST(change, SET1((REAL)(p->tolerance * p->n_components)));
+}
+
+/* prior_end[row] = sum_k lgamma(gamma_k) + (alpha_k - gamma_k) log theta_k, theta of the last pass.  With sum y log mu of that
+ * pass it is what the row adds to the evidence lower bound at (gamma, phi), phi from theta, but for terms of alpha, sum gamma
+ * and rates.  E log h at gamma is not in it: its factor, alpha_k + sum y phi_k - gamma_k, is zero. */
+static void NAME(put_prior)(const row_problem *p, int lane0, const VEC *theta, const VEC *gamma, double *prior)
+{
+    for (int j = 0; j < WIDTH; j++)
+        prior[lane0 + j] = 0;
+    for (int k = 0; k < p->n_components; k++) {
+        REAL lanes[WIDTH] ALIGNED;
+        const VEC alpha = SET1(((const REAL *)p->alpha)[k]);
+        STORE(lanes, FMA(alpha - gamma[k], NAME(vlog)(theta[k]), NAME(vlog_gamma)(VMAX(gamma[k], SET1(MU_MIN)))));
+        for (int j = 0; j < WIDTH; j++)
+            prior[lane0 + j] += (double)lanes[j];
+    }
+}
+
+/* Rounds on every row of the slice until its mean change of gamma is less than the tolerance; what is reported at the end, and
+ * theta, is of its last pass. */
+static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
+{
+    VEC *theta = WORK_B(workspace), *gamma = WORK_G(workspace), *num = WORK_D(workspace), *A = WORK_A(workspace);
+    const int K = p->n_components, stride = p->stride;
+    for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
+        VEC live = SET1(1);
+        NAME(load_rows)(rows->start, lane0, stride, gamma);
+        for (int k = 0; k < stride; k++)
+            theta[k] = k < K ? SET1(1) : gamma[k];        /* what fills up a row stays */
+        for (int i = 0; i < p->inner_steps && ANY(live); i++) {
+            double seen[LANES] = {0};
+            REAL lanes[WIDTH] ALIGNED;
+            const int looks = rows->loglik_end || (rows->loglik_start && i == 0);
+            STORE(lanes, live);
+            NAME(infer_once)(p, s, rows, lane0, theta, gamma, num, A, &live, looks ? seen : NULL);
+            for (int lane = lane0; lane < lane0 + WIDTH; lane++) {
+                if (rows->loglik_start && i == 0)
+                    rows->loglik_start[lane] = seen[lane];
+                if (rows->loglik_end && lanes[lane - lane0] != 0)
+                    rows->loglik_end[lane] = seen[lane];
+            }
+        }
+        if (rows->prior_end)
+            NAME(put_prior)(p, lane0, theta, gamma, rows->prior_end);
+        if (rows->theta)
+            NAME(store_rows)(rows->theta, lane0, stride, theta);
+        if (rows->end)
+            NAME(store_rows)(rows->end, lane0, stride, gamma);
+        if (rows->log_end) {
+            NAME(expected_log)(p, rows, lane0, gamma, theta, A, 1);
+            for (int k = K; k < stride; k++)
+                theta[k] = SET1(0);
+            NAME(store_rows)(rows->log_end, lane0, stride, theta);
+        }
+    }
+}
+
+/* out = a gamma function of every number of x, n of them. */
+static void NAME(gamma_function)(int function, int64_t n, const void *x, void *out)
+{
+    REAL lanes[WIDTH] ALIGNED;
+    for (int64_t i = 0; i < n; i += WIDTH) {
+        const int here = n - i < WIDTH ? (int)(n - i) : WIDTH;
+        for (int j = 0; j < WIDTH; j++)
+            lanes[j] = j < here ? ((const REAL *)x)[i + j] : 1;
+        const VEC value = LOAD(lanes);
+        STORE(lanes, function == LOG_GAMMA ? NAME(vlog_gamma)(value)
+                     : function == DIGAMMA ? NAME(vdigamma)(value) : NAME(vexp_digamma)(value));
+        memcpy((REAL *)out + i, lanes, here * sizeof(REAL));
+    }
+}
