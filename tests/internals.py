@@ -22,6 +22,14 @@ def _around(patch, name, function):
     _set(patch, name, lambda *args, **options: function(original, *args, **options))
 
 
+# The command line -------------------------------------------------------------------------------
+
+
+def make_parser_by(patch, function):
+    """Call a function in place of the one that makes the parser of the command line."""
+    _set(patch, "cli.arguments.make_parser", function)
+
+
 # Counts and files -----------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -19,6 +20,8 @@ LIMIT = 60  # seconds; what takes longer hangs
 PROGRAM = [sys.executable, "-P", "-m", "nmfscale"]
 # As by default: what is buffered fails when the interpreter ends.
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+# For programs that change internals of the package.
+WITH_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ class TestInterrupted:
             except KeyboardInterrupt as error:
                 raise ImportError("initialization failed") from error
 
-        monkeypatch.setattr("nmfscale.cli.arguments.make_parser", interrupted)
+        internals.make_parser_by(monkeypatch, interrupted)
         assert main(["fit"]) == 130
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
 
@@ -72,11 +75,13 @@ class TestInterrupted:
         """And not a signal, which CPython raises itself after a KeyboardInterrupt in an exec()."""
         (tmp_path / "program.py").write_text(
             "import sys\n"
-            "from nmfscale.cli import arguments, main\n"
-            "arguments.make_parser = lambda _: exec('raise KeyboardInterrupt')\n"
+            "import internals\n"
+            "from nmfscale.cli import main\n"
+            "raising = lambda _: exec('raise KeyboardInterrupt')\n"
+            "internals.make_parser_by(internals.FOR_GOOD, raising)\n"
             "sys.exit(main([]))\n"
         )
-        done = ended([sys.executable, "-m", "program"], cwd=tmp_path)
+        done = ended([sys.executable, "-m", "program"], cwd=tmp_path, env=WITH_TESTS)
         assert (done.returncode, done.stderr) == (130, "nmfscale: interrupted\n")
 
     def test_nothing_slow_is_imported_before_the_command(self):
@@ -182,7 +187,7 @@ if __name__ == "__main__":
 def test_the_scheduler_is_killed(counts, tmp_path):
     started = [*PROGRAM, "cluster", "--workers", "1", "--port", "0", "--dashboard-port", "0"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    options["env"] = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    options["env"] = WITH_TESTS
     with subprocess.Popen(started, start_new_session=True, **options) as cluster:
         try:
             address = cluster.stdout.readline().split()[1]
