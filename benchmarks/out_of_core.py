@@ -38,8 +38,7 @@ class DrawnRows:
     def __init__(self, L, F, n_rows: int, groups: int):
         self.L, self.F, self.n_groups = L, np.ascontiguousarray(F), groups
         self.shape, self.dtype, self.whom = (n_rows, len(F)), np.dtype(np.int32), "drawn counts"
-        self.sample_names = self.feature_names = self.groups = None
-        self.notes: tuple[str, ...] = ()
+        self.about: dict[str, object] = {}  # neither names nor notes
         self._made: dict[int, object] = {}
 
     def _group(self, number: int):
