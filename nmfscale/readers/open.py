@@ -48,7 +48,9 @@ def as_counts(
         and dask arrays.
     memory_limit : int, float or str, default=None
         Bytes, or text such as "2GB". A quarter of them, 1 GiB by default, is used to bring text
-        and compressed columns of a file that is not read into memory into the order of rows.
+        and compressed columns of a file that is not read into memory into the order of rows. A
+        table whose rows and columns need more, however few its counts, is refused; by default one
+        that needs more than is free.
 
     Returns
     -------
@@ -61,6 +63,8 @@ def as_counts(
     ValueError
         If a count is negative, infinite, missing, complex or above 2**53, if there is no row
         or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
+    MemoryLimitError
+        If the table does not fit into memory: a MemoryError and a ValueError.
 
     Examples
     --------
@@ -125,7 +129,7 @@ def _file_counts(
         counts = stream_counts(path, limit, **given)
         return counts, counts.whom
     with open_stream(path, **given, memory_limit=sys.maxsize, table_limit=limit) as stream:
-        return checked_counts(stream.whole(), **stream.about, whom=stream.whom), stream.whom
+        return checked_counts(stream.whole(limit), **stream.about, whom=stream.whom), stream.whom
 
 
 def read_counts(
@@ -186,6 +190,8 @@ def read_counts(
         If there is no such file.
     OSError
         If an HDF5 file is damaged, cut off, or compressed with a filter that is not installed.
+    MemoryLimitError
+        If the table does not fit into memory: a MemoryError and a ValueError.
     ValueError
         If the format is not known or the file is of another format than its name says, if a
         choice does not fit the format, or if the numbers are not counts.

@@ -132,6 +132,7 @@ class CompressedGroup:
         check_ends(indptr.size, first, last, indices.size, data.size, self.shape[0], self.whom)
         self.dtype = data.dtype
         self.n_stored = last
+        self.n_bytes = last * (self.dtype.itemsize + np.dtype(index_type(self.shape[1])).itemsize)
 
     def _attach(self, group: Any) -> None:
         self._data, self._indices, self._indptr = (

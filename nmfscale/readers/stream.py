@@ -86,8 +86,10 @@ class CountStream:
             raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
         return self._canonical(start, stop, sort=True)
 
-    def whole(self) -> CompressedRows:
+    def whole(self, table_limit: int | None = None) -> CompressedRows:
         """Return all rows at once, checked, columns in the order of the file."""
+        n_bytes = getattr(self._source, "n_bytes", 0)
+        check_table_size(self.shape, self.whom, table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
 
     def fingerprint(self) -> Fingerprint:

@@ -347,6 +347,14 @@ def test_rows_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch, for
         tracemalloc.stop()
 
 
+def test_counts_that_do_not_fit_into_memory_are_refused(sound, monkeypatch):
+    stored = COUNTS.nnz * (8 + 4) + 24 * (10 + 4)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=stored - 1))
+    with pytest.raises(MemoryLimitError, match=rf"a\.h5ad .*\({stored} bytes\), but may use"):
+        read_counts(sound)
+    assert as_counts(sound, in_memory=False).nnz == COUNTS.nnz
+
+
 def test_missing_filter_is_named(sound):
     with h5py.File(sound, "a") as file:
         del file["X/data"]
