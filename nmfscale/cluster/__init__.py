@@ -1,1 +1,1 @@
-"""Tasks on a Dask cluster, tried again and elsewhere until they are answered."""
+"""Tasks on a Dask cluster, tried again and elsewhere until they are done."""

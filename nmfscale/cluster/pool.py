@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster, and pure tasks on them: again and elsewhere until answered.
+"""The workers of a Dask cluster, and pure tasks on them: tried again until they are done.
 
 Nothing is known here of models.
 """
@@ -82,17 +82,10 @@ def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> 
 
 
 class WorkerPool:
-    """The workers that a client's scheduler knows.
+    """The workers that a client's scheduler knows, whoever started the cluster.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        Only this is used, whoever started the cluster.
-    fetch : callable
-        Called with a name, returns what is to be sent under it.
-    retry : RetryPolicy
-    hint : str
-        How the computation can be taken up again, for messages.
+    `fetch`, called with a name, returns what is to be sent to workers under it; `hint` says in
+    messages how the computation can be taken up again.
     """
 
     def __init__(
@@ -118,7 +111,7 @@ class WorkerPool:
     perform = staticmethod(perform)
 
     def workers(self) -> dict[str, int]:
-        """Addresses of the workers that are fit, and how many tasks each does at a time."""
+        """Return the workers that are not excluded, and how many tasks each does at a time."""
         at, found = self._seen
         if time.monotonic() - at > 1.0:
             found = self._ask(self.client.scheduler.ncores, workers=None)
@@ -126,7 +119,7 @@ class WorkerPool:
         return {worker: n for worker, n in found.items() if worker not in self.excluded}
 
     def busy(self) -> dict[str, str]:
-        """For every key that is being worked on, the worker."""
+        """Return the worker of every key that is being computed."""
         found = self._ask(self.client.scheduler.processing, workers=None)
         return {str(key): worker for worker, keys in found.items() for key in keys}
 
@@ -144,7 +137,7 @@ class WorkerPool:
         return found
 
     def holders(self, keys: Iterable[str]) -> dict[str, set[str]]:
-        """For every key, the workers that have its result."""
+        """Return the workers that have the result of each key."""
         found = self._ask(self.client.scheduler.who_has, keys=list(keys))
         return {str(key): set(workers) for key, workers in found.items()}
 
@@ -259,21 +252,21 @@ class WorkerPool:
         n_slots = len(slots)
         if self._placement.keys().isdisjoint(numbers):
             # neighbours together, as trees join them; one more where the last is, a small one
-            places = (((i + 1) * n_slots - 1) // len(numbers) for i in range(len(numbers)))
-            self._placement |= {n: slots[at] for n, at in zip(numbers, places, strict=True)}
+            at = (((i + 1) * n_slots - 1) // len(numbers) for i in range(len(numbers)))
+            self._placement |= {n: slots[slot] for n, slot in zip(numbers, at, strict=True)}
         load = dict.fromkeys(ready, 0)
         most = {w: -(-len(numbers) * workers[w] // n_slots) for w in ready}
         unplaced = []
         for number in numbers:
-            affinity = self._placement.get(number)
-            if affinity in load and not (even and load[affinity] >= most[affinity]):
-                load[affinity] += 1
+            worker = self._placement.get(number)
+            if worker in load and not (even and load[worker] >= most[worker]):
+                load[worker] += 1
             else:
                 unplaced.append(number)
         for number in unplaced:
-            affinity = min(ready, key=lambda worker: load[worker] / workers[worker])
-            load[affinity] += 1
-            self._placement[number] = affinity
+            worker = min(ready, key=lambda each: load[each] / workers[each])
+            load[worker] += 1
+            self._placement[number] = worker
         return {number: self._placement[number] for number in numbers}
 
     def prefer(self, number: int, worker: str) -> None:
@@ -289,22 +282,22 @@ class WorkerPool:
         self._slow_until.pop(worker, None)
 
     def is_slow(self, worker: str) -> bool:
-        """Whether a worker fell behind lately."""
+        """Whether a worker was marked as slow lately."""
         return self._slow_until.get(worker, 0.0) > time.monotonic()
 
-    def sent(self, name: str, places: list[str]) -> Any:
+    def sent(self, name: str, targets: list[str]) -> Any:
         """Return the future of what is sent under a name, sent again if it is lost."""
         future = self._sent.get(name)
         if future is None or future.status in ("cancelled", "lost"):
-            self._sent[name] = future = self._send(self.fetch(name), places)
+            self._sent[name] = future = self._send(self.fetch(name), targets)
         return future
 
-    def _send(self, data: Any, places: list[str]) -> Any:
-        """Send data to a worker, one of `places` at first, or to another if it does not answer."""
+    def _send(self, data: Any, targets: list[str]) -> Any:
+        """Send data to a worker, one of `targets` at first, or to another if it does not answer."""
         for _ in range(2 * self.retry.attempts):
             workers = self.wait_for_workers()
             ready = [w for w in workers if not self.is_slow(w)] or list(workers)
-            worker = next((w for w in places if w in ready), ready[0])
+            worker = next((w for w in targets if w in ready), ready[0])
             found: list[Any] = []
 
             def send(worker: str = worker, found: list[Any] = found) -> None:
@@ -343,30 +336,18 @@ class WorkerPool:
     def run(self, name: str, function: Callable[..., Any], tasks: list[Task]) -> list[Any]:
         """Run tasks and return what they return, in order.
 
-        Parameters
-        ----------
-        name : str
-            On the dashboard.
-        function : callable
-            Pure: it may run several times, at several places at once.
-        tasks : list of Task
-
-        Raises
-        ------
-        ClusterError
-            If a task cannot be done: see its subclasses.
-        Exception
-            Whatever the function raises that is no trouble of the worker or its files.
+        The function is pure: it may run several times, at several workers at once.  What it raises
+        is raised, unless it is a fault of the worker or its files; that is a ClusterError.
         """
-        with self.round(name, function, tasks) as round_:
-            round_.send_all()
-            return round_.results()
+        with self.batch(name, function, tasks) as batch:
+            batch.send_all()
+            return batch.results()
 
-    def round(
+    def batch(
         self, name: str, function: Callable[..., Any], tasks: list[Task], *, keep: bool = False,
         even: bool = True,
     ) -> TaskBatch:  # fmt: skip
-        """Return a round of tasks, none of which has been sent yet; see `placement` for `even`.
+        """Return a batch of tasks, none of which is submitted yet; see `placement` for `even`.
 
         With `keep` results stay with the workers, and futures are returned.
         """
@@ -380,6 +361,6 @@ class WorkerPool:
         return TreeReduction(self, name, function, combine, fan_in).result(tasks)
 
     def next_batch(self) -> str:
-        """Return a name for one more round."""
+        """Return a name for one more batch."""
         self._n_batches += 1
         return f"{self.run_name}-{self._n_batches}"

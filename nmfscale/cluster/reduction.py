@@ -1,7 +1,7 @@
 """Answers of tasks on a cluster, combined in a fixed tree.
 
 Tasks and tree go out as one graph, so that nothing waits for the driver between two levels.  As
-soon as something is not as it should be, the tree is taken back and worked through level by level,
+soon as something is not as it should be, the tree is inputs back and worked through level by level,
 with all the care of a `TaskBatch`.
 """
 
@@ -22,14 +22,7 @@ from .tasks import BlockFailedError, Task, TaskResult
 class TreeReduction:
     """Runs tasks and combines their results, at most `fan_in` at a time, neighbours first.
 
-    Parameters
-    ----------
-    pool : WorkerPool
-    name : str
-        On the dashboard.
-    function, combine : callable
-        What tasks run, and what takes several of its results and gives one of the kind; pure.
-    fan_in : int
+    `function` is what tasks run; `combine` takes several of its results and gives one; both pure.
     """
 
     def __init__(
@@ -44,52 +37,50 @@ class TreeReduction:
         attempts = self.pool.retry.attempts
         for attempt in range(attempts):
             try:
-                with self.pool.round(self.name, self.function, tasks, keep=True) as leaves:
+                with self.pool.batch(self.name, self.function, tasks, keep=True) as leaves:
                     result = self._at_once(leaves)
                     return self._level_by_level(leaves) if result is None else result.value
             except BlockFailedError as error:
                 # results that the tree needs may have gone with their workers
                 gone = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
-                if not (gone or error.answers_lost) or attempt == attempts - 1:
+                if not (gone or error.results_lost) or attempt == attempts - 1:
                     raise
         raise AssertionError("unreachable")
 
     def _above(self, level: list[Any], placement: list[int], keep: bool = True) -> TaskBatch:
-        """Return the round that combines the results of a level, each where its first is."""
+        """Return the batch that combines the results of a level, each where its first is."""
         size = self.fan_in
         tasks = [
             Task(f"{self.name} {i}", tuple(level[i : i + size]), placement[i])
             for i in range(0, len(level), size)
         ]
-        made: TaskBatch = self.pool.round(
+        made: TaskBatch = self.pool.batch(
             f"{self.name}-tree", self.combine, tasks, keep=keep, even=False
         )
         return made
 
     def _at_once(self, leaves: TaskBatch) -> TaskResult | None:
-        """Send everything out; None as soon as it takes long or something fails."""
+        """Submit everything; None as soon as it takes long or something fails."""
         pool, since, n_done = self.pool, time.monotonic(), 0
         level, placement = leaves.send_all(), [task.affinity for task in leaves.tasks]
         with ExitStack() as stack:
-            rounds = [leaves]
-            while len(rounds) == 1 or len(level) > 1:
-                rounds.append(stack.enter_context(self._above(level, placement)))
-                level, placement = rounds[-1].send_all(), placement[:: self.fan_in]
+            batches = [leaves]
+            while len(batches) == 1 or len(level) > 1:
+                batches.append(stack.enter_context(self._above(level, placement)))
+                level, placement = batches[-1].send_all(), placement[:: self.fan_in]
             known = pool.seconds[leaves.name]
-            usual = statistics.median(known) if known else pool.retry.task / 2
-            while not rounds[-1].completed():
-                if leaves.landed.qsize() > n_done:
-                    n_done, since = leaves.landed.qsize(), time.monotonic()
-                late = time.monotonic() - since > max(pool.retry.late, 2 * usual)
-                if late or pool.silent() or any(each.needs_care() for each in rounds):
+            median = statistics.median(known) if known else pool.retry.task / 2
+            while not batches[-1].completed():
+                if leaves.done_keys.qsize() > n_done:
+                    n_done, since = leaves.done_keys.qsize(), time.monotonic()
+                late = time.monotonic() - since > max(pool.retry.late, 2 * median)
+                if late or pool.silent() or any(each.is_stuck() for each in batches):
                     return None
             results = pool.fetch_together(level) if level[0].status == "finished" else None
             if results is None:
                 return None
-            attempts_out = leaves.attempts_out.values()
-            pool.seconds[leaves.name].extend(
-                attempt.ended - attempt.since for attempt in attempts_out
-            )
+            attempts = leaves.running.values()
+            pool.seconds[leaves.name].extend(each.ended - each.since for each in attempts)
             found: TaskResult = results[0]
             return found
 

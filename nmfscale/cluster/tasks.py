@@ -21,7 +21,7 @@ class SchedulerLostError(ClusterError):
 class BlockFailedError(ClusterError):
     """One task failed again and again."""
 
-    answers_lost = False
+    results_lost = False
 
 
 class WorkerDiedError(OSError):
@@ -38,45 +38,28 @@ class MissingArraysError(LookupError):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to wait, in seconds, and how often to try.
+    """How long to wait, in seconds, and how often to try."""
 
-    Attributes
-    ----------
-    workers : float, default=300
-        For a worker to come (back) when there is none.
-    attempts : int, default=3
-        Failures of one task before the computation is given up.
-    task : float, default=60
-        Without any result before tasks are given up and tried again; five times the usual if that
-        is longer.
-    silent : float, default=5
-        Without a sign of life from a worker, when others gave some, before it is passed over.
-    late : float, default=1
-        Without any result before a second copy of what is out is started, or a tree is worked
-        through level by level; twice what tasks usually took if that is longer.
-    """
-
+    # for a worker to come (back) when there is none
     workers: float = 300.0
+    # failures of one task before the computation is given up
     attempts: int = 3
+    # without any result before tasks are cancelled and tried again; five times the median of tasks
+    # if that is longer
     task: float = 60.0
+    # without a sign of life from a worker, when others gave some, before it gets no more tasks
     silent: float = 5.0
+    # without any result before a second copy of what runs is started, or a tree is combined level
+    # by level; twice the median of tasks if that is longer
     late: float = 1.0
 
 
 class Task(NamedTuple):
-    """One task of a round.
+    """One task of a batch.
 
-    Attributes
-    ----------
-    label : str
-        For messages.
-    args : tuple
-        Of the function, which gets a dict of what was sent as its last argument, unless one of them
-        is the result of another task, a future.
-    affinity : int
-        Jobs of the same number are sent to the same worker if possible.
-    sends : tuple of str
-        Names of what is sent along.
+    `label` is for messages.  The function gets a dict of what is sent along under the names `sends`
+    as its last argument, unless one of `args` is the future of another task.  Tasks of the same
+    `affinity` go to the same worker if possible.
     """
 
     label: str

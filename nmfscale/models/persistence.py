@@ -46,7 +46,7 @@ from ..storage.arrays import (
     read_names,
     read_text,
 )
-from ..storage.atomic import atomic_hdf5
+from ..storage.atomic import atomic_hdf5, target_of
 from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.version import package_version
 
@@ -63,41 +63,20 @@ _AXES = {
     "sample_names_": "n",
     "history_": "t",
 }
+_WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 # What reading may come to in a file that is not as it was written.
 _DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError
 
 
 def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted estimator to an HDF5 model file.
+    """Write a fitted estimator to a model file, which appears whole or not at all.
 
-    The file appears whole or not at all: it is written beside `path` under another name and moved
-    into place, so that a failure leaves an existing file as it was.
-
-    Parameters
-    ----------
-    estimator : BaseEstimator
-        Fitted.  Stored are its constructor's parameters and every attribute that ends with one
-        underscore and is a number, a string, a boolean, None or an array.
-    path : str or path-like
-        Where to write; an existing file is replaced.
-
-    Raises
-    ------
-    sklearn.exceptions.NotFittedError
-        If the estimator has no ``components_``.
-    TypeError
-        If a parameter cannot be stored.
-    OSError
-        If the folder does not exist or cannot be written.
+    Stored are its constructor's parameters and every attribute that ends with one underscore and
+    is a number, a string, a boolean, None or an array.
     """
     check_is_fitted(estimator, "components_")
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; give the name of a file in it.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    with atomic_hdf5(target) as (file, _):
+    with atomic_hdf5(target_of(path)) as (file, _):
         _write(file, estimator)
 
 
@@ -148,24 +127,7 @@ def load_model(
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what a model file says of itself, without its arrays.
-
-    Parameters
-    ----------
-    path : str or path-like
-        A file written by :func:`save_model`.
-
-    Returns
-    -------
-    dict
-        ``format_version``, ``model``, ``nmfscale_version``, ``created``, ``parameters``,
-        ``fitted`` and ``left_out``, as the module's documentation explains them.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError, OSError
-        As :func:`load_model`.
-    """
+    """Return what a model file says of itself, without its arrays."""
     return dict(_read_file(path, _header))
 
 
@@ -184,25 +146,21 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
     for name, value in vars(estimator).items():
         if not name.endswith("_") or name.endswith("__") or name.startswith("_"):
             continue
-        kind = _kind(value)
-        if kind == "":
+        if kind := _kind(value):
+            _store(file, _dataset_name(name), value, kind)
+            fitted[name] = kind
+        else:
             left_out[name] = type(value).__name__
-            continue
-        _store(file, _dataset_name(name), value, kind)
-        fitted[name] = kind
     parameters = {
         name: _encode(value, name, file, left_out)
         for name, value in estimator.get_params(deep=False).items()
     }
     put_json(file, "about", {"parameters": parameters, "fitted": fitted, "left_out": left_out})
     file.attrs["format_version"] = FORMAT_VERSION
-    for name, text in {
-        "format": FORMAT,
-        "model": type(estimator).__name__,
-        "nmfscale_version": package_version(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }.items():
-        file.attrs[name] = np.bytes_(text)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    words = FORMAT, type(estimator).__name__, package_version(), created
+    for name, word in zip(("format", *_WORDS), words, strict=True):
+        file.attrs[name] = np.bytes_(word)
 
 
 def _kind(value: Any) -> str:
@@ -261,7 +219,7 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
 
 
 def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
-    """Call `read` with the file; what HDF5 finds wrong becomes a ValueError."""
+    """Call `read` with the file; damage of any kind is a ValueError."""
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
     try:
@@ -291,9 +249,7 @@ def _header(file: Any) -> dict[str, Any]:
             f"format={FORMAT!r})."
         )
     header = {"format_version": int(read_attribute(file, "format_version"))}
-    header |= {
-        name: read_attribute(file, name, "S") for name in ("model", "nmfscale_version", "created")
-    }
+    header |= {name: read_attribute(file, name, "S") for name in _WORDS}
     version = header["format_version"]
     if version < 1:
         raise damaged(file, f"format_version is {version}.")

@@ -26,11 +26,6 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
     What was written is on the disk before it gets its name, and the name before this returns,
     unless it need not outlast the machine (`durable`). If the block fails, what was written is
     removed and `target` is as it was.
-
-    Raises
-    ------
-    OSError
-        If `target` is a folder, a device, a pipe or a socket, or cannot be written.
     """
     check_replaceable(target)
     part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
@@ -49,6 +44,15 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
             os.close(folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path means; refuse one that cannot be written."""
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
+    check_replaceable(target)
+    return target
 
 
 def check_replaceable(target: Path) -> None:
@@ -186,12 +190,8 @@ _locks: set[int] = set()
 def file_lock(path: Path) -> Iterator[bool]:
     """Hold a lock on a file, made for that; whether there is one: not every file system has locks.
 
-    It is let go when the process ends, however it does, and does not pass on to its children.
-
-    Raises
-    ------
-    BlockingIOError
-        If another has it: who that is.
+    It is let go when the process ends, however it does, and does not pass on to its children. If
+    another has it, a BlockingIOError says who that is.
     """
     file = _lock(path)
     try:
@@ -251,6 +251,10 @@ def _let_go() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
+
+
+# Reading --------------------------------------------------------------------------------------
+
 # What a network file system says of a file that is there: asked again for so many seconds.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
 RETRY_SECONDS = 30.0

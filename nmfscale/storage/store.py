@@ -48,9 +48,7 @@ from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of, row_chunks
 from .arrays import (
     DamagedFileError,
-    checksum_of,
     damaged,
-    located,
     read_attribute,
     read_checked,
     read_json,
@@ -60,12 +58,11 @@ from .atomic import file_id, retry
 from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
 from .store_blocks import (
     ORDERS,
-    PARTS,
     BlockFile,
     DamagedStoreError,
-    Extent,
     NoStoreError,
     StoredBlock,
+    stored_block,
 )
 
 Array = NDArray[Any]
@@ -73,10 +70,8 @@ FORMAT, FORMAT_VERSION = "nmfscale-counts", 2
 # What a store may lack, and how counts call it.
 VALUES = "values"
 NAMES = {
-    "names/sample": "sample_names",
-    "names/feature": "feature_names",
-    "names/group": "groups",
-}
+    "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
+}  # fmt: skip
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 _ARRAYS = ("indices", "data")
 
@@ -139,43 +134,6 @@ def _about(file: Any) -> dict[str, Any]:
     return about
 
 
-def _stored_block(
-    file: Any, number: int, start: int, stop: int, first: int, order: Array,
-    shape: tuple[int, int], count_dtype: np.dtype[Any],
-) -> StoredBlock:  # fmt: skip
-    """Look up where a block's arrays are."""
-    name = f"blocks/{number:06d}"
-    m, n_lanes = shape[1], len(order)
-    n_column_lanes = -(-m // LANES) * LANES
-    extents = {}
-    for which, lanes in zip(ORDERS, (n_lanes, n_column_lanes), strict=True):
-        size = None
-        for part, types in zip(PARTS, (("uint16", "int32"), (str(count_dtype),)), strict=False):
-            dataset = located(file, f"{name}/{which}_{part}", (size,), types)
-            extents[f"{which}_{part}"] = _extent(dataset)
-            size = dataset.shape[0]
-        dataset = located(file, f"{name}/{which}_offset", (lanes // LANES + 1,), ("int64",))
-        extents[f"{which}_offset"] = _extent(dataset)
-    group = file[name]
-    if (read_attribute(group, "start"), read_attribute(group, "stop")) != (start, stop):
-        raise damaged(file, f"{name} is of other rows than {start}:{stop}")
-    return StoredBlock(
-        number,
-        start,
-        stop,
-        first,
-        first + n_lanes,
-        extents,
-        {"rows": m, "columns": n_lanes},
-        n_column_lanes,
-    )
-
-
-def _extent(dataset: Any) -> Extent:
-    place = dataset.id.get_offset() or 0
-    return Extent(place, dataset.nbytes, dataset.dtype, *checksum_of(dataset))
-
-
 def _pair(file: Any, group: str) -> tuple[Array, Array]:
     """Read values of counts, and how often each of them occurs."""
     values = read_checked(file, f"{group}/value", (None,), ("int64",))
@@ -183,15 +141,7 @@ def _pair(file: Any, group: str) -> tuple[Array, Array]:
 
 
 class StoredLayout:
-    """The layout of a packed store: blocks are read when they are visited.
-
-    Attributes
-    ----------
-    row_order, column_order, blocks
-        As in `Layout`.
-    file : BlockFile
-        Where they are.
-    """
+    """The layout of a packed store, as `Layout`: blocks are read when they are visited."""
 
     def __init__(self, path: Path, file: Any, counts: StoredCounts, about: dict[str, Any]):
         self.path, self.shape = path, counts.shape
@@ -200,16 +150,13 @@ class StoredLayout:
         self.column_order = column_order_of(counts)
         self.blocks, self.orders = [], []
         for i, place in enumerate(block_orders(counts.row_nnz)):
-            self.blocks.append(_stored_block(file, i, *place, counts.shape, self.count_dtype))
+            self.blocks.append(stored_block(file, i, *place, counts.shape, self.count_dtype))
             self.orders.append(place[-1])
         if len(file["blocks"]) != len(self.blocks):
             raise damaged(file, f"it has {len(file['blocks'])} blocks, not {len(self.blocks)}")
-        self.row_order = np.concatenate(
-            [
-                np.where(order < 0, -1, order + block.start)
-                for block, order in zip(self.blocks, self.orders, strict=True)
-            ]
-        )
+        pairs = zip(self.blocks, self.orders, strict=True)
+        rows = [np.where(order < 0, -1, order + block.start) for block, order in pairs]
+        self.row_order = np.concatenate(rows)
         self.large = _pair(file, "large")
         self._values = None
         if VALUES in about["parts"]:

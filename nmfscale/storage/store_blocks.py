@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.sell import LANES, SellBlock
-from .arrays import DamagedFileError
+from .arrays import DamagedFileError, checksum_of, damaged, located, read_attribute
 from .atomic import file_id, read_into, retry
+from .hdf5 import need
 
 Array = NDArray[Any]
 ORDERS = "rows", "columns"
@@ -45,13 +46,8 @@ class Extent(NamedTuple):
 class StoredBlock:
     """Rows ``start:stop`` of a packed store, lanes ``first:last``; where their slices are.
 
-    Attributes
-    ----------
-    extents : dict of Extent
-        Of ``rows_index``, ``rows_count`` and so on.
-    n_others : dict of int
-        Number of columns, for the rows, and of lanes, for the columns.
-    n_column_lanes : int
+    `extents` are of ``rows_index``, ``rows_count`` and so on; `n_others` is the number of columns,
+    for the rows, and of lanes, for the columns.
     """
 
     number: int
@@ -68,16 +64,39 @@ class StoredBlock:
         return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
 
 
+def stored_block(
+    file: Any, number: int, start: int, stop: int, first: int, order: Array,
+    shape: tuple[int, int], count_dtype: np.dtype[Any],
+) -> StoredBlock:  # fmt: skip
+    """Look up where a block's arrays are."""
+    name = f"blocks/{number:06d}"
+    group = need(file, name)
+    if (read_attribute(group, "start"), read_attribute(group, "stop")) != (start, stop):
+        raise damaged(file, f"{name} is of other rows than {start}:{stop}")
+    m, n_lanes = shape[1], len(order)
+    n_column_lanes = -(-m // LANES) * LANES
+    extents = {}
+    for which, lanes in zip(ORDERS, (n_lanes, n_column_lanes), strict=True):
+        size = None
+        for part, types in zip(PARTS, (("uint16", "int32"), (str(count_dtype),)), strict=False):
+            dataset = located(file, f"{name}/{which}_{part}", (size,), types)
+            extents[f"{which}_{part}"] = _extent(dataset)
+            size = dataset.shape[0]
+        dataset = located(file, f"{name}/{which}_offset", (lanes // LANES + 1,), ("int64",))
+        extents[f"{which}_offset"] = _extent(dataset)
+    others = {"rows": m, "columns": n_lanes}
+    return StoredBlock(number, start, stop, first, first + n_lanes, extents, others, n_column_lanes)
+
+
+def _extent(dataset: Any) -> Extent:
+    place = dataset.id.get_offset() or 0
+    return Extent(place, dataset.nbytes, dataset.dtype, *checksum_of(dataset))
+
+
 class BlockFile:
     """Reads blocks of a store and checks each array when it is first read.
 
-    Parameters
-    ----------
-    path : Path
-    count_dtype : dtype
-        Of the slices' counts.
-    mark : tuple of int
-        What `file_id` the file was when the extents were looked up.
+    `mark` is what `file_id` the file was when the extents were looked up.
     """
 
     def __init__(self, path: Path, count_dtype: np.dtype[Any], mark: tuple[int, ...]):

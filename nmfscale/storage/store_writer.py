@@ -12,7 +12,7 @@ import numpy as np
 from ..counts.base import CountMatrix
 from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
-from .atomic import atomic_hdf5, check_replaceable
+from .atomic import atomic_hdf5, target_of
 from .store import FORMAT, FORMAT_VERSION, NAMES, VALUES, is_store
 from .store_blocks import ORDERS, PARTS
 from .version import package_version
@@ -20,10 +20,7 @@ from .version import package_version
 
 def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     """Return the file that a path means; refuse one that must not be written."""
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
-    check_replaceable(target)
+    target = target_of(path)
     if target.exists() and not overwrite and not is_store(target):
         raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
     return target
@@ -38,34 +35,11 @@ def pack(
     progress: Callable[[int], Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write counts to a packed store, block by block.
+    """Write counts to a packed store, block by block; it appears whole or not at all.
 
-    The file appears whole or not at all: it is written beside `path` under another name and moved
-    into place, so that a failure leaves an existing file as it was.
-
-    Parameters
-    ----------
-    counts : CountMatrix
-        In memory, or read from a file as it goes.
-    path : str or path-like
-        Where to write; an existing store is replaced.
-    n_threads : int, default=1
-        Threads that place the counts; the store does not depend on it.
-    source : dict, default=None
-        What is packed, for the record.
-    progress : callable, default=None
-        Called with the number of nonzero counts written since the last call.
-    overwrite : bool, default=False
-        Whether a file that is no packed store may be replaced.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder does not exist.
-    FileExistsError
-        If `path` is there and is not a packed store.
-    OSError
-        If the disk is full or cannot be written, or `path` is no place for a file.
+    The store does not depend on `n_threads`. `source` says what is packed, for the record.
+    `progress` is called with the number of nonzero counts written since its last call. A file that
+    is there and no packed store is only replaced with `overwrite`.
     """
     target = _check_target(path, overwrite)
     with atomic_hdf5(target) as (file, check_disk):
