@@ -392,6 +392,19 @@ def test_gamma_functions(level, dtype):
     assert np.all(np.abs(found["exp_digamma"] - expected) <= slack)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extrapolate_log(level, dtype):
+    rng = np.random.default_rng(0)
+    now, before = (rng.gamma(0.1, size=(37, 6)).astype(dtype) + dtype(1e-9) for _ in range(2))
+    now[:, 5] = before[:, 5] = 0  # what fills up a row
+    out = np.full_like(now, np.nan)
+    kernels.extrapolate_log(now, before, out, 0.9, n_threads=2)
+    expected = now * (np.maximum(now, 1e-30) / np.maximum(before, 1e-30)).astype(float) ** 0.9
+    assert_allclose(out, expected, rtol=50 * np.finfo(dtype).eps)
+    kernels.extrapolate_log(now, before, before, 0.9, n_threads=1)
+    assert_array_equal(before, out)
+
+
 def test_gamma_functions_of_a_wrong_type_are_refused():
     for x, out in (
         (np.ones(3, int), np.ones(3)), (np.ones(3), np.ones(4)), (np.ones(4)[::2], np.ones(2))
@@ -997,6 +1010,8 @@ def everything(K, dtype, n_threads):
     for function in (kernels.digamma, kernels.exp_digamma, kernels.log_gamma):
         out.append(np.empty_like(x))
         function(x, out[-1], n_threads=n_threads)
+    out.append(np.empty_like(x))
+    kernels.extrapolate_log(x, x[::-1].copy(), out[-1], 0.9, n_threads=n_threads)
     return out
 
 
