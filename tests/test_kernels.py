@@ -979,6 +979,13 @@ def test_extrapolate(level, K, dtype, leaves):
     go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
+    weight = rng.gamma(1.0, size=len(now))
+    go_on = kernels.Ahead(
+        n, ahead, 0.5, scale, sums, change, zeros, start=ahead, lag=lag, weight=weight
+    )
+    kernels.extrapolate(problem, now, go_on, n_threads=2)
+    for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
+        assert_allclose(found[:K], weight[:n] @ point[:n, :K].astype(float), rtol=1e-14)
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):
         with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
             kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, **given)

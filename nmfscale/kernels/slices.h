@@ -63,6 +63,7 @@ typedef struct {
     uint16_t *lag;                 /* (16, stride) start - the plain point before, replaced by ahead - now, as bfloat16; or NULL */
     void *best;                    /* (16, stride) takes start; or NULL */
     int best_is_float;
+    const double *weight;          /* (16) of the rows in column_sums; or NULL */
     double *column_sums;           /* (2, stride) of ahead and of now */
     double *change;
     int64_t *zeros;

@@ -52,6 +52,7 @@ cdef extern from "slices.h" nogil:
         uint16_t *lag
         void *best
         int best_is_float
+        const double *weight
         double *column_sums
         double *change
         int64_t *zeros
