@@ -205,8 +205,12 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
                 lag = UPPER_HALVES(__builtin_convertvector(next - value, group_float), group_bits, group_half);
                 memcpy(to->lag + at, &lag, sizeof lag);
             }
-            sum_ahead += __builtin_convertvector(next, NAME(group_sum));
-            sum_now += __builtin_convertvector(value, NAME(group_sum));
+            NAME(group_sum) wide_next = __builtin_convertvector(next, NAME(group_sum));
+            NAME(group_sum) wide_value = __builtin_convertvector(value, NAME(group_sum));
+            if (to->weight)
+                wide_next *= to->weight[i], wide_value *= to->weight[i];
+            sum_ahead += wide_next;
+            sum_now += wide_value;
             at_floor -= (value <= least) & inside;
             moved = CHOOSE(inside, CHOOSE(moved < none, -moved, moved), none);
             largest = CHOOSE(moved > largest, moved, largest);

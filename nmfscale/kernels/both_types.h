@@ -30,5 +30,5 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 #include "arithmetic.h"
 
 #define TABLE(t) {visit_##t, descend_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, only_gather_dot_##t, \
-                  gamma_function_##t}
+                  elementwise_##t}
 const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64)};

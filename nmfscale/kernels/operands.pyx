@@ -215,12 +215,13 @@ cdef class Ahead:
     step began, is `lag` (bfloat16, as uint16) ahead of it, and `lag` becomes that of `ahead` from
     `now`. `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the
     memory of `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns
-    of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride).
+    of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride); rows have
+    `weight` there, if given.
     """
 
     def __cinit__(self, int64_t n_rows, ahead, double momentum, scale,
                   double[:, :, ::1] column_sums, double[::1] change, int64_t[::1] zeros, *,
-                  before=None, start=None, lag=None, best=None, double leaves=0):
+                  before=None, start=None, lag=None, best=None, double leaves=0, weight=None):
         cdef Py_ssize_t n_slices = column_sums.shape[0], stride = column_sums.shape[2]
         self.shape, self.dtype = (n_slices * LANES, stride), ahead.dtype
         needs_start = lag is not None or best is not None
@@ -233,11 +234,12 @@ cdef class Ahead:
         self.first.best_is_float = best is not None and best.dtype == "float32"
         best_type = "float32" if self.first.best_is_float else self.dtype
         self.first.best = <void *>address(best, best_type, self.shape, "best")
+        self.first.weight = <const double *>address(weight, "float64", self.shape[:1], "weight")
         self.scale = address(scale, self.dtype, (stride,), "scale")
         if (column_sums.shape[1], change.shape[0], zeros.shape[0]) != (2, n_slices, n_slices):
             raise ValueError("column_sums, change and zeros need one entry a slice")
         self.n_rows, self.momentum, self.leaves = n_rows, momentum, leaves
-        self.keep = (ahead, before, start, lag, best, scale)
+        self.keep = (ahead, before, start, lag, best, scale, weight)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros
         self.numbers_each = LANES * stride
         self.bytes_each = self.numbers_each * ahead.itemsize
@@ -252,6 +254,7 @@ cdef class Ahead:
         to.lag = a.lag + s * self.numbers_each if a.lag else NULL
         to.best = <char *>a.best + (at_float if a.best_is_float else at) if a.best else NULL
         to.best_is_float = a.best_is_float
+        to.weight = a.weight + s * LANES if a.weight else NULL
         to.column_sums = &self.column_sums[s, 0, 0]
         to.change, to.zeros = &self.change[s], &self.zeros[s]
         problem.kernels.extrapolate(

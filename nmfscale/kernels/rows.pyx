@@ -14,8 +14,8 @@ import numpy as np
 from .levels cimport descend_bytes, kernels_in_use, visit_bytes
 from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
 from .slices cimport (
-    CURVATURE_SCALED, DIAGONAL, DIGAMMA, EXP_DIGAMMA, GRADIENT, LANES, LOG_GAMMA, move_kernel,
-    row_kernels, slice_counts, slice_rows, values_kernel,
+    CURVATURE_SCALED, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
+    move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
 )
 
 from .operands import packed_size, statistics_size
@@ -256,31 +256,38 @@ cdef void values_of_slice(values_kernel kernel, SlicedCounts counts, RowProblem 
 
 def digamma(x, out, *, int n_threads):
     """Write psi of every number of `x`, which is positive, to `out`."""
-    gamma_function(DIGAMMA, x, out, n_threads)
+    elementwise(DIGAMMA, x, out, None, 0, n_threads)
 
 
 def exp_digamma(x, out, *, int n_threads):
     """Write exp(psi) of every number of `x`, which is positive, to `out`."""
-    gamma_function(EXP_DIGAMMA, x, out, n_threads)
+    elementwise(EXP_DIGAMMA, x, out, None, 0, n_threads)
 
 
 def log_gamma(x, out, *, int n_threads):
     """Write the logarithm of Gamma of every number of `x`, which is positive, to `out`."""
-    gamma_function(LOG_GAMMA, x, out, n_threads)
+    elementwise(LOG_GAMMA, x, out, None, 0, n_threads)
 
 
-cdef int gamma_function(int function, x, out, int n_threads) except -1:
+def extrapolate_log(now, before, out, double momentum, *, int n_threads):
+    """Write now (now / before)^momentum to `out`, which may be one of them."""
+    elementwise(FURTHER, now, out, before, momentum, n_threads)
+
+
+cdef int elementwise(int function, x, out, before, double momentum, int n_threads) except -1:
     """Piece by piece; a number's result does not depend on where it is."""
-    cdef Py_ssize_t i, n = x.size, at_once = 4096, size = x.itemsize
+    cdef Py_ssize_t i, at, n = x.size, at_once = 4096, size = x.itemsize
     if x.dtype not in ("float32", "float64"):
         raise ValueError(f"x: expected float32 or float64, got {x.dtype}")
     cdef const char *numbers = <const char *>address(x, x.dtype, x.shape, "x")
+    cdef const char *others = <const char *>address(before, x.dtype, x.shape, "before")
     cdef char *found = <char *>address(out, x.dtype, x.shape, "out")
     cdef const row_kernels *kernels = (
         &kernels_in_use().f32 if size == 4 else &kernels_in_use().f64
     )
     for i in prange((n + at_once - 1) // at_once, nogil=True, schedule="static",
                     num_threads=n_threads, use_threads_if=n > 4 * at_once):
-        kernels.gamma_function(function, min(at_once, n - i * at_once),
-                               numbers + i * at_once * size, found + i * at_once * size)
+        at = i * at_once * size
+        kernels.elementwise(function, min(at_once, n - i * at_once), numbers + at,
+                            others + at if others else NULL, momentum, found + at)
     return 0

@@ -10,7 +10,7 @@ enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
 enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what a visit does: see visit and infer */
-enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA };                 /* psi = (log Gamma)', exp(psi), log Gamma */
+enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
 typedef struct {
@@ -63,6 +63,7 @@ typedef struct {
     uint16_t *lag;                 /* (16, stride) start - the plain point before, replaced by ahead - now, as bfloat16; or NULL */
     void *best;                    /* (16, stride) takes start; or NULL */
     int best_is_float;
+    const double *weight;          /* (16) of the rows in column_sums; or NULL */
     double *column_sums;           /* (2, stride) of ahead and of now */
     double *change;
     int64_t *zeros;
@@ -78,7 +79,7 @@ typedef struct {
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, double leaves,
                         const void *scale);
     values_kernel correlations, gather_dot;
-    void (*gamma_function)(int function, int64_t n, const void *x, void *out);
+    void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
 } row_kernels;
 
 typedef struct { row_kernels f32, f64; } level_kernels;

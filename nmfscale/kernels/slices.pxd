@@ -7,7 +7,7 @@ cdef extern from "slices.h" nogil:
     enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
     enum: GRADIENT, FULL, DIAGONAL
     enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
-    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA
+    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER
     ctypedef struct slice_counts:
         const void *index
         const void *count
@@ -52,6 +52,7 @@ cdef extern from "slices.h" nogil:
         uint16_t *lag
         void *best
         int best_is_float
+        const double *weight
         double *column_sums
         double *change
         int64_t *zeros
@@ -68,7 +69,8 @@ cdef extern from "slices.h" nogil:
         void (*extrapolate)(const row_problem *, int, const void *, const slice_ahead *, double,
                             double, const void *) noexcept nogil
         values_kernel correlations, gather_dot
-        void (*gamma_function)(int, int64_t, const void *, void *) noexcept nogil
+        void (*elementwise)(int, int64_t, const void *, const void *, double,
+                            void *) noexcept nogil
     ctypedef struct level_kernels:
         row_kernels f32, f64
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512

@@ -112,17 +112,28 @@ static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice
     }
 }
 
-/* out = a gamma function of every number of x, n of them. */
-static void NAME(gamma_function)(int function, int64_t n, const void *x, void *out)
+/* A function of every number of x, n of them; FURTHER takes a step on the logarithm, x (x / before)^momentum. */
+static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
 {
-    REAL lanes[WIDTH] ALIGNED;
+    const VEC least = SET1(MU_MIN);
+    REAL lanes[2][WIDTH] ALIGNED;
     for (int64_t i = 0; i < n; i += WIDTH) {
         const int here = n - i < WIDTH ? (int)(n - i) : WIDTH;
-        for (int j = 0; j < WIDTH; j++)
-            lanes[j] = j < here ? ((const REAL *)x)[i + j] : 1;
-        const VEC value = LOAD(lanes);
-        STORE(lanes, function == LOG_GAMMA ? NAME(vlog_gamma)(value)
-                     : function == DIGAMMA ? NAME(vdigamma)(value) : NAME(vexp_digamma)(value));
-        memcpy((REAL *)out + i, lanes, here * sizeof(REAL));
+        for (int j = 0; j < WIDTH; j++) {
+            lanes[0][j] = j < here ? ((const REAL *)x)[i + j] : 1;
+            lanes[1][j] = before && j < here ? ((const REAL *)before)[i + j] : 1;
+        }
+        VEC value = LOAD(lanes[0]);
+        switch (function) {
+        case LOG_GAMMA: value = NAME(vlog_gamma)(value); break;
+        case DIGAMMA: value = NAME(vdigamma)(value); break;
+        case EXP_DIGAMMA: value = NAME(vexp_digamma)(value); break;
+        default: {
+            const VEC moved = NAME(vlog)(VMAX(value, least)) - NAME(vlog)(VMAX(LOAD(lanes[1]), least));
+            value *= NAME(vexp)(SET1((REAL)momentum) * moved);
+        }
+        }
+        STORE(lanes[0], value);
+        memcpy((REAL *)out + i, lanes[0], here * sizeof(REAL));
     }
 }

@@ -392,6 +392,19 @@ def test_gamma_functions(level, dtype):
     assert np.all(np.abs(found["exp_digamma"] - expected) <= slack)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extrapolate_log(level, dtype):
+    rng = np.random.default_rng(0)
+    now, before = (rng.gamma(0.1, size=(37, 6)).astype(dtype) + dtype(1e-9) for _ in range(2))
+    now[:, 5] = before[:, 5] = 0  # what fills up a row
+    out = np.full_like(now, np.nan)
+    kernels.extrapolate_log(now, before, out, 0.9, n_threads=2)
+    expected = now * (np.maximum(now, 1e-30) / np.maximum(before, 1e-30)).astype(float) ** 0.9
+    assert_allclose(out, expected, rtol=50 * np.finfo(dtype).eps)
+    kernels.extrapolate_log(now, before, before, 0.9, n_threads=1)
+    assert_array_equal(before, out)
+
+
 def test_gamma_functions_of_a_wrong_type_are_refused():
     for x, out in (
         (np.ones(3, int), np.ones(3)), (np.ones(3), np.ones(4)), (np.ones(4)[::2], np.ones(2))
@@ -966,6 +979,13 @@ def test_extrapolate(level, K, dtype, leaves):
     go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
+    weight = rng.gamma(1.0, size=len(now))
+    go_on = kernels.Ahead(
+        n, ahead, 0.5, scale, sums, change, zeros, start=ahead, lag=lag, weight=weight
+    )
+    kernels.extrapolate(problem, now, go_on, n_threads=2)
+    for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
+        assert_allclose(found[:K], weight[:n] @ point[:n, :K].astype(float), rtol=1e-14)
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):
         with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
             kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, **given)
@@ -997,6 +1017,8 @@ def everything(K, dtype, n_threads):
     for function in (kernels.digamma, kernels.exp_digamma, kernels.log_gamma):
         out.append(np.empty_like(x))
         function(x, out[-1], n_threads=n_threads)
+    out.append(np.empty_like(x))
+    kernels.extrapolate_log(x, x[::-1].copy(), out[-1], 0.9, n_threads=n_threads)
     return out
 
 
