@@ -65,6 +65,7 @@ _AXES = {
 }
 _WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+_TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}
 # What reading may come to in a file that is not as it was written.
 _DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError
 
@@ -287,9 +288,9 @@ def _read(file: Any, attribute: str, kind: str) -> Any:
         return _read_text(file, name, kind)
     if kind == "str":
         return read_text(file, name)
-    value = read_checked(file, name, None if kind == "array" else ())
     if kind == "array":
-        return np.asarray(value)
+        return np.asarray(read_checked(file, name))
+    value = read_checked(file, name, (), _TYPES.get(kind, ()))
     return _PLAIN[kind](value) if kind in _PLAIN else value
 
 
@@ -338,5 +339,7 @@ def _check_shapes(file: Any, fitted: dict[str, Any]) -> None:
                 file, f"the dataset {_dataset_name(name)!r} has shape {value.shape} where "
                 f"{expected} was expected."
             )  # fmt: skip
+        if "k" in axes and value.dtype.kind != "f":
+            raise damaged(file, f"{_dataset_name(name)!r} is of type {value.dtype}.")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise damaged(file, f"{_dataset_name(name)!r} holds NaN or infinity.")
