@@ -249,8 +249,7 @@ def _header(file: Any) -> dict[str, Any]:
             f"{file.filename} is an HDF5 file but not a model file (no attribute "
             f"format={FORMAT!r})."
         )
-    header = {"format_version": int(read_attribute(file, "format_version"))}
-    header |= {name: read_attribute(file, name, "S") for name in _WORDS}
+    header: dict[str, Any] = {"format_version": int(read_attribute(file, "format_version"))}
     version = header["format_version"]
     if version < 1:
         raise damaged(file, f"format_version is {version}.")
@@ -258,8 +257,9 @@ def _header(file: Any) -> dict[str, Any]:
         raise ValueError(
             f"{file.filename} has model format {version}; this nmfscale reads up to "
             f"{FORMAT_VERSION}.  Upgrade nmfscale (the file was written by "
-            f"{header['nmfscale_version']})."
+            f"{read_attribute(file, 'nmfscale_version', 'S')})."
         )
+    header |= {name: read_attribute(file, name, "S") for name in _WORDS}
     about = read_json(file, "about")
     for name in ("parameters", "fitted", "left_out"):
         if not isinstance(about.get(name), dict):

@@ -11,6 +11,7 @@ import nmfscale
 from nmfscale.counts import blocks as layouts
 from nmfscale.readers import file_counts as streamed
 from nmfscale.readers.open import as_counts
+from nmfscale.storage.arrays import put_json, read_json
 from nmfscale.storage.store import StoredCounts
 
 rng = np.random.default_rng(0)
@@ -124,6 +125,13 @@ def test_one_type_and_the_same_bits_everywhere(tmp_path, name):
         assert other.loadings_.tobytes() == one.loadings_.tobytes()
 
 
+def say_type(store, dtype):
+    with h5py.File(store, "r+") as file:
+        about = read_json(file, "about") | {"dtype": dtype}
+        del file["about"]
+        put_json(file, "about", about)
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [("int8", np.uint8), ("uint64", np.int64), ("bool", np.uint8), (">i2", np.uint16),
@@ -131,8 +139,7 @@ def test_one_type_and_the_same_bits_everywhere(tmp_path, name):
 )  # fmt: skip
 def test_stores_that_say_the_type_of_the_file_are_still_read(tmp_path, said, expected):
     nmfscale.write_store(X, tmp_path / "counts.nmf")
-    with h5py.File(tmp_path / "counts.nmf", "r+") as file:
-        file.attrs["dtype"] = np.bytes_(said)
+    say_type(tmp_path / "counts.nmf", said)
     stored = StoredCounts(tmp_path / "counts.nmf")
     assert stored.dtype == stored.in_memory().dtype == expected
     assert_array_equal(stored.in_memory().take_rows().toarray(), X)
@@ -140,8 +147,7 @@ def test_stores_that_say_the_type_of_the_file_are_still_read(tmp_path, said, exp
 
 def test_a_store_whose_counts_are_above_the_type_it_says_is_still_read(tmp_path):
     nmfscale.write_store(X * 9, tmp_path / "counts.nmf")
-    with h5py.File(tmp_path / "counts.nmf", "r+") as file:
-        file.attrs["dtype"] = np.bytes_("uint8")
+    say_type(tmp_path / "counts.nmf", "uint8")
     stored = StoredCounts(tmp_path / "counts.nmf")
     assert stored.dtype == np.int64
     assert_array_equal(stored.in_memory().take_rows().toarray(), X * 9)
