@@ -65,6 +65,7 @@ _AXES = {
 }
 _WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+_TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}
 # What reading may come to in a file that is not as it was written.
 _DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError
 
@@ -248,8 +249,7 @@ def _header(file: Any) -> dict[str, Any]:
             f"{file.filename} is an HDF5 file but not a model file (no attribute "
             f"format={FORMAT!r})."
         )
-    header = {"format_version": int(read_attribute(file, "format_version"))}
-    header |= {name: read_attribute(file, name, "S") for name in _WORDS}
+    header: dict[str, Any] = {"format_version": int(read_attribute(file, "format_version"))}
     version = header["format_version"]
     if version < 1:
         raise damaged(file, f"format_version is {version}.")
@@ -257,8 +257,9 @@ def _header(file: Any) -> dict[str, Any]:
         raise ValueError(
             f"{file.filename} has model format {version}; this nmfscale reads up to "
             f"{FORMAT_VERSION}.  Upgrade nmfscale (the file was written by "
-            f"{header['nmfscale_version']})."
+            f"{read_attribute(file, 'nmfscale_version', 'S')})."
         )
+    header |= {name: read_attribute(file, name, "S") for name in _WORDS}
     about = read_json(file, "about")
     for name in ("parameters", "fitted", "left_out"):
         if not isinstance(about.get(name), dict):
@@ -287,9 +288,9 @@ def _read(file: Any, attribute: str, kind: str) -> Any:
         return _read_text(file, name, kind)
     if kind == "str":
         return read_text(file, name)
-    value = read_checked(file, name, None if kind == "array" else ())
     if kind == "array":
-        return np.asarray(value)
+        return np.asarray(read_checked(file, name))
+    value = read_checked(file, name, (), _TYPES.get(kind, ()))
     return _PLAIN[kind](value) if kind in _PLAIN else value
 
 
@@ -338,5 +339,7 @@ def _check_shapes(file: Any, fitted: dict[str, Any]) -> None:
                 file, f"the dataset {_dataset_name(name)!r} has shape {value.shape} where "
                 f"{expected} was expected."
             )  # fmt: skip
+        if "k" in axes and value.dtype.kind != "f":
+            raise damaged(file, f"{_dataset_name(name)!r} is of type {value.dtype}.")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise damaged(file, f"{_dataset_name(name)!r} holds NaN or infinity.")

@@ -18,6 +18,7 @@ import io
 import json
 import zipfile
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def located(
     dtype = dataset.dtype
     if dtype.hasobject:
         raise damaged(group, f"{name} is of variable length")
-    if types and not any(dtype.kind == each or dtype == np.dtype(each) for each in types):
+    if types and not {dtype.kind, dtype.name if dtype.isnative else ""}.intersection(types):
         raise damaged(group, f"{name} is of type {dtype}, not {' or '.join(types)}")
     if shape is not None and (
         len(shape) != len(dataset.shape)
@@ -149,11 +150,11 @@ def read_names(group: Any, name: str, shape: tuple[int | None, ...] | None = Non
         return np.asarray(np.char.decode(names, *_UTF_8)).astype(object)
     ends = read_checked(group, f"{name}/ends", shape, _PLACE)
     text = bytes(read_checked(group, f"{name}/text", (None,), _BYTE))
-    places = [0, *np.ravel(ends).tolist()]
-    if places != sorted(places) or places[-1] != len(text):
+    places = np.append(0, ends)
+    if np.any(np.diff(places) < 0) or places[-1] != len(text):
         raise damaged(group, f"{name}/ends are no places in its text")
     names = np.empty(len(places) - 1, object)
-    names[:] = [text[a:b].decode(*_UTF_8) for a, b in zip(places, places[1:], strict=False)]
+    names[:] = [text[a:b].decode(*_UTF_8) for a, b in pairwise(places.tolist())]
     return names.reshape(np.shape(ends))
 
 

@@ -283,14 +283,22 @@ def test_a_model_of_format_1_is_read(old_model, tmp_path):
         assert_same(getattr(again, name), value)
 
 
-def of_shape(name, shape):
+def with_the_same_bytes(name, change_values):
     def change(file):
-        values, crc32 = file[name][()].reshape(shape), file[name].attrs["crc32"]
+        values, crc32 = change_values(file[name][()]), file[name].attrs["crc32"]
         del file[name]
         file[name] = values
         file[name].attrs["crc32"] = crc32
 
     return change
+
+
+def of_shape(name, shape):
+    return with_the_same_bytes(name, lambda values: values.reshape(shape))
+
+
+def of_type(name, kind):
+    return with_the_same_bytes(name, lambda values: values.view(kind))
 
 
 @pytest.mark.parametrize(
@@ -299,6 +307,8 @@ def of_shape(name, shape):
         (of_shape("history", (1, 1, -1)), r"'history' has shape \(1, 1, .*\) where"),
         (of_shape("loglik", (1, 1)), r"loglik has shape \(1, 1\), not \(\)"),
         (lambda f: f["components"].attrs.create("crc32", [b"a", b"b"]), "crc32 of /components is"),
+        (of_type("loadings", "<i8"), "'loadings' is of type int64"),
+        (of_type("n_iter", "<f8"), "n_iter is of type float64, not i or u"),
     ],
 )
 def test_a_damaged_model_of_format_1_is_refused(old_model, change, complaint):

@@ -724,6 +724,33 @@ def test_places_outside_are_refused(store, name, change):
         fit(store)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("blocks/000001/rows_offset", lambda a: a.astype("u8"), "is of type uint64, not int64"),
+        ("blocks/000001/rows_offset", lambda a: a[:-1], "has shape"),
+        ("blocks/000001/rows_count", lambda a: a[:-1], "has shape"),
+        ("values/times", lambda a: a[:-1], "has shape"),
+        ("values/times", lambda a: a + 1, "are not those of"),
+        ("large/value", lambda a: a.astype(float), "is of type float64, not int64"),
+        ("columns/totals", lambda a: a[np.newaxis], r"has shape \(1, 60\), not \(60,\)"),
+        ("names/sample/ends", lambda a: a[:-1], r"has shape \(89,\), not \(90,\)"),
+        ("names/sample/ends", lambda a: a[::-1], "are no places in its text"),
+        ("names/sample/text", lambda a: a[:-1], "are no places in its text"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, small_blocks, name, change, message):
+    """Their checksums are sound: somebody has written them so."""
+    counts = as_counts(X)
+    parts = counts.indptr, counts.indices, counts.data
+    named = nmfscale.Counts(*parts, X.shape, sample_names=[f"sample {i}" for i in range(90)])
+    pack(named, tmp_path / "counts.nmf")
+    rewritten(tmp_path / "counts.nmf", name, change)
+    part = name.rpartition("/")[0] if "in its text" in message else name
+    with pytest.raises(DamagedStoreError, match=f"counts.nmf is damaged: {part}.* {message}"):
+        StoredCounts(tmp_path / "counts.nmf")
+
+
 def test_counts_that_are_none_are_refused(tmp_path):
     pack(as_counts(X / 7.0, integer="allow"), tmp_path / "counts.nmf")
     for value in (np.nan, np.inf, -1.0):
