@@ -23,8 +23,8 @@ ITERATIONS = 12
 # Seconds that an iteration may take in which a worker is lost: less than the 12 and 15 after which
 # Dask gives up connections and workers; where it would do so only much later, the first and ten.
 SOON, RECOVERED = 10, 12 + 10
-# Seconds after which Dask has given up a worker that is cut off.
-GIVEN_UP = 16
+# Seconds after which Dask has given up a worker that is cut off: it looks every 15 s.
+GIVEN_UP = 32
 
 
 def sent(client):
