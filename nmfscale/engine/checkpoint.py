@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from numbers import Real
@@ -36,7 +36,7 @@ from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
 # The version changes with what is saved and with the steps that lead on from it.
-FORMAT, VERSION = "nmfscale-checkpoint", 10
+FORMAT, VERSION = "nmfscale-checkpoint", 11
 _FILES, _RESTARTS = "checkpoint-????????.h5", "restart-*"
 _KEPT = 2
 _MOST_FAILURES = 3
@@ -168,23 +168,19 @@ class Checkpoint:
 
 
 def checkpoints_for(
-    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix, n_components: int,
-    dtype: Any, held: Any, start: tuple[Any, ...], *, every: float, resume: bool, solver: str,
-    **options: Any,
+    folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix,
+    parts: dict[str, Iterable[Any]], *, every: float, resume: bool, **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return where each start of a fit saves its state: `folder`, or a folder in it for each.
 
-    Raises
-    ------
-    ValueError
-        If there is no folder to resume from, or checkpoints do not go with what was asked.
+    A fit that resumes must have the same `parts`, arrays which only a digest is kept of, and the
+    same `options`. If there is no folder to resume from, or the checkpoints in it do not go with
+    what was asked, that is a ValueError.
     """
     if folder is None:
         if resume:
             raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
         return [None] * n_starts
-    if solver != "auto":
-        raise ValueError(f"checkpoint= goes with solver='auto', not {solver!r}.")
     if not isinstance(every, Real) or not every >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
     top = _path(folder)
@@ -195,7 +191,7 @@ def checkpoints_for(
             f"is {n_starts} now: fit as before, or give another folder."
         )
     folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
-    about = _describe(counts, n_components, dtype, held, start) | {"solver": solver} | options
+    about = _describe(counts) | {name: _digest(*each) for name, each in parts.items()} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
@@ -247,19 +243,14 @@ def _make(folder: Path) -> Path:
     return folder
 
 
-def _describe(
-    counts: CountMatrix, n_components: int, dtype: Any, held: Any, start: tuple[Any, ...]
-) -> dict[str, Any]:
+def _describe(counts: CountMatrix) -> dict[str, Any]:
     """Say what a fit is of: wherever the counts are, and however many threads there are."""
-    of_held = [getattr(held, name) for name in held.__dataclass_fields__]
-    parts = [part for each in of_held for part in (each if isinstance(each, tuple) else (each,))]
     # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
     baseline = kernels.level() == "baseline"
     return {
-        "counts": _digest(counts.shape, _marks(counts)), "held": _digest(*parts),
-        "start": _digest(*start), "n_components": n_components, "dtype": str(np.dtype(dtype)),
+        "counts": _digest(counts.shape, _marks(counts)),
         "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
-    }  # fmt: skip
+    }
 
 
 def _marks(counts: CountMatrix) -> NDArray[np.uint64]:

@@ -1,17 +1,17 @@
-"""Where things are that tasks of a fit need: named arrays, and loadings as points.
+"""Where the row arrays of a fit on a cluster are: saved in a file, or made by a step.
 
-A point says how loadings are made from what is saved, so that any worker can make them again.
+A row array that is not saved is a step and what it is made of, so that any worker can make it again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..cluster.tasks import ClusterError
-from ..methods.factors import Array
-from ..methods.steps import Momentum, RowVisit
 from ..storage.arrays import Arrays, DamagedFileError, load_arrays
 from ..storage.store_blocks import StoredBlock
+from .protocol import Array, Step
 
 
 @dataclass(frozen=True)
@@ -22,74 +22,66 @@ class Ref:
     path: str
 
 
-def read_arrays(path: str) -> Arrays:
-    """Read arrays of a fit; damage ends the fit, and says how it can be taken up again."""
-    try:
-        return load_arrays(path)
-    except DamagedFileError as error:
-        raise ClusterError(f"{error}. Fit again, or resume from a checkpoint.") from error
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """The row array of a partition in a file; how it was made is forgotten."""
+
+    ref: Ref
 
 
-@dataclass(frozen=True)
-class Visited:
-    """Loadings of a group as a visit left them; once saved, how they were made is forgotten."""
+@dataclass(frozen=True, eq=False)
+class StepRun:
+    """One step on one partition, and the row arrays that it uses; `step` has refs where it shares.
 
-    saved: Ref | None
-    made: Move | None
-
-
-@dataclass(frozen=True)
-class Extrapolated:
-    """Loadings that went on from `now`."""
+    Its name tells it from all others of a fit.
+    """
 
     name: str
-    now: Point
-    before: Point
-    momentum: Momentum
+    step: Step
+    inputs: dict[str, ArrayRef]
 
 
-@dataclass(frozen=True)
-class Changed:
-    """The same loadings in another type, or with zeros restored."""
+@dataclass(frozen=True, eq=False)
+class Output:
+    """The row array of this name that a step makes."""
 
+    run: StepRun
     name: str
-    point: Point
-    dtype: str
-    zeros: bool = False
+
+
+ArrayRef = Saved | Output
 
 
 @dataclass(frozen=True)
-class Move:
-    """A visit of a group's rows; `kept`: which one kept the curvature it takes, or where it is."""
-
-    name: str
-    visit: RowVisit
-    start: Point
-    kept: Move | Ref | None = None
-
-
-Point = Visited | Extrapolated | Changed
-
-
-@dataclass(frozen=True)
-class Group:
+class Partition:
     """Neighbouring blocks that are worked on together."""
 
     number: int
     blocks: tuple[StoredBlock, ...]
-    about: Ref
+
+    def file_name(self, name: str) -> str:
+        """Return the name of a file with arrays of this partition."""
+        return f"{name}-{self.number:06d}.npz"
 
 
-def file_name(name: str, group: Group) -> str:
-    """Return the name of a file with arrays of a group."""
-    return f"{name}-{group.number:06d}.npz"
-
-
-def counts_name(block: StoredBlock, which: str) -> str:
+def counts_name(block: StoredBlock, order: str) -> str:
     """Return the name under which a block's counts are sent."""
-    return f"counts-{block.number}-{which}"
+    return f"counts-{block.number}-{order}"
 
 
-def numbered(values: list[Array]) -> Arrays:
-    """Return one array for each block under its number in the group."""
-    return {f"L_{i}": array for i, array in enumerate(values)}
+def numbered(arrays: list[Array]) -> Arrays:
+    """Name the array of each block by its number in the partition."""
+    return {f"block_{i}": array for i, array in enumerate(arrays)}
+
+
+def in_order(arrays: Arrays) -> list[Any]:
+    """Undo `numbered`."""
+    return [arrays[f"block_{i}"] for i in range(len(arrays))]
+
+
+def read_arrays(path: str) -> Arrays:
+    """Read arrays of a fit; damage ends the fit, and says how it can be resumed."""
+    try:
+        return load_arrays(path)
+    except DamagedFileError as error:
+        raise ClusterError(f"{error}. Fit again, or resume from a checkpoint.") from error

@@ -14,27 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-HISTORY = np.dtype(
-    [("iteration", np.int64), ("seconds", np.float64), ("loglik", np.float64),
-     ("loglik_multinomial", np.float64), ("deviance", np.float64), ("kkt_loadings", np.float64),
-     ("kkt_factors", np.float64), ("change_loadings", np.float64), ("change_factors", np.float64),
-     ("zeros_loadings", np.float64), ("zeros_factors", np.float64), ("momentum", np.float64),
-     ("bytes_read", np.int64)]
-)  # fmt: skip
 # More than from one step of the paper's methods that is not extrapolated, and rises, to the next.
 STILL = 30
+# What columns of a history are called for users.
+WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 
 
 class Monitor:
     """Records, stopping rule and progress of one fit.
 
-    A fit has converged when both relative KKT residuals are at most `tol`, or when the best
-    log-likelihood has gained less than `rtol` times its size in `patience` iterations. Those that
-    ended below it do not count: a fit may have to go back from them. But where `STILL` iterations
-    in a row are below it, and the last one by no more than that, only rounding is left.
+    A fit has converged when the largest residual is at most `tol`, or when the best value of the
+    objective has gained less than `rtol` times its size in `patience` iterations. Those that ended
+    below it do not count: a fit may have to go back from them. But where `STILL` iterations in a
+    row are below it, and the last one by no more than that, only rounding is left.
 
     Parameters
     ----------
+    model : Model or its class
+        Says which columns a record has: see `Model`.
     max_iter : int
     tol, rtol : float
         `tol=0` never stops.
@@ -47,6 +44,7 @@ class Monitor:
 
     def __init__(
         self,
+        model: Any,
         max_iter: int,
         tol: float,
         *,
@@ -55,6 +53,8 @@ class Monitor:
         verbose: int = 0,
         callback: Callable[[dict[str, float]], Any] | None = None,
     ):
+        self.columns, self.residuals, self._counted = model.record, model.residuals, model.counted
+        self.objective = self.columns[0]
         self.max_iter, self.tol, self.rtol, self.patience = max_iter, tol, rtol, patience
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
@@ -63,7 +63,7 @@ class Monitor:
         self._replacing = False
         self._bar: Any = None
         self._old_handler: Any = None
-        self._best: list[float] = []  # log-likelihoods that were no lower than all before
+        self._best: list[float] = []  # objectives that were no lower than all before
         self._risen, self._below = False, 0
 
     def __enter__(self) -> Monitor:
@@ -99,12 +99,12 @@ class Monitor:
     ) -> None:
         """Keep the record of an iteration that is complete, show it, and decide whether to stop.
 
-        `reached` is the log-likelihood where the iteration ended, where the record is of another
-        point: of the best. After a `blind` one the fit does not stop by itself: it could not lift
+        `reached` is the objective where the iteration ended, where the record is of another point:
+        of the best. After a `blind` one the fit does not stop by itself: it could not lift
         zeros, and the residuals, products with the parameters, do not tell.
         """
-        record = dict.fromkeys(HISTORY.names or (), 0.0) | values
-        record["iteration"] = len(self.records) + 1
+        record = {"iteration": len(self.records) + 1, "seconds": 0.0}
+        record |= dict.fromkeys(self.columns, 0.0) | values
         lost = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
         if lost:
             raise FloatingPointError(
@@ -113,7 +113,7 @@ class Monitor:
             )
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
-        self._note(record["loglik"], reached)
+        self._note(record[self.objective], reached)
         self.converged = not blind and self._settled(record)
         if self._replacing:  # shown before
             self._replacing = False
@@ -131,7 +131,7 @@ class Monitor:
         self.records = list(state["records"])
         self._best, self._below = [], 0
         for record in self.records:
-            self._note(record["loglik"])
+            self._note(record[self.objective])
         self.started = time.perf_counter() - state["seconds"]
         if self._bar is not None:
             self._bar.update(len(self.records))
@@ -143,9 +143,9 @@ class Monitor:
             self._best.pop()
         self._replacing = True
 
-    def _note(self, loglik: float, reached: float | None = None) -> None:
-        best = max([loglik, *self._best[-1:]])
-        self._risen = (loglik if reached is None else reached) >= best
+    def _note(self, objective: float, reached: float | None = None) -> None:
+        best = max([objective, *self._best[-1:]])
+        self._risen = (objective if reached is None else reached) >= best
         self._below = 0 if self._risen else self._below + 1
         if self._risen:
             self._best.append(best)
@@ -153,12 +153,12 @@ class Monitor:
     def _settled(self, record: dict[str, float]) -> bool:
         if self.tol <= 0:
             return False
-        if max(record["kkt_loadings"], record["kkt_factors"]) <= self.tol:
+        if self.residual_of(record) <= self.tol:
             return True
         if not self._best:
             return False
         best, little = self._best[-1], self.rtol * abs(self._best[-1])
-        if self._below >= STILL and best - record["loglik"] <= little:
+        if self._below >= STILL and best - record[self.objective] <= little:
             return True
         if len(self._best) <= self.patience or not self._risen:
             return False
@@ -172,22 +172,27 @@ class Monitor:
     @property
     def history(self) -> NDArray[Any]:
         """The records, a structured array of one row per iteration."""
-        out = np.zeros(len(self.records), HISTORY)
-        for name in HISTORY.names or ():
+        kinds = {name: np.int64 for name in ("iteration", *self._counted)}
+        names = "iteration", "seconds", *self.columns
+        out = np.zeros(len(self.records), [(name, kinds.get(name, np.float64)) for name in names])
+        for name in names:
             out[name] = [record[name] for record in self.records]
         return out
 
+    def residual_of(self, record: Any) -> float:
+        """Return the largest residual of a record."""
+        return float(max(record[name] for name in self.residuals))
+
     def _show(self, record: dict[str, float]) -> None:
-        kkt = max(record["kkt_loadings"], record["kkt_factors"])
+        what, how = WORDS.get(self.objective, self.objective), WORDS.get(self.residuals[0], "residual")
+        value, residual = record[self.objective], self.residual_of(record)
         if self._bar is not None:
-            self._bar.set_postfix_str(
-                f"log-likelihood {record['loglik']:,.2f}, KKT {kkt:.1e}", refresh=False
-            )
+            self._bar.set_postfix_str(f"{what} {value:,.2f}, {how} {residual:.1e}", refresh=False)
             self._bar.update(1)
         elif self.verbose > 1:
             self._write(
                 f"iteration {record['iteration']:>4}  {record['seconds']:8.2f} s  "
-                f"log-likelihood {record['loglik']:,.3f}  KKT {kkt:.2e}"
+                f"{what} {value:,.3f}  {how} {residual:.2e}"
             )
 
     def _write(self, text: str) -> None:

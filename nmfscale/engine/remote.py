@@ -1,392 +1,288 @@
-"""A fit whose rows are spread over the workers of a Dask cluster.
-
-`RemoteRows` offers what `LocalRows` does.  Loadings are points made of saved files (see
-`nmfscale.engine.lineage`), so that every task can be done again anywhere; the driver holds F.
-"""
+"""The executor of a Dask cluster: row arrays are files, or steps that make them again."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import weakref
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import kernels
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import Task
 from ..counts.aligned import aligned_empty
-from ..methods.factors import Array, Factor, Held, Report
-from ..methods.local_rows import factor_in_lanes, per_lane
-from ..methods.steps import (
-    FAN_IN,
-    Arrival,
-    ColumnVisit,
-    Momentum,
-    RowReport,
-    Rows,
-    RowVisit,
-    branches,
-)
+from ..counts.blocks import no_whole_columns
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
 from .lineage import (
-    Changed,
-    Extrapolated,
-    Group,
-    Move,
-    Point,
+    ArrayRef,
+    Output,
+    Partition,
     Ref,
-    Visited,
+    Saved,
+    StepRun,
     counts_name,
-    file_name,
+    in_order,
     numbered,
     read_arrays,
 )
-from .tasks import (
-    Moved,
-    Summed,
-    add_branches,
-    move_rows,
-    project,
-    save_point,
-    sum_columns,
-    sum_rows,
-)
-from .worker import Setting
+from .protocol import FAN_IN, Array, Executor, Outcome, Step, branches, combine
+from .tasks import Found, join, run_steps, save_array
+from .worker import RunConfig
 
-# Factors that may be asked for again.
-_RECENT_FACTORS = 4
-# Sums of an iteration that take more bytes than this would cost more to save than to find again.
+# Shared arrays that may be asked for again.
+_RECENT_SHARED = 4
+# Sums of a run that take more bytes than this would cost more to save than to compute again.
 _SAVED_SUMS = 1 << 30
 
 
-@dataclass(eq=False)
-class RemotePoint:
-    """Where loadings are, and of what type: a point for each group of blocks."""
-
-    parts: list[Point]
-    dtype: np.dtype[Any]
-
-
-@dataclass(eq=False)
-class RemoteFactor:
-    """The loadings as a fit knows a factor."""
-
-    n_rows: int
-    n_components: int
-    values: RemotePoint
-    plain: Callable[[], Array]
-
-    def room(self) -> RemotePoint:
-        """Return another name for the present point."""
-        return RemotePoint(list(self.values.parts), self.values.dtype)
-
-
-class RemoteRows:
-    """The rows of L with their counts, worked on by a pool.
+class DaskExecutor(Executor):
+    """Runs steps on the workers of a pool.
 
     Parameters
     ----------
     counts : StoredCounts of shape (n, m)
-    L : ndarray (n, K)
-        Start, positive.
-    dtype : float32 or float64
-    held : Held
     pool : WorkerPool
         Which fetches what it sends by `fetch`.
-    setting : Setting
+    config : RunConfig
     folder : Path
         Of the driver, for all files of the fit.
-    group_size : int
+    partition_size : int
         How many blocks make a task.
     save_every : int, default=1
-        Of so many visits of the rows, the loadings after the first two are saved.
+        Of so many runs of a step, the row arrays of the first two are saved: an array that is made
+        of two in a row then needs nothing before.
+    n_threads : int, default=1
+        For what is done in this process.
     """
 
-    one_block = False
-
     def __init__(
-        self, counts: StoredCounts, L: Array, dtype: Any, held: Held, pool: WorkerPool,
-        setting: Setting, folder: Path, group_size: int, save_every: int = 1,
+        self, counts: StoredCounts, pool: WorkerPool, config: RunConfig, folder: Path,
+        partition_size: int, save_every: int = 1, n_threads: int = 1,
     ):  # fmt: skip
-        self.layout, self.pool, self.setting, self.folder = counts.layout(), pool, setting, folder
-        self.dtype, self.save_every, self.bytes_read = np.dtype(dtype), save_every, 0
-        order = self.layout.row_order
-        weights = None if held.weights is None else per_lane(held.weights, order)
-        whole = factor_in_lanes(L, order, dtype, held=held.samples, prior=held.prior_loadings)
-        self.all = Rows(whole, per_lane(counts.row_totals, order), weights)
-        self.groups = [
-            self._group(number, blocks)
-            for number, blocks in enumerate(branches(len(self.layout.blocks), group_size))
+        self.layout, self.pool, self.config, self._files = counts.layout(), pool, config, folder
+        self.save_every, self.n_threads, self._bytes_read = save_every, n_threads, 0
+        blocks = self.layout.blocks
+        self.partitions = [
+            Partition(number, tuple(blocks[i] for i in here))
+            for number, here in enumerate(branches(len(blocks), partition_size))
         ]
-        self._n_points = self._n_moves = self._n_factors = self._n_sums = 0
-        self.factor = RemoteFactor(
-            whole.n_rows, whole.n_components,
-            RemotePoint(self._saved(whole.values), self.dtype), self.plain,
-        )  # fmt: skip
-        self.all.factor = Factor(order, whole.n_rows, whole.n_components, np.empty((0, 0)))
-        self._keepers: list[Move | Ref] = []
-        self._recent: deque[Ref] = deque(maxlen=_RECENT_FACTORS)
-        self._pending: tuple[Arrival, Report, list[Point]] | None = None
-        self._seen = 0.0, 0.0
+        self._arrays: dict[str, list[ArrayRef]] = {}
+        self._recent: deque[Ref] = deque(maxlen=_RECENT_SHARED)
+        self._n_names = 0
+        self._n_saves: Counter[type[Step]] = Counter()
 
-    def _group(self, number: int, blocks: range) -> Group:
-        """Save what is known of a group's rows besides their counts and loadings."""
-        stored, arrays = tuple(self.layout.blocks[i] for i in blocks), Arrays()
-        whole = self.all.factor
-        for i, block in enumerate(stored):
-            here = slice(block.first, block.last)
-            known = {
-                "totals": self.all.totals, "weights": self.all.weights, "held": whole.held,
-                "pseudo": whole.pseudo, "rate": whole.rate,
-            }  # fmt: skip
-            arrays |= {f"{n}_{i}": array[here] for n, array in known.items() if array is not None}
-        return Group(number, stored, self._write(f"about-{number:06d}.npz", arrays))
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read by workers so far."""
+        return self._bytes_read
+
+    @property
+    def one_block(self) -> bool:
+        """Columns are never whole in this process."""
+        return False
+
+    def whole_columns(self) -> Any:
+        """Refuse: whole columns are in no single place."""
+        raise no_whole_columns(self.layout.path, len(self.layout.blocks))
+
+    def _new_name(self, what: str) -> str:
+        self._n_names += 1
+        return f"{what}-{self._n_names}"
+
+    # Row arrays ---------------------------------------------------------------------------------
+
+    def put(self, name: str, array: Array | Sequence[Array]) -> None:
+        """Save an array in lane order, or one for each block."""
+        file, refs = self._new_name(name), []
+        for partition in self.partitions:
+            if isinstance(array, Sequence):
+                parts = [array[block.number] for block in partition.blocks]
+            else:
+                parts = [array[block.first : block.last] for block in partition.blocks]
+            refs.append(self._saved(self._write(partition.file_name(file), numbered(parts))))
+        self._arrays[name] = list(refs)
 
     def _write(self, name: str, arrays: Arrays) -> Ref:
-        save_arrays(self.folder / name, arrays)
-        return Ref(name, str(self.folder / name))
+        save_arrays(self._files / name, arrays)
+        return Ref(name, str(self._files / name))
 
-    def _saved(self, values: Array) -> list[Point]:
-        """Save loadings in lane order and return where they are."""
-        self._n_points += 1
-        parts: list[Point] = []
-        for group in self.groups:
-            arrays = numbered([values[block.first : block.last] for block in group.blocks])
-            ref = self._write(file_name(f"point-{self._n_points}", group), arrays)
-            parts.append(self._visited(ref))
-        return parts
+    def _saved(self, ref: Ref) -> Saved:
+        """Return a saved row array, whose file goes when nothing is made of it any more."""
+        saved = Saved(ref)
+        weakref.finalize(saved, _drop, ref, weakref.ref(self.pool))
+        return saved
 
-    def _visited(self, ref: Ref) -> Visited:
-        """Return a saved point, whose file goes when nothing is made of it any more."""
-        point = Visited(ref, None)
-        weakref.finalize(point, _drop, ref, weakref.ref(self.pool))
-        return point
+    def copy(self, source: str, target: str) -> None:
+        """Let two names stand for one array."""
+        self._arrays[target] = list(self._arrays[source])
 
-    def _publish(self, F: Array) -> Ref:
-        """Save F in a file, which goes when no move is made with it any more."""
-        name = f"F-{hashlib.blake2b(F.data, digest_size=16).hexdigest()}"
+    def drop(self, *names: str) -> None:
+        """Forget row arrays."""
+        for name in names:
+            self._arrays.pop(name, None)
+
+    def get(self, name: str) -> Array:
+        """Return a row array in lane order."""
+        parts = self.get_blocks(name)
+        assert parts is not None, name
+        out = aligned_empty((len(self.layout.row_order), *parts[0].shape[1:]), parts[0].dtype)
+        for block, part in zip(self.layout.blocks, parts, strict=True):
+            out[block.first : block.last] = part
+        return out
+
+    def get_blocks(self, name: str) -> list[Array] | None:
+        """Return the row array of each block: from its file, or saved by workers for this."""
+        if name not in self._arrays:
+            return None
+        arrays, saved = self._arrays[name], self._new_name(name)
+        made = [i for i, array in enumerate(arrays) if isinstance(array, Output)]
+        tasks = self._tasks((), (), lambda i: (saved, arrays[i]))
+        found = self.pool.run("save", save_array, [tasks[i] for i in made]) if made else []
+        refs = {i: self._ref(saved, i, each) for i, each in zip(made, found, strict=True)}
+        out = []
+        for i, array in enumerate(arrays):
+            out += in_order(read_arrays(refs[i].path if i in refs else array.ref.path))  # type: ignore[union-attr]
+            if i in refs:
+                _remove(refs[i].path)
+        return out
+
+    def _ref(self, name: str, partition: int, saved: Ref | Arrays) -> Ref:
+        """Return where a worker saved arrays; or save what it returned."""
+        if isinstance(saved, Ref):
+            return saved
+        return self._write(self.partitions[partition].file_name(name), saved)
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> None:
+        """Note how arrays are made; whoever needs them makes them."""
+        for i in range(len(self.partitions)):
+            (run,) = self._runs([self._publish(step)[0]], [self._new_name("step")], i)
+            for name in step.makes:
+                self._set(name, i, Output(run, name))
+
+    def _set(self, name: str, partition: int, array: ArrayRef) -> None:
+        parts = self._arrays.setdefault(name, [array] * len(self.partitions))
+        parts[partition] = array
+
+    def _runs(self, steps: list[Step], names: list[str], partition: int) -> list[StepRun]:
+        """Return the runs of steps on a partition: what one makes, those after it use."""
+        made: dict[str, ArrayRef] = {}
+        runs = []
+        for step, name in zip(steps, names, strict=True):
+            inputs = {
+                each: made[each] if each in made else self._arrays[each][partition]
+                for each in step.uses
+                if each in made or each in self._arrays
+            }
+            runs.append(StepRun(name, step, inputs))
+            made |= {each: Output(runs[-1], each) for each in step.makes}
+        return runs
+
+    def run(self, *steps: Step) -> list[Outcome]:
+        """Run steps on every partition, each in one task."""
+        published, shared = zip(*(self._publish(step) for step in steps), strict=True)
+        names = [self._new_name("step") for _ in steps]
+        runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
+        saves = {array: i for i, step in enumerate(steps) for array in self._to_save(step)}
+        n_bytes = len(self.partitions) * sum(a.nbytes for step in steps for a in step.empty_sums())
+        result = self._new_name("result") if 0 < n_bytes <= _SAVED_SUMS else None
+        tasks = self._tasks(
+            steps, [ref for refs in shared for ref in refs],
+            lambda i: (tuple(runs[i]), {a: runs[i][at] for a, at in saves.items()}, result),
+        )  # fmt: skip
+        label = "-".join(type(step).__name__ for step in steps)
+        if n_bytes:
+            found: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
+        else:
+            found = join(*self.pool.run(label, run_steps, tasks))
+        self._keep(steps, runs, found)
+        for partition in self.partitions if result else ():
+            _remove(str(self._files / partition.file_name(result or "")))
+        pairs = zip(found.values, found.sums, strict=True)
+        return [Outcome(combine(values), sums) for values, sums in pairs]
+
+    def _to_save(self, step: Step) -> tuple[str, ...]:
+        """Return which arrays of a step are saved this time."""
+        if not step.saves:
+            return ()
+        self._n_saves[type(step)] += 1
+        return step.saves if (self._n_saves[type(step)] - 1) % self.save_every < 2 else ()
+
+    def _keep(self, steps: Sequence[Step], runs: list[list[StepRun]], found: Found) -> None:
+        """Note where the row arrays are that steps made."""
+        for i, saved in enumerate(found.saved):
+            made: dict[str, ArrayRef] = {}
+            for step, run in zip(steps, runs[i], strict=True):
+                for name in step.makes:
+                    made[name] = Output(run, name)
+                    if name in saved:
+                        made[name] = self._saved(self._ref(run.name, i, saved[name]))
+                for name, source in step.aliases.items():
+                    made[name] = made[source] if source in made else self._arrays[source][i]
+            for name, array in made.items():
+                self._set(name, i, array)
+
+    def _publish(self, step: Step) -> tuple[Step, list[Ref]]:
+        """Return a step as it is sent: where its shared arrays are in their place."""
+        arrays = {name: getattr(step, name) for name in step.shared}
+        refs = {n: self._published(array) for n, array in arrays.items() if array is not None}
+        return replace(step, **refs) if refs else step, list(refs.values())  # type: ignore[type-var]
+
+    def _published(self, array: Array) -> Ref:
+        """Save an array in a file, which goes when no step needs it any more."""
+        digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
+        name = f"shared-{array.dtype}-{'x'.join(map(str, array.shape))}-{digest}"
         for known in self._recent:
             if known.name.startswith(name):
                 return known
-        self._n_factors += 1
-        ref = self._write(f"{name}-{self._n_factors}.npz", {"F": F})
+        ref = self._write(f"{self._new_name(name)}.npz", {"array": array})
         weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
         self._recent.append(ref)
         return ref
 
-    def _jobs(self, which: str, refs: list[Ref], *args: Any) -> list[Task]:
-        """Return a task for each group; each of `args` is for all, or a list with one for each."""
+    def _tasks(
+        self, steps: Sequence[Step], shared: Sequence[Ref], args: Callable[[int], tuple[Any, ...]]
+    ) -> list[Task]:
+        """Return a task for each partition, with arguments of its own."""
+        orders = [step.reads for step in steps if step.reads is not None]
         tasks = []
-        for i, group in enumerate(self.groups):
-            sends: list[str] = []
-            if self.setting.store is None and which:
-                sends += [counts_name(block, which) for block in group.blocks]
-            if self.setting.folder is None:
-                sends += [ref.name for ref in refs]
-            own = tuple(arg[i] if isinstance(arg, list) else arg for arg in args)
-            label = f"rows {group.blocks[0].start}:{group.blocks[-1].stop} of {self.layout.path}"
-            tasks.append(Task(label, (self.setting, group, *own), group.number, tuple(sends)))
-            if which:
-                self.bytes_read += sum(block.nbytes(which) for block in group.blocks)
+        for i, partition in enumerate(self.partitions):
+            blocks, sends = partition.blocks, []
+            if self.config.store is None:
+                sends += [counts_name(block, order) for order in orders for block in blocks]
+            if self.config.folder is None:
+                sends += [ref.name for ref in shared]
+            label = f"rows {blocks[0].start}:{blocks[-1].stop} of {self.layout.path}"
+            tasks.append(Task(label, (self.config, partition, *args(i)), i, tuple(sends)))
+            self._bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
         return tasks
 
     def fetch(self, name: str) -> Any:
         """Return what a pool sends under a name."""
         if name.startswith("counts-"):
-            _, number, which = name.split("-")
-            return self.layout.file.read(self.layout.blocks[int(number)], which)
-        return read_arrays(str(self.folder / name))
+            _, number, order = name.split("-")
+            return self.layout.file.read(self.layout.blocks[int(number)], order)
+        return read_arrays(str(self._files / name))
 
-    def move(self, visit: RowVisit, out: RemotePoint) -> RowReport:
-        """Move all rows into `out`."""
-        ref = self._publish(visit.design)
-        sent, name = replace(visit, design=ref), f"move-{self._n_moves}"
-        kept: list[Any] = [None] * len(self.groups)
-        if visit.curvature in (kernels.KEPT, kernels.SCALED):
-            kept = self._keepers
-        moves = [
-            Move(name, sent, start, keeper)
-            for start, keeper in zip(self.factor.values.parts, kept, strict=True)
-        ]
-        # a point ahead is made from two: both saved, nothing before is needed
-        save = self._n_moves % self.save_every < 2
-        self._n_moves += 1
-        found: list[Moved] = self.pool.run(
-            "rows", move_rows, self._jobs("rows", [ref], moves, save)
-        )
-        if visit.curvature == kernels.KEEP:
-            self._keepers = list(moves)
-        out.parts = [
-            self._visited(self._ref(name, group, moved.saved)) if save else Visited(None, move)
-            for group, move, moved in zip(self.groups, moves, found, strict=True)
-        ]
-        self._seen = (
-            float(np.sum([size for moved in found for size in moved.log_sizes])),
-            float(np.sum([prior for moved in found for prior in moved.log_priors])),
-        )
-        return RowReport.of_all([report for moved in found for report in moved.reports])
-
-    def project(self, F: Array, total: Array, n_steps: int) -> Array:
-        """Return loadings (n, K) a few steps from here, with F, in lane order, held."""
-        ref, self._n_points = self._publish(F), self._n_points + 1
-        name = f"point-{self._n_points}"
-        tasks = self._jobs("rows", [ref], name, self.factor.values.parts, ref, total, n_steps)
-        found = self.pool.run("project", project, tasks)
-        self.factor.values.parts = [
-            self._visited(self._ref(name, group, saved))
-            for group, saved in zip(self.groups, found, strict=True)
-        ]
-        return self.plain()
-
-    def _ref(self, name: str, group: Group, saved: Any) -> Ref:
-        """Where a worker saved arrays; or save what it handed back."""
-        return saved if isinstance(saved, Ref) else self._write(file_name(name, group), saved)
-
-    def go_on(
-        self, now: RemotePoint, before: RemotePoint, momentum: Momentum, report: Report,
-        best: RemotePoint | None = None,
-    ) -> Arrival:  # fmt: skip
-        """Go on from `now`: where to is found, and the sums filled in, when columns are summed."""
-        if best is not None:
-            best.parts = self.cast(self.factor.values, best.dtype).parts
-        self._n_points += 1
-        self.factor.values.parts = [
-            Extrapolated(f"ahead-{self._n_points}", here, old, momentum)
-            for here, old in zip(now.parts, before.parts, strict=True)
-        ]
-        sums, sums_before = np.zeros((2, kernels.row_stride(self.factor.n_components)))
-        arrival = Arrival(sums, sums_before, 0.0, 0.0)
-        # without momentum it is where it was; the point before, which may be made of many, can go
-        parts = self.factor.values.parts if momentum.beta else now.parts
-        self._pending = arrival, report, list(parts)
-        return arrival
-
-    def sums(self, visit: ColumnVisit) -> list[Array]:
-        """Sum the columns over all blocks."""
-        ref = self._publish(visit.start)
-        self._n_sums += 1
-        name = f"sums-{self._n_sums}"
-        n_bytes = len(self.groups) * sum(array.nbytes for array in visit.room())
-        saved = name if n_bytes <= _SAVED_SUMS else None
-        sent = replace(visit, start=ref)
-        tasks = self._jobs("columns", [ref], saved, self.factor.values.parts, sent)
-        found: Summed = self.pool.reduce("sums", sum_columns, tasks, add_branches, FAN_IN)
-        for group in self.groups if saved else ():
-            _remove(str(self.folder / file_name(name, group)))
-        if self._pending is not None:
-            pending, report, self.factor.values.parts = self._pending
-            arrival = Arrival.of_all(found.arrivals)
-            pending.sums[:], pending.sums_before[:] = arrival.sums, arrival.sums_before
-            arrival.note(report, self.factor.n_rows, self.factor.n_components)
-            self._pending = None
-        return found.sums
-
-    def column_sums(self) -> Array:
-        """Return the sums over rows."""
-        self._pending = None
-        tasks = self._jobs("", [], self.factor.values.parts)
-        found = self.pool.run("totals", sum_rows, tasks)
-        return np.sum([each for group in found for each in group], axis=0)
-
-    def log_sizes(self, total_F: Array) -> float:
-        """Sum of t_i log s_i where the last visit of the rows began."""
-        return self._seen[0]
-
-    def log_prior(self) -> float:
-        """Sum of the logarithms of the loadings' prior where the last visit of the rows began."""
-        return self._seen[1]
-
-    def put(self, out: RemotePoint, values: RemotePoint | Array) -> None:
-        """Let a point be the same as another, in its own type."""
-        if not isinstance(values, RemotePoint):
-            values = RemotePoint(self._saved(values), values.dtype)
-        out.parts = self.cast(values, out.dtype).parts
-
-    def cast(self, values: RemotePoint, dtype: Any = None, zeros: bool = False) -> RemotePoint:
-        """Return a point in a type, by default that of the rows."""
-        dtype = np.dtype(dtype or self.dtype)
-        if dtype == values.dtype and not zeros:
-            return RemotePoint(list(values.parts), dtype)
-        self._n_points += 1
-        name = f"changed-{self._n_points}"
-        return RemotePoint([Changed(name, part, str(dtype), zeros) for part in values.parts], dtype)
-
-    def turn_into(self, dtype: Any) -> None:
-        """Go on in another type."""
-        self.dtype = np.dtype(dtype)
-        self.factor.values = self.cast(self.factor.values)
-
-    def restore_zeros(self) -> None:
-        """Set what is at the floor to zero."""
-        self._floored = self.factor.values
-        self.factor.values = self.cast(self.factor.values, zeros=True)
-
-    def lift_zeros(self) -> None:
-        """Undo that."""
-        self.factor.values = self._floored
-
-    def array(self, values: RemotePoint) -> Array:
-        """Return a point as one array in lane order."""
-        found = self._read(values.parts)
-        shape = len(self.layout.row_order), kernels.row_stride(self.factor.n_components)
-        out: Array | None = None
-        for group, arrays in zip(self.groups, found, strict=True):
-            for i, block in enumerate(group.blocks):
-                values_here = arrays[f"L_{i}"]
-                if out is None:
-                    out = aligned_empty(shape, values_here.dtype)
-                out[block.first : block.last] = values_here
-        assert out is not None
-        return out
-
-    def _read(self, parts: list[Any]) -> Any:
-        """Arrays of every group: from their files, or made by workers for this purpose."""
-        made = [i for i, p in enumerate(parts) if not (isinstance(p, Visited) and p.saved)]
-        refs = {i: p.saved for i, p in enumerate(parts) if i not in made}
-        if made:
-            self._n_points += 1
-            name = f"point-{self._n_points}"
-            tasks = self._jobs("", [], name, parts)
-            found = self.pool.run("save", save_point, [tasks[i] for i in made])
-            refs |= {
-                i: self._ref(name, self.groups[i], each)
-                for i, each in zip(made, found, strict=True)
-            }
-        for i in range(len(parts)):
-            yield read_arrays(refs[i].path)
-            if i in made:
-                _remove(refs[i].path)
-
-    def plain(self) -> Array:
-        """Return the loadings in the order of the user's rows, (n, K)."""
-        values = self.array(self.factor.values)
-        order, K = self.layout.row_order, self.factor.n_components
-        return Factor(order, self.factor.n_rows, K, values).plain()
-
-    def state(self) -> Arrays:
-        """Arrays from which `restore` makes the same rows, here or elsewhere."""
-        out = {"L": self.array(self.factor.values)}
-        if self._keepers:
-            for group, arrays in zip(self.groups, self._read(self._keepers), strict=True):
-                for i, block in enumerate(group.blocks):
-                    out[f"kept_L_{block.number:06d}"] = arrays[f"L_{i}"]
-        return out
-
-    def restore(self, arrays: Arrays) -> None:
-        """Stand where the state was taken."""
-        self.factor.values.parts = self._saved(arrays["L"])
-        self._keepers = []
-        if any(name.startswith("kept_L_") for name in arrays):
-            for group in self.groups:
-                kept = [arrays[f"kept_L_{block.number:06d}"] for block in group.blocks]
-                self._keepers.append(self._write(file_name("kept", group), numbered(kept)))
+    def lineage(self, name: str) -> Iterator[ArrayRef]:
+        """Yield all row arrays that are needed to make one again."""
+        seen: set[int] = set()
+        left = list(self._arrays[name])
+        while left:
+            array = left.pop()
+            if id(array) in seen:
+                continue
+            seen.add(id(array))
+            yield array
+            if isinstance(array, Output):
+                left += array.run.inputs.values()
 
 
 def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:

@@ -17,37 +17,34 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import kernels
 from ..cluster.pool import WorkerPool, active_client, in_task, worker_memory
 from ..cluster.tasks import NoWorkersError, RetryPolicy, UnfitWorkerError
 from ..counts.base import CountMatrix
 from ..counts.blocks import cut_blocks
 from ..counts.warn import warn_caller
-from ..methods.factors import Array, Held
-from ..methods.transform import design_of
 from ..storage.atomic import file_id, file_lock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
 from .checkpoint import folder_in_use, recorded_level
-from .partition import group_size_within
-from .remote import RemoteRows
+from .partition import partition_size_within
+from .protocol import Needs
+from .remote import DaskExecutor
 from .threads import available_processors, resolve_threads
-from .worker import Setting, forget_run, take_level
+from .worker import RunConfig, forget_run, take_level
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"
-# Seconds in which workers of a cluster that is restarting may come to result.
+# Seconds in which workers of a cluster that is restarting may begin to answer.
 _LOOKS_FOR = 30.0
-# Recent points that a worker need not read again, as a share of its memory or where it has none.
+# Recent arrays that a worker need not read again, as a share of its memory or where it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
-# A dataset of loadings larger than this is not saved at every visit.
+# Row arrays larger than this are not saved every time.
 _SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
 
 
-class Sight(NamedTuple):
+class WorkerInfo(NamedTuple):
     """What a worker says of itself."""
 
     version: str
@@ -60,11 +57,11 @@ class Sight(NamedTuple):
     machine: str = ""  # unknown to versions before
 
 
-def look(store: str, mark: tuple[int, ...], probe: str, token: str) -> Sight:
+def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> WorkerInfo:
     """Say on a worker what it is and whether it sees the files of the fit."""
-    return Sight(
+    return WorkerInfo(
         package_version(), kernels.available_levels(), socket.gethostname(),
-        available_processors(), worker_memory(), _mark(store) == mark, _text(probe) == token,
+        available_processors(), worker_memory(), _mark(store) == mark, _text(probe_file) == token,
         platform.machine(),
     )  # fmt: skip
 
@@ -83,54 +80,51 @@ def _text(path: str) -> str | None:
         return None
 
 
-class Site:
+class ClusterSession:
     """A pool, what its tasks have in common, and the folder of the driver."""
 
     def __init__(
-        self, pool: WorkerPool, setting: Setting, folder: Path, group_size: int, save_every: int
-    ):
-        self.pool, self.setting, self.folder = pool, setting, folder
-        self.group_size, self.save_every = group_size, save_every
-        self._n_rows = 0
+        self, pool: WorkerPool, config: RunConfig, folder: Path, partition_size: int,
+        save_every: int,
+    ):  # fmt: skip
+        self.pool, self.config, self.folder = pool, config, folder
+        self.partition_size, self.save_every = partition_size, save_every
+        self._n_executors = 0
 
-    def rows(self, counts: Any, L: Array, dtype: Any, held: Held) -> RemoteRows:
-        """Return the rows of a fit; those of the one before go."""
-        shutil.rmtree(self.folder / str(self._n_rows), ignore_errors=True)
-        self._n_rows += 1
-        name = str(self._n_rows)
+    def executor(self, counts: StoredCounts, n_threads: int) -> DaskExecutor:
+        """Return an executor for one start of a fit; the files of the one before go."""
+        shutil.rmtree(self.folder / str(self._n_executors), ignore_errors=True)
+        self._n_executors += 1
+        name = str(self._n_executors)
         folder = self.folder / name
         folder.mkdir()
-        setting = replace(
-            self.setting,
-            run=f"{self.setting.run}-{name}",
-            folder=self.setting.folder and str(folder),
+        config = replace(
+            self.config,
+            run=f"{self.config.run}-{name}",
+            folder=self.config.folder and str(folder),
         )
-        rows = RemoteRows(
-            counts, L, dtype, held, self.pool, setting, folder, self.group_size, self.save_every
+        executor = DaskExecutor(
+            counts, self.pool, config, folder, self.partition_size, self.save_every, n_threads
         )
-        self.pool.fetch = rows.fetch
+        self.pool.fetch = executor.fetch
         self.pool.forget_all(but="counts-")
-        return rows
-
-    def project_rows(self, counts: Any, F: Array, *, L: Array, n_steps: int, dtype: Any) -> Array:
-        """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
-        design, total = design_of(F, counts.layout().column_order, np.dtype(dtype))
-        return self.rows(counts, L, dtype, Held()).project(design, total, n_steps)
+        return executor
 
 
 @contextmanager
-def open_site(
-    client: Any, counts: StoredCounts, n_components: int, *, n_threads: int | None = None,
+def open_session(
+    client: Any, counts: StoredCounts, needs: Needs, *, n_threads: int | None = None,
     folder: str | None = None, level: str | None = None, retry: RetryPolicy | None = None,
     save_every: int | None = None, hint: str = "", verbose: int = 0,
-) -> Iterator[Site]:  # fmt: skip
-    """Look at the workers of a client and make a place for the files of a fit.
+) -> Iterator[ClusterSession]:  # fmt: skip
+    """Ask the workers of a client what they are, and make a folder for the files of a fit.
 
     Parameters
     ----------
     client : distributed.Client
     counts : StoredCounts
-    n_components : int
+    needs : Needs
+        Of the method.
     n_threads : int, optional
         Kernel threads of a task; by default the processors of a host by the tasks that its workers
         do at a time.
@@ -148,7 +142,7 @@ def open_site(
 
     Yields
     ------
-    Site
+    ClusterSession
 
     Raises
     ------
@@ -161,19 +155,20 @@ def open_site(
     before = kernels.level()
     pool = WorkerPool(client, str, retry, hint)
     try:
-        sights = _survey(pool, counts, place)
-        setting = _setting(pool, sights, counts, n_components, place, level, n_threads)
-        take_level(setting.level)
-        limits = {worker: sight.memory for worker, sight in sights.items()}
-        size = group_size_within(limits, pool.wait_for_workers(), setting, counts.layout())
+        infos = _preflight(pool, counts, place)
+        config = _run_config(pool, infos, counts, place, level, n_threads)
+        take_level(config.level)
+        limits = {worker: info.memory for worker, info in infos.items()}
+        size = partition_size_within(
+            limits, pool.wait_for_workers(), config, counts.layout(), needs
+        )
         # which is said of a block
         pool.retry = replace(pool.retry, task=pool.retry.task * size)
         if save_every is None:
-            loadings = counts.shape[0] * kernels.row_stride(n_components) * 8
-            save_every = 1 if loadings <= _SAVE_ALWAYS else _SAVE_EVERY
+            save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
         if verbose:
-            print(_summary(sights, setting), file=sys.stderr)
-        yield Site(pool, setting, place, size, save_every)
+            print(_summary(infos, config), file=sys.stderr)
+        yield ClusterSession(pool, config, place, size, save_every)
     finally:
         pool.forget_all()
         pool.tell_all(forget_run, pool.run_name)
@@ -181,38 +176,41 @@ def open_site(
         kernels.use_level(before)
 
 
-def _setting(
-    pool: WorkerPool, sights: dict[str, Sight], counts: StoredCounts, n_components: int,
-    place: Path, level: str | None, n_threads: int | None,
-) -> Setting:  # fmt: skip
+def _run_config(
+    pool: WorkerPool, infos: dict[str, WorkerInfo], counts: StoredCounts, place: Path,
+    level: str | None, n_threads: int | None,
+) -> RunConfig:  # fmt: skip
     """Return what all tasks have in common, by what the workers said of themselves."""
     layout = counts.layout()
-    have = [kernels.available_levels(), *(sight.levels for sight in sights.values())]
-    limits = [sight.memory for sight in sights.values() if sight.memory]
+    have = [kernels.available_levels(), *(info.levels for info in infos.values())]
+    limits = [info.memory for info in infos.values() if info.memory]
     store = str(layout.path), str(layout.count_dtype), layout.file.mark
-    return Setting(
+    return RunConfig(
         run=pool.run_name,
         version=package_version(),
-        store=store if all(sight.sees_store for sight in sights.values()) else None,
-        folder=str(place) if all(sight.sees_folder for sight in sights.values()) else None,
-        n_components=n_components,
-        n_threads=_threads(pool, sights, n_threads),
+        store=store if all(info.sees_store for info in infos.values()) else None,
+        folder=str(place) if all(info.sees_folder for info in infos.values()) else None,
+        n_threads=_threads(pool, infos, n_threads),
         level=level or ("baseline" if min(map(len, have)) == 1 else "avx2"),
         memory=int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
     )
 
 
-def client_of_fit(client: Any, solver: str) -> Any:
-    """Return the client given, or the one that is active; None if the solver has no use for it."""
+def client_of_fit(client: Any, refusal: str | None) -> Any:
+    """Return the client given, or the one that is active.
+
+    `refusal` says why the method of the fit cannot do without whole columns of the counts, if so:
+    then None is returned, and a client that was given is a ValueError.
+    """
     if client is None:
-        return active_client() if solver == "auto" else None
+        return active_client() if refusal is None else None
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
         raise ValueError(
             f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
             "its address."
         )
-    if solver != "auto":
-        raise ValueError(f"client= goes with solver='auto', not {solver!r}.")
+    if refusal is not None:
+        raise ValueError(f"client= cannot be used: {refusal}.")
     if client.status in ("closed", "closing"):
         raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
     if in_task(of_pool=True):
@@ -226,11 +224,11 @@ def client_of_fit(client: Any, solver: str) -> Any:
 
 
 @contextmanager
-def site_of_fit(
-    client: Any, counts: CountMatrix, n_components: int, *, checkpoint: Any = None,
+def session_of_fit(
+    client: Any, counts: CountMatrix, needs: Needs, *, checkpoint: Any = None,
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
-) -> Iterator[tuple[CountMatrix, Site | None]]:  # fmt: skip
-    """Give the counts as a fit needs them, and the site; None where it is this process."""
+) -> Iterator[tuple[CountMatrix, ClusterSession | None]]:  # fmt: skip
+    """Give the counts as a fit needs them, and the session; None where it is this process."""
     with ExitStack() as stack:
         folder, hint = None, "With checkpoint= a fit can be resumed."
         if checkpoint is not None:
@@ -245,29 +243,29 @@ def site_of_fit(
             stack.enter_context(_at_level(level))
             yield counts, None
             return
-        affinity = str(folder or stack.enter_context(_scratch()))
+        place_of_files = str(folder or stack.enter_context(_scratch()))
         if not isinstance(counts, StoredCounts):
-            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=affinity)
+            place = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}counts-", dir=place_of_files)
             store = Path(stack.enter_context(place), "counts.nmf")
             pack(counts, store, n_threads=resolve_threads(n_threads))
             counts = StoredCounts(store)
-        site = open_site(
-            client, counts, n_components, n_threads=n_threads, folder=affinity, level=level,
+        session = open_session(
+            client, counts, needs, n_threads=n_threads, folder=place_of_files, level=level,
             hint=hint, verbose=verbose,
         )  # fmt: skip
-        yield counts, stack.enter_context(site)
+        yield counts, stack.enter_context(session)
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """Make a temporary folder; those of processes that were killed on this machine go."""
-    affinity = Path(tempfile.gettempdir())
-    for left in affinity.glob(f"{_PREFIX}fit-*"):
+    temporary = Path(tempfile.gettempdir())
+    for left in temporary.glob(f"{_PREFIX}fit-*"):
         if left.is_dir():
             with suppress(BlockingIOError), file_lock(Path(f"{left}.lock")) as alone:
                 if alone:
                     shutil.rmtree(left, ignore_errors=True)
-    place = affinity / f"{_PREFIX}fit-{secrets.token_hex(8)}"
+    place = temporary / f"{_PREFIX}fit-{secrets.token_hex(8)}"
     # locked before it is there, so that no other process takes it for left
     with file_lock(Path(f"{place}.lock")):
         place.mkdir(mode=0o700)
@@ -290,69 +288,69 @@ def _at_level(level: str | None) -> Iterator[None]:
         kernels.use_level(before)
 
 
-def _survey(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, Sight]:
+def _preflight(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, WorkerInfo]:
     """Ask all workers what they can do; those that cannot take part are left out."""
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
     end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
-        found = pool.each(look, str(file.path.resolve()), file.mark, str(place / "probe"), token)
-        if not all(isinstance(sight, OSError) for sight in found.values()):
+        found = pool.each(probe, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+        if not all(isinstance(info, OSError) for info in found.values()):
             break
         if attempt >= pool.retry.attempts and time.monotonic() > end:
             break
         # workers of a cluster that restarts are listed for a while after they died
         time.sleep(min(2.0, pool.retry.workers / 4))
-    sights, reasons = {}, []
-    for worker, sight in found.items():
-        why = _unlike(sight) if isinstance(sight, Sight) else f"{type(sight).__name__}: {sight}"
+    infos, reasons = {}, []
+    for worker, info in found.items():
+        why = _difference(info) if isinstance(info, WorkerInfo) else f"{type(info).__name__}: {info}"
         if not why:
-            sights[worker] = sight
+            infos[worker] = info
             continue
         # one that only did not result in time, or died, may do so later
-        if isinstance(sight, OSError):
+        if isinstance(info, OSError):
             reasons.append(f"worker {worker} does not answer yet: {why}")
         else:
             reasons.append(f"a worker is left out: {worker}: {why}")
             pool.excluded.add(worker)
-    if not sights:
+    if not infos:
         raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
     for reason in reasons:
         warn_caller(reason)
-    return sights
+    return infos
 
 
-def _unlike(sight: Sight) -> str:
+def _difference(info: WorkerInfo) -> str:
     """Say why a worker would not compute as this process does; nothing if it would."""
-    if sight.version != package_version():
-        return f"it has nmfscale {sight.version}, and this is {package_version()}"
+    if info.version != package_version():
+        return f"it has nmfscale {info.version}, and this is {package_version()}"
     # each has a logarithm of its own
-    if sight.machine != platform.machine():
-        return f"it is a machine of type {sight.machine}, and this of {platform.machine()}"
+    if info.machine != platform.machine():
+        return f"it is a machine of type {info.machine}, and this of {platform.machine()}"
     return ""
 
 
-def _threads(pool: WorkerPool, sights: dict[str, Sight], asked: int | None) -> int:
+def _threads(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:
     """Kernel threads of a task, so that a host has as many as it has processors."""
     if asked is not None:
         return resolve_threads(asked)
     tasks: Counter[str] = Counter()
     for worker, n_tasks in pool.wait_for_workers().items():
-        if worker in sights:
-            tasks[sights[worker].host] += n_tasks
-    here = [sight for sight in sights.values() if tasks[sight.host]]
-    return min((max(1, sight.processors // tasks[sight.host]) for sight in here), default=1)
+        if worker in infos:
+            tasks[infos[worker].host] += n_tasks
+    here = [info for info in infos.values() if tasks[info.host]]
+    return min((max(1, info.processors // tasks[info.host]) for info in here), default=1)
 
 
-def _summary(sights: dict[str, Sight], setting: Setting) -> str:
-    hosts = len({sight.host for sight in sights.values()})
-    counts = "read from the store" if setting.store else "sent by this process"
-    loadings = "in files" if setting.folder else "sent back and forth"
+def _summary(infos: dict[str, WorkerInfo], config: RunConfig) -> str:
+    hosts = len({info.host for info in infos.values()})
+    counts = "read from the store" if config.store else "sent by this process"
+    arrays = "in files" if config.folder else "sent back and forth"
     return (
-        f"{_several(len(sights), 'worker')} on {_several(hosts, 'host')}, "
-        f"{_several(setting.n_threads, 'thread')} each, {setting.level}: counts {counts}, "
-        f"loadings {loadings}"
+        f"{_several(len(infos), 'worker')} on {_several(hosts, 'host')}, "
+        f"{_several(config.n_threads, 'thread')} each, {config.level}: counts {counts}, "
+        f"row arrays {arrays}"
     )
 
 

@@ -1,117 +1,112 @@
-"""What a worker does for a fit whose rows are spread over many: pure functions of named arrays.
-
-A task is told where everything is that it needs: blocks of a packed store, factors, and loadings
-as points.  It keeps nothing that others depend on.
-"""
+"""What a worker does for a fit: it runs steps on a partition, or saves one of its row arrays."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..methods.factors import Array, aligned_copy
-from ..methods.steps import Arrival, ColumnVisit, RowReport, fold, sliced_counts
-from ..methods.transform import TOL, Projector
 from ..storage.arrays import Arrays
-from .lineage import Extrapolated, Group, Move, Point, Ref, numbered
-from .worker import Setting, workbench_of
+from .lineage import ArrayRef, Partition, Ref, StepRun, numbered
+from .protocol import Sums, Values, fold
+from .worker import RunConfig, context_of
 
 
-class Moved(NamedTuple):
-    """What `move_rows` hands back: one entry for each block, and where the rows are, if saved."""
+@dataclass
+class Found:
+    """What steps found on neighbouring partitions.
 
-    reports: list[RowReport]
-    log_sizes: list[float]
-    log_priors: list[float]
-    saved: Ref | Arrays | None
+    `values` has a list for each step with an entry for each block, `sums` a branch of the tree for
+    each step, `saved` a dict for each partition: where each saved row array is, or itself.
+    """
 
+    values: list[list[Values]]
+    sums: list[Sums]
+    saved: list[dict[str, Ref | Arrays]]
 
-def move_rows(
-    setting: Setting, group: Group, move: Move, save: bool, given: Mapping[str, Any]
-) -> Moved:
-    """Move the rows of a group."""
-    with workbench_of(setting, group, given) as work:
-        found = work.move(move)
-        saved = work.save(move.name, numbered(found.values)) if save else None
-    return Moved(found.reports, found.log_sizes, found.log_priors, saved)
+    def to_arrays(self) -> Arrays:
+        """Return the same as named arrays; row arrays have to be in files."""
+        out: Arrays = {}
 
+        def plain(value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                return value
+            out[f"value_{len(out)}"] = value
+            return {"array": f"value_{len(out) - 1}"}
 
-class Summed(NamedTuple):
-    """What `sum_columns` hands back: where every block arrived, and a branch of the sums."""
-
-    arrivals: list[Arrival]
-    sums: list[Array]
-
-    def arrays(self) -> Arrays:
-        """Return the same as named arrays."""
-        fields = zip(Arrival._fields, zip(*self.arrivals, strict=True), strict=False)
-        out = {name: np.stack(values) for name, values in fields}
-        return out | {f"sums_{i}": array for i, array in enumerate(self.sums)}
+        about = {
+            "values": [
+                [{name: plain(value) for name, value in of_block.items()} for of_block in of_step]
+                for of_step in self.values
+            ],
+            "n_sums": [len(sums) for sums in self.sums],
+            "saved": [
+                {name: [ref.name, ref.path] for name, ref in found.items() if isinstance(ref, Ref)}
+                for found in self.saved
+            ],
+        }
+        for i, sums in enumerate(self.sums):
+            out |= {f"sums_{i}_{j}": array for j, array in enumerate(sums)}
+        out["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        return out
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Summed:
-        """Return what the named arrays were made of."""
-        fields = [arrays[name] for name in Arrival._fields if name in arrays]
-        arrivals = [Arrival(*values) for values in zip(*fields, strict=True)]
-        return cls(arrivals, [arrays[f"sums_{i}"] for i in range(len(arrays) - len(fields))])
+    def from_arrays(cls, arrays: Arrays) -> Found:
+        """Undo `to_arrays`."""
+        about = json.loads(arrays["about"].tobytes())
+
+        def value_of(plain: Any) -> Any:
+            return arrays[plain["array"]] if isinstance(plain, dict) else plain
+
+        return cls(
+            [
+                [{name: value_of(value) for name, value in of_block.items()} for of_block in each]
+                for each in about["values"]
+            ],
+            [[arrays[f"sums_{i}_{j}"] for j in range(n)] for i, n in enumerate(about["n_sums"])],
+            [{name: Ref(*ref) for name, ref in found.items()} for found in about["saved"]],
+        )
 
 
-def sum_columns(
-    setting: Setting, group: Group, name: str | None, point: Point, visit: ColumnVisit,
-    given: Mapping[str, Any],
-) -> Summed:  # fmt: skip
-    """Sum the columns of a group at a point, and say of one ahead where it is.
+def run_steps(
+    config: RunConfig, partition: Partition, runs: tuple[StepRun, ...],
+    saves: dict[str, StepRun], name: str | None, given: Mapping[str, Any],
+) -> Found:  # fmt: skip
+    """Run steps on a partition, and save the row arrays `saves` that they make.
 
     With a name the result is saved, too: it need not be found again if this worker dies.
     """
-    with workbench_of(setting, group, given) as work:
+    with context_of(config, partition, given) as context:
 
         def find() -> Arrays:
-            arrivals = work.arrive(point)[1] if isinstance(point, Extrapolated) else []
-            here = replace(visit, start=work.arrays(visit.start)["F"])
-            blocks = zip(work.slices("columns"), work.rows(work.point(point)), strict=True)
-            return Summed(arrivals, here.over(blocks, setting.n_threads)).arrays()
+            values, sums = zip(*(context.run(each) for each in runs), strict=True)
+            saved = {
+                array: context.save(each.name, numbered(context.outputs(each)[array]))
+                for array, each in saves.items()
+            }
+            return Found(list(values), list(sums), [saved])
 
-        return Summed.of(work.once(name, find))
-
-
-def sum_rows(setting: Setting, group: Group, point: Point, given: Mapping[str, Any]) -> list[Array]:
-    """Return the column sums of every block's loadings at a point."""
-    with workbench_of(setting, group, given) as work:
-        rows = work.rows(work.point(point))
-        return [each.factor.column_sums(each.weights) for each in rows]
+        if name is None or config.folder is None:
+            return find()
+        return Found.from_arrays(context.once(name, lambda: find().to_arrays()))
 
 
-def add_branches(*branches: Summed) -> Summed:
-    """Add neighbouring branches of the sums."""
-    arrivals = [arrival for branch in branches for arrival in branch.arrivals]
-    first = [array.copy() for array in branches[0].sums]
-    return Summed(arrivals, fold([first, *(branch.sums for branch in branches[1:])]))
+def join(*found: Found) -> Found:
+    """Add neighbouring branches of the sums; other results follow each other."""
+    values = [[block for each in step for block in each] for step in zip(*(f.values for f in found), strict=True)]
+    sums = [
+        fold([[array.copy() for array in first], *others])
+        for first, *others in zip(*(each.sums for each in found), strict=True)
+    ]
+    return Found(values, sums, [saved for each in found for saved in each.saved])
 
 
-def project(
-    setting: Setting, group: Group, name: str, point: Point, F: Ref, total: Array, n_steps: int,
-    given: Mapping[str, Any],
-) -> Ref | Arrays:  # fmt: skip
-    """Save the loadings that a few steps from a point lead to while F is held."""
-    with workbench_of(setting, group, given) as work:
-        K, n_threads = setting.n_components, setting.n_threads
-        projector = Projector(work.arrays(F)["F"], total, K, n_steps, TOL, n_threads)
-        all_rows = work.rows([aligned_copy(values) for values in work.point(point)])
-        for slices, rows in zip(work.slices("rows"), all_rows, strict=True):
-            sliced = sliced_counts(slices, slices.n_others)
-            projector.move(sliced, rows.factor.values, rows.totals, rows.factor.prior())
-        return work.save(name, numbered([rows.factor.values for rows in all_rows]))
-
-
-def save_point(
-    setting: Setting, group: Group, name: str, point: Point | Move | Ref, given: Mapping[str, Any]
+def save_array(
+    config: RunConfig, partition: Partition, name: str, array: ArrayRef, given: Mapping[str, Any]
 ) -> Ref | Arrays:
-    """Save the loadings at a point, or the curvature that a visit kept."""
-    with workbench_of(setting, group, given) as work:
-        if isinstance(point, Move | Ref):
-            return work.save(name, numbered(work.curvature(point)))
-        return work.save(name, numbered(work.point(point)))
+    """Save a row array of a partition."""
+    with context_of(config, partition, given) as context:
+        return context.save(name, numbered(context.resolve(array)))

@@ -1,4 +1,4 @@
-"""Where a worker does its tasks: arrays and points found by name, recent ones remembered."""
+"""How a worker finds what its tasks need: counts, row arrays made by steps, recent ones cached."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,24 +21,13 @@ from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
 from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
-from ..methods.factors import Array, Factor, aligned_copy
-from ..methods.local_rows import restore_zeros
-from ..methods.steps import Arrival, RowReport, Rows, go_on
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
 from ..storage.store_blocks import BlockFile
 from ..storage.version import package_version
-from .lineage import (
-    Changed,
-    Extrapolated,
-    Group,
-    Move,
-    Point,
-    Ref,
-    counts_name,
-    file_name,
-    read_arrays,
-)
+from .lineage import ArrayRef, Partition, Ref, Saved, StepRun, counts_name, in_order, read_arrays
+from .local import LocalBlock
+from .protocol import Array, Step, StepRunner, Sums, Values
 from .threads import single_blas_thread
 
 # Seconds without the folder of a fit before it counts as ended.
@@ -45,7 +35,7 @@ _ENDED_AFTER = 2.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunConfig:
     """What all tasks of a fit have in common.
 
     Attributes
@@ -55,8 +45,8 @@ class Setting:
     store : tuple or None
         Path, type of the slices and mark of the packed store; None if counts are sent along.
     folder : str or None
-        Where loadings are saved; None if they are handed back.
-    n_components, n_threads : int
+        Where row arrays are saved; None if they are handed back.
+    n_threads : int
     level : {"baseline", "avx2"}
         Instruction set of all workers; AVX2 and AVX-512 give the same bits.
     memory : int
@@ -69,7 +59,6 @@ class Setting:
     version: str
     store: tuple[str, str, tuple[int, ...]] | None
     folder: str | None
-    n_components: int
     n_threads: int
     level: str
     memory: int
@@ -82,7 +71,7 @@ class Setting:
         if platform.machine() != self.machine:
             raise UnfitWorkerError(f"a machine of type {platform.machine()}, not {self.machine}")
         take_level(self.level)
-        _memory.most_bytes = self.memory
+        _cache.most_bytes = self.memory
 
 
 def take_level(level: str) -> None:
@@ -94,11 +83,11 @@ def take_level(level: str) -> None:
         kernels.use_level(same[-1])
 
 
-class _Memory:
-    """Recent arrays of this process, the oldest forgotten first."""
+class LRUCache:
+    """Recent arrays of this process; the least recently used go first."""
 
     def __init__(self) -> None:
-        self.most_bytes, self._held = 0, 0
+        self.most_bytes, self.n_bytes_held = 0, 0
         self._items: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -112,23 +101,23 @@ class _Memory:
     def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
         with self._lock:
             if key not in self._items:
-                self._items[key], self._held = (value, n_bytes), self._held + n_bytes
-            while self._held > self.most_bytes and len(self._items) > 1:
-                self._held -= self._items.popitem(last=False)[1][1]
+                self._items[key], self.n_bytes_held = (value, n_bytes), self.n_bytes_held + n_bytes
+            while self.n_bytes_held > self.most_bytes and len(self._items) > 1:
+                self.n_bytes_held -= self._items.popitem(last=False)[1][1]
 
     def forget(self, run: str) -> None:
         with self._lock:
             for key in [key for key in self._items if key[0].startswith(run)]:
-                self._held -= self._items.pop(key)[1]
+                self.n_bytes_held -= self._items.pop(key)[1]
 
 
-_memory = _Memory()
+_cache = LRUCache()
 _buffers = threading.local()
 
 
 def forget_run(run: str) -> None:
     """Let go of what this process remembers of a fit."""
-    _memory.forget(run)
+    _cache.forget(run)
 
 
 @lru_cache(maxsize=8)
@@ -144,38 +133,29 @@ def _buffer(n_bytes: int) -> Array:
     return found
 
 
-class MovedHere(NamedTuple):
-    """Where the rows of every block went, what they reported, their sizes and their priors."""
+class TaskContext:
+    """One partition on a worker, and how to find what a task needs of it."""
 
-    values: list[Array]
-    reports: list[RowReport]
-    log_sizes: list[float]
-    log_priors: list[float]
-
-
-class Workbench:
-    """One group of blocks, and how to find what a task needs of it."""
-
-    def __init__(self, setting: Setting, group: Group, given: Mapping[str, Any]):
-        self.setting, self.group, self.given = setting, group, given
+    def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
+        self.config, self.partition, self.given = config, partition, given
 
     def arrays(self, ref: Ref) -> Arrays:
-        """Return arrays from memory, from what was sent, or from their file."""
-        key = self.setting.run, ref.name
-        found = _memory.get(key)
+        """Return arrays from the cache, from what was sent, or from their file."""
+        key = self.config.run, ref.name
+        found = _cache.get(key)
         if found is None:
             found = self.given.get(ref.name)
             if found is None:
                 found = self._load(ref)
             # what was sent may be shared with other tasks, and starts anywhere
-            found = {name: aligned_copy(array) for name, array in found.items()}
-            _memory.put(key, found, sum(array.nbytes for array in found.values()))
+            found = {name: _aligned_copy(array) for name, array in found.items()}
+            _cache.put(key, found, sum(array.nbytes for array in found.values()))
         return found
 
     def _load(self, ref: Ref) -> Arrays:
-        if self.setting.folder is None:
+        if self.config.folder is None:
             raise MissingArraysError(ref.name)
-        begin, folder = time.monotonic(), Path(self.setting.folder)
+        begin, folder = time.monotonic(), Path(self.config.folder)
 
         def load() -> Arrays:
             try:
@@ -188,127 +168,86 @@ class Workbench:
 
         return retry(Path(ref.path), load)
 
-    def slices(self, which: str) -> Iterator[SellBlock]:
-        """Hand out the counts of the blocks, one after the other."""
-        for block in self.group.blocks:
-            if self.setting.store is not None:
-                file = _block_file(*self.setting.store)
-                yield file.read(block, which, _buffer(block.nbytes(which)))
+    def counts(self, order: str) -> Iterator[SellBlock]:
+        """Return the counts of the blocks, one after the other."""
+        for block in self.partition.blocks:
+            if self.config.store is not None:
+                file = _block_file(*self.config.store)
+                yield file.read(block, order, _buffer(block.nbytes(order)))
                 continue
-            name = counts_name(block, which)
+            name = counts_name(block, order)
             if name not in self.given:
                 raise MissingArraysError(name)
             yield self.given[name]
 
-    def rows(self, values: list[Array]) -> list[Rows]:
-        """Return the rows of every block, with these loadings."""
-        about, out = self.arrays(self.group.about), []
-        for i, (block, L) in enumerate(zip(self.group.blocks, values, strict=True)):
-            n_rows = block.stop - block.start
-            order = np.arange(len(L))
-            order[n_rows:] = -1
-            prior: dict[str, Any] = {
-                name: aligned_copy(about[f"{name}_{i}"], L.dtype)
-                for name in ("pseudo", "rate")
-                if f"{name}_{i}" in about
-            }
-            factor = Factor(
-                order, n_rows, self.setting.n_components, L, about.get(f"held_{i}"), **prior
-            )
-            out.append(Rows(factor, about[f"totals_{i}"], about.get(f"weights_{i}")))
-        return out
+    def resolve(self, array: ArrayRef) -> list[Array]:
+        """Return a row array for every block: from its file, or made again by its step."""
+        if isinstance(array, Saved):
+            return in_order(self.arrays(array.ref))
+        return self.outputs(array.run)[array.name]
 
-    def point(self, point: Point) -> list[Array]:
-        """Return the loadings of every block at a point."""
-        if isinstance(point, Extrapolated):
-            return self.arrive(point)[0]
-        if isinstance(point, Changed):
-            dtype = np.dtype(point.dtype)
-            values = [aligned_copy(each, dtype) for each in self.point(point.point)]
-            for rows in self.rows(values) if point.zeros else ():
-                restore_zeros(rows.factor)
-            return values
-        if point.saved is not None:
-            found = self.arrays(point.saved)
-            return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
-        assert point.made is not None
-        return self.move(point.made).values
+    def outputs(self, run: StepRun) -> dict[str, list[Array]]:
+        """Return the row arrays that a step makes, for every block."""
+        return self._made(run)[1]
 
-    def arrive(self, point: Extrapolated) -> tuple[list[Array], list[Arrival]]:
-        """Return the loadings of a point ahead, and what is to be said of every block."""
-        key = self.setting.run, self.group.number, point.name
-        found = _memory.get(key)
+    def run(self, run: StepRun) -> tuple[list[Values], Sums]:
+        """Return what a step finds in every block, and its sums over them."""
+        if run.step.makes:
+            return self._made(run)[0], []
+        runner, _ = self._run(run)
+        return runner.values[0], runner.sums()[0]
+
+    def _made(self, run: StepRun) -> tuple[list[Values], dict[str, list[Array]]]:
+        key = self.config.run, self.partition.number, run.name
+        found = _cache.get(key)
         if found is None:
-            now, before = self.point(point.now), self.point(point.before)
-            # lanes without a row are not written
-            rows = self.rows([aligned_copy(each) for each in now])
-            arrivals = [
-                go_on(each, here, old, point.momentum, self.setting.n_threads)
-                for each, here, old in zip(rows, now, before, strict=True)
-            ]
-            found = [each.factor.values for each in rows], arrivals
-            _memory.put(key, found, sum(each.nbytes for each in now))
+            runner, made = self._run(run)
+            found = runner.values[0], made
+            _cache.put(key, found, sum(each.nbytes for arrays in made.values() for each in arrays))
         return found
 
-    def move(self, move: Move) -> MovedHere:
-        """Move the rows of every block, unless it was done just now."""
-        key = self.setting.run, self.group.number, move.name
-        found = _memory.get(key)
-        if found is None:
-            found, kept = self._visit(move)
-            _memory.put(key, found, sum(each.nbytes for each in found.values))
-            if kept is not None:
-                _memory.put((*key, "kept"), kept, sum(each.nbytes for each in kept))
-        return found
+    def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
+        """Run a step on the blocks, one after the other."""
+        step = self._with_shared(run.step)
+        known = {name: self.resolve(array) for name, array in run.inputs.items()}
+        runner = StepRunner([step], self.config.n_threads)
+        made: dict[str, list[Array]] = {}
+        counts = repeat(None) if step.reads is None else self.counts(step.reads)
+        for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
+            n_rows, n_lanes = place.stop - place.start, place.last - place.first
+            block = LocalBlock(place.number, n_rows, n_lanes, of_block)
+            block.known = {name: arrays[i] for name, arrays in known.items()}
+            runner.add([block])
+            for name, array in block.made.items():
+                made.setdefault(name, []).append(array)
+        return runner, made
 
-    def curvature(self, keeper: Move | Ref) -> list[Array]:
-        """Return the curvature that a visit kept, of every block."""
-        if isinstance(keeper, Ref):
-            found = self.arrays(keeper)
-            return [found[f"L_{i}"] for i in range(len(self.group.blocks))]
-        key = self.setting.run, self.group.number, keeper.name, "kept"
-        found = _memory.get(key)
-        if found is None:
-            found = self._visit(keeper)[1]
-            _memory.put(key, found, sum(each.nbytes for each in found))
-        return found
-
-    def _visit(self, move: Move) -> tuple[MovedHere, Any]:
-        visit = replace(move.visit, design=self.arrays(move.visit.design)["F"])
-        all_rows = self.rows(self.point(move.start))
-        if move.kept is not None:
-            for rows, kept in zip(all_rows, self.curvature(move.kept), strict=True):
-                rows.kept = kept
-        out, reports = [], []
-        for slices, rows in zip(self.slices("rows"), all_rows, strict=True):
-            out.append(aligned_empty(rows.factor.values.shape, rows.factor.values.dtype))
-            reports.append(visit.run(slices, rows, out[-1], self.setting.n_threads))
-        sizes = [rows.log_sizes(visit.total) for rows in all_rows]
-        priors = [rows.factor.log_prior(rows.weights) for rows in all_rows]
-        keeps = visit.curvature == kernels.KEEP
-        kept_here = [rows.kept for rows in all_rows] if keeps else None
-        return MovedHere(out, reports, sizes, priors), kept_here
+    def _with_shared(self, step: Step) -> Step:
+        """Return a step with the arrays that it shares in the place of where they are."""
+        refs = {name: getattr(step, name) for name in step.shared}
+        arrays = {n: self.arrays(ref)["array"] for n, ref in refs.items() if isinstance(ref, Ref)}
+        return replace(step, **arrays) if arrays else step  # type: ignore[type-var]
 
     def save(self, name: str, arrays: Arrays) -> Ref | Arrays:
-        """Write arrays of this group to a new file; hand them back where there is no folder."""
+        """Write arrays of this partition to a new file; return them where there is no folder."""
         n_bytes = sum(array.nbytes for array in arrays.values())
-        if self.setting.folder is None:
-            _memory.put((self.setting.run, file_name(name, self.group)), arrays, n_bytes)
+        if self.config.folder is None:
+            _cache.put((self.config.run, self.partition.file_name(name)), arrays, n_bytes)
             return arrays
         # a worker that was cut off may write as well, and late
-        target = Path(self.setting.folder, file_name(f"{name}-{secrets.token_hex(4)}", self.group))
+        own = f"{name}-{secrets.token_hex(4)}"
+        target = Path(self.config.folder, self.partition.file_name(own))
         save_arrays(target, arrays)
-        _memory.put((self.setting.run, target.name), arrays, n_bytes)
+        _cache.put((self.config.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
 
-    def once(self, name: str | None, make: Callable[[], Arrays]) -> Arrays:
-        """Make arrays of this group, unless they were left under this name; leave them there.
+    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """Return what is saved under this name, or make and save it.
 
-        They are the same whoever makes them, so that it does not matter whose file it is.
+        The result is the same whoever makes it, so that it does not matter whose file it is.
         """
-        if name is None or self.setting.folder is None:
-            return make()
-        path = Path(self.setting.folder, file_name(name, self.group))
+        assert self.config.folder is not None
+        path = Path(self.config.folder, self.partition.file_name(name))
         if path.exists():
             return read_arrays(str(path))
         found = make()
@@ -316,9 +255,17 @@ class Workbench:
         return found
 
 
+def _aligned_copy(array: Array) -> Array:
+    out = aligned_empty(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
 @contextmanager
-def workbench_of(setting: Setting, group: Group, given: Mapping[str, Any]) -> Iterator[Workbench]:
-    """Compute as all workers of a fit do, on a group of its blocks."""
-    setting.take()
+def context_of(
+    config: RunConfig, partition: Partition, given: Mapping[str, Any]
+) -> Iterator[TaskContext]:
+    """Compute as all workers of a fit do, on one of its partitions."""
+    config.take()
     with single_blas_thread():
-        yield Workbench(setting, group, given)
+        yield TaskContext(config, partition, given)

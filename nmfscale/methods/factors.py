@@ -1,4 +1,4 @@
-"""A factor in the order of the layout: its memory, its sums, what is held of it."""
+"""Factors in lane order: their memory, their sums, and the constraints on them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PIECE = 1 << 9
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a fit may not move, and what is known beforehand.
+class Constraints:
+    """What a fit must not change, row weights and priors.
 
     Attributes
     ----------
@@ -46,13 +46,24 @@ class Held:
     prior_factors: tuple[Array, Array] | None = None
     prior_loadings: tuple[Array, Array] | None = None
 
-    def scaled(self, scales: Array) -> Held:
+    def scaled(self, scales: Array) -> Constraints:
         """Return the same for loadings times `scales` (K,) and factors divided by them."""
         priors: dict[str, Any] = {}
         for name, factor in (("prior_factors", scales), ("prior_loadings", 1 / scales)):
             prior = getattr(self, name)
             priors[name] = None if prior is None else (prior[0], prior[1] * factor)
         return replace(self, **priors)
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is fixed and there are no priors, so that columns may be scaled."""
+        names = set(self.__dataclass_fields__) - {"weights"}
+        return all(getattr(self, name) is None for name in names)
+
+    def parts(self) -> list[Array | None]:
+        """Return all arrays, in the order of the fields."""
+        fields = [getattr(self, name) for name in self.__dataclass_fields__]
+        return [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
 
     def log_scales(self, scales: Array) -> float:
         """Return what the log prior changes by when the parameters are scaled back."""
@@ -68,38 +79,30 @@ class Held:
 
 @dataclass
 class Factor:
-    """One factor in lane order: `values` (lanes, stride), 64-byte aligned, padded at the floor."""
+    """Rows of a factor in lane order, `values` (lanes, stride); the first `n_rows` lanes are rows.
 
-    order: Array
+    `held` says which rows are fixed; `pseudo` and `rate` are the parameters of a Gamma prior.
+    """
+
+    values: Array
     n_rows: int
     n_components: int
-    values: Array
     held: Array | None = None
     pseudo: Array | None = None
     rate: Array | None = None
-    folder: str | None = None
 
     def largest(self, per_lane: Array) -> float:
-        """Return the largest of one number a lane, over rows that are not held."""
+        """Return the largest of one number a lane, over rows that are not fixed."""
         of_rows = per_lane[: self.n_rows]
         if self.held is not None:
             of_rows = of_rows[~self.held[: self.n_rows]]
         return float(of_rows.max(initial=0.0))
 
     def prior(self) -> dict[str, Array]:
-        """Pseudo-counts and rates as the kernels take them, where there are any."""
+        """Return pseudo-counts and rates as the kernels take them, where there are any."""
         if self.pseudo is None or self.rate is None:
             return {}
         return {"pseudo": self.pseudo, "rate": self.rate}
-
-    def part(self, here: slice, n_rows: int) -> Factor:
-        """Return some lanes, with `n_rows` rows, as a factor in the same memory."""
-        prior = {name: array[here] for name, array in self.prior().items()}
-        held = None if self.held is None else self.held[here]
-        return Factor(
-            self.order[here], n_rows, self.n_components, self.values[here], held,
-            folder=self.folder, **prior,
-        )  # fmt: skip
 
     def log_prior(self, weights: Array | None = None) -> float:
         """Sum of pseudo log b - rate b, the Gamma prior less its constant, each row weighted."""
@@ -109,50 +112,23 @@ class Factor:
         terms = xlogy(self.pseudo, np.maximum(b, 1e-300)) - self.rate * b
         if weights is not None:
             terms *= weights[:, None]
-        return math.fsum(terms[self.order >= 0].sum(axis=0))
-
-    def plain(self) -> Array:
-        """Return the factor in the order of the user's rows, (n_rows, K)."""
-        values = self.values
-        out = aligned_empty((self.n_rows, self.n_components), values.dtype, self.folder)
-        for first in range(0, len(values), _PIECE):
-            order, rows = self.order[first : first + _PIECE], values[first : first + _PIECE]
-            out[order[order >= 0]] = rows[order >= 0, : self.n_components]
-        return out
+        return math.fsum(terms[: self.n_rows].sum(axis=0))
 
     def column_sums(self, weights: Array | None = None) -> Array:
         """Return sums over rows in float64, row after row, (stride,)."""
         out = np.zeros(self.values.shape[1])
-        for first in range(0, len(self.values), _PIECE):
-            here = slice(first, first + _PIECE)
+        for first in range(0, self.n_rows, _PIECE):
+            here = slice(first, min(first + _PIECE, self.n_rows))
             values = self.values[here].astype(np.float64)
-            values[self.order[here] < 0] = 0
             if weights is not None:
                 values *= weights[here, None]
             kernels.sum_slices(values, out)
         return out
 
-    def room(self, dtype: Any = None) -> Array:
-        """Return a copy of the values in memory of its own, or on disk where they are there."""
-        return aligned_copy(self.values, dtype, self.folder)
-
     def as_type(self, dtype: Any) -> Factor:
         """Return a copy in another type."""
         prior = {name: aligned_copy(array, dtype) for name, array in self.prior().items()}
-        return Factor(
-            self.order, self.n_rows, self.n_components, self.room(dtype), self.held,
-            folder=self.folder, **prior,
-        )  # fmt: skip
-
-
-@dataclass
-class Report:
-    """What one half-step saw of the point where it started, and how far it went."""
-
-    log_mu: float = math.nan
-    kkt: float = math.nan
-    change: float = 0.0
-    zeros: float = 0.0
+        return replace(self, values=aligned_copy(self.values, dtype), **prior)
 
 
 def at_floor(values: Array) -> Array:
@@ -161,14 +137,14 @@ def at_floor(values: Array) -> Array:
     return values <= MINVAL * (1 + 1e-6)
 
 
-def aligned_copy(values: Array, dtype: Any = None, folder: str | None = None) -> Array:
+def aligned_copy(values: Array, dtype: Any = None) -> Array:
     """Return a copy of an array in lane order, in another type if wanted."""
-    out = aligned_empty(values.shape, dtype or values.dtype, folder)
+    out = aligned_empty(values.shape, dtype or values.dtype)
     out[:] = values
     return out
 
 
-def lane_order(
+def to_lanes(
     plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL,
     least: float | None = None, folder: str | None = None,
 ) -> Array:  # fmt: skip
@@ -187,7 +163,25 @@ def lane_order(
     return out
 
 
-def in_order(values: Array) -> float:
+def from_lanes(
+    values: Array, order: Array, n_rows: int, n_components: int, folder: str | None = None
+) -> Array:
+    """Return an array in lane order in the order of the user's rows, (n_rows, n_components)."""
+    out = aligned_empty((n_rows, n_components), values.dtype, folder)
+    for first in range(0, len(values), _PIECE):
+        lanes, rows = order[first : first + _PIECE], values[first : first + _PIECE]
+        out[lanes[lanes >= 0]] = rows[lanes >= 0, :n_components]
+    return out
+
+
+def per_lane(per_row: Array, order: Array) -> Array:
+    """Return one number for each row in lane order, 0 where there is no row."""
+    out = np.zeros(len(order), per_row.dtype if per_row.dtype == bool else np.float64)
+    out[order >= 0] = per_row[order[order >= 0]]
+    return out
+
+
+def sum_lanes(values: Array) -> float:
     """Sum of one number per lane: lane by lane over slices, then exactly over the 16 lanes."""
     return math.fsum(over_slices(values.reshape(-1, LANES)))
 

@@ -1,114 +1,71 @@
-"""One call for a whole fit."""
+"""The methods of fitting a Poisson NMF by name, what they need."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
+from .. import kernels
 from ..counts.base import CountMatrix
-from ..engine.checkpoint import Checkpoint
-from ..engine.monitor import Monitor
-from ..engine.session import Site
-from ..engine.threads import single_blas_thread
-from .alternating import METHODS, fit_alternating
-from .factors import Held
-from .joint_em import fit_joint
-from .newton import first_type, fit_accelerated
-from .poisson import Halves
+from ..counts.sell import LANES
+from ..engine.protocol import Needs
+from .alternating import METHODS, Alternating, needs_whole_columns
+from .joint_em import JointEM
+from .newton import SHARED_FROM, Newton
 
-Array = NDArray[Any]
 SOLVERS = ("auto", "joint-em", *METHODS)
+# Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
+_COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
+# In a task: two points, the next, the one before; the same of priors. And copies of F.
+_COPIES_TASK, _COPIES_TASK_F = 8, 3
+# Of correlations that rows share: of both factors, and what they are found by.
+_COPIES_SHARED = 6
+# Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
+_START_BYTES = 4_000_000 * 8 * 3
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """Factors in the user's order and how the fit went; `stopped` by the callback."""
-
-    L: Array
-    F: Array
-    history: Array
-    converged: bool
-    interrupted: bool
-    stopped: bool
-
-    def scaled(self, scales: Array, held: Held) -> FitResult:
-        """Return the result of a fit with loadings times `scales` at the scale that was given."""
-        if (scales == 1).all():
-            return self
-        history = self.history.copy()
-        history["loglik"] += held.log_scales(scales)
-        L, F = (A * d.astype(A.dtype) for A, d in ((self.L, 1 / scales), (self.F, scales)))
-        return replace(self, L=L, F=F, history=history)
-
-    @property
-    def loglik(self) -> float:
-        """Poisson log-likelihood at (L, F)."""
-        return float(self.history["loglik"][-1])
+def method_of(
+    solver: str, *, max_iter: int, inner_iter: int | None = None, extrapolate: bool = True
+) -> Any:
+    """Return a function of what `FactorModel` takes that returns the model."""
+    if solver == "auto":
+        return partial(Newton, max_iter=max_iter, momentum=extrapolate)
+    if solver == "joint-em":
+        return JointEM
+    return partial(Alternating, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate)
 
 
-def fit_factors(
-    counts: CountMatrix,
-    L: Array,
-    F: Array,
-    monitor: Monitor,
-    *,
-    solver: str = "auto",
-    inner_iter: int | None = None,
-    extrapolate: bool = True,
-    dtype: DTypeLike = np.float64,
-    n_threads: int = 1,
-    held: Held | None = None,
-    folder: str | None = None,
-    checkpoint: Checkpoint | None = None,
-    site: Site | None = None,
-) -> FitResult:
-    """Fit from (L, F) until the monitor says stop.
-
-    Loadings are in memory, in files in `folder`, or with the workers of `site`, which has the
-    method "auto" only.
-    """
-    held = held or Held()
-    with single_blas_thread(), monitor:
-        if solver == "auto":
-            begin = first_type(dtype, counts, F.shape[1], held, monitor.max_iter, n_threads)
-            if site is None:
-                halves = Halves(counts, L, F, begin, n_threads, held, folder)
-            else:
-                rows = site.rows(counts, L, begin, held)
-                halves = Halves.over(counts, rows, F, begin, n_threads, held)
-            fit_accelerated(
-                halves,
-                monitor,
-                exact_type=dtype,
-                momentum=extrapolate,
-                checkpoint=checkpoint,
-            )
-            return _result(halves, monitor)
-        halves = Halves(counts, L, F, dtype, n_threads, held, folder)
-        if solver == "joint-em":
-            fit_joint(halves, monitor)
-        else:
-            # Columns may be scaled only where nothing is held and no prior has its own scale.
-            free = all(
-                getattr(held, name) is None
-                for name in held.__dataclass_fields__
-                if name != "weights"
-            )
-            fit_alternating(
-                halves,
-                monitor,
-                solver=solver,
-                inner_iter=inner_iter,
-                extrapolate=extrapolate,
-                rescale=free,
-            )
-        return _result(halves, monitor)
+def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
+    """Say why a solver cannot do without whole columns; None if sums over blocks are enough."""
+    if solver not in METHODS or not needs_whole_columns(solver, inner_iter):
+        return None
+    remedy = "inner_iter=1, or solver='auto'" if solver == "em" else "solver='auto'"
+    return f"solver={solver!r} needs whole columns of the counts: use {remedy} or 'joint-em'"
 
 
-def _result(halves: Halves, monitor: Monitor) -> FitResult:
-    L, F = halves.L.plain(), halves.F.plain()
-    ends = monitor.converged, monitor.interrupted, monitor.stopped
-    return FitResult(L, F, monitor.history, *ends)
+def needs_of(
+    counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int
+) -> Needs:
+    """Return the memory that a fit needs."""
+    K, itemsize = n_components, np.dtype(dtype).itemsize
+    stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
+    own = K < SHARED_FROM
+    statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
+    shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
+    scratch = 0
+    if solver in METHODS and METHODS[solver].kernel == "descend":
+        # threads gather the factors of a whole row
+        longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
+        scratch = n_threads * longest * (K + 2) * LANES * itemsize
+    return Needs(
+        row=stride * itemsize * _COPIES_L,
+        shared=shared + (0 if own else _COPIES_SHARED * K**2 * 8),
+        sums=lanes * statistics * 8,
+        start=min(counts.nnz * 24, _START_BYTES),
+        scratch=scratch,
+        task_row=_COPIES_TASK * stride * 8 + own * kernels.packed_size(K) * 2,
+        task_shared=_COPIES_TASK_F * lanes * stride * 8,
+        saved_row=stride * 8,
+    )

@@ -1,54 +1,78 @@
-"""Joint EM: both factors from the same expected counts.
+"""Joint EM, solver="joint-em": both factors from the same expected counts.
 
-Geiger and Park, Algorithms 4 and 6; PLSA when normalised.
+Geiger and Park, Algorithms 4 and 6; PLSA when normalised.  With the expected counts
+``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one:
+
+1. ``l_ik <- sum_j n_ijk``
+2. ``f_jk <- sum_i n_ijk / sum_ij n_ijk``, from the L that step 1 began with.
+
+This is the M step of PLSA for both factors at once, so that the likelihood never falls.
 """
 
 from __future__ import annotations
 
-from ..engine.monitor import Monitor
-from .factors import MINVAL, aligned_copy, at_floor
-from .newton import record_end
-from .objective import Objective
-from .poisson import Halves
-from .steps import Momentum
+from typing import Any
+
+import numpy as np
+
+from ..engine.protocol import Values
+from .factors import MINVAL, Array, aligned_copy, at_floor
+from .objective import SEEN, FactorModel
+from .poisson import Seen
+from .steps import Convert, ExtrapolateRows, Momentum
 
 
-def fit_joint(halves: Halves, monitor: Monitor) -> None:
-    """Run until the monitor says stop.
+class JointEM(FactorModel):
+    """Joint EM; row arrays ``L`` and ``next``."""
 
-    With n_ijk the expected counts, l_ik = sum_j n_ijk and f_jk is proportional to sum_i n_ijk, its
-    columns summing to one: the M step of PLSA for both factors at once, so that the likelihood
-    never falls.
-    """
-    objective = Objective(halves)
-    K = halves.n_components
-    sums = halves.total_F[:K].astype(halves.dtype)
-    halves.F.values[:, :K] /= sums
-    halves.L.values[:, :K] *= sums
-    halves.replace(halves.L.values, halves.F.values)
-    L, F = aligned_copy(halves.L.values), aligned_copy(halves.F.values)
-    pending: dict[str, float] = {}
-    for iteration in range(monitor.max_iter):
-        rows = halves.move_rows("visit", L, em_steps=1, report=("loglik_start", "kkt_start"))
-        state = objective.at(halves, rows)
-        if iteration:
-            monitor.record(**pending | state | {"kkt_loadings": rows.kkt / objective.scale_L})
-            if monitor.finished:
-                monitor.forget_last()
-                break
-        columns = halves.move_columns(F, em_steps=1)
-        halves.extrapolate("F", F, halves.F.values, Momentum(), columns)
-        floored = at_floor(F[:, :K])
-        F[:, :K] /= halves.total_F[:K].astype(halves.dtype)
-        F[:, :K][floored] = MINVAL
-        halves.extrapolate("L", L, halves.L.values, Momentum(), rows)
-        halves.F.values[:] = F
-        halves.total_F = halves.F.column_sums()
-        pending = {
-            "kkt_factors": columns.kkt / objective.scale_F,
-            "change_loadings": rows.change,
-            "change_factors": columns.change,
-            "zeros_loadings": rows.zeros,
-            "zeros_factors": columns.zeros,
-        }
-    record_end(halves, objective, monitor, pending, state["loglik"])
+    def start(self) -> None:
+        """Scale the columns of F to one."""
+        self.state = state = self.make_state(self.dtype)
+        K = self.n_components
+        sums = state.total_F[:K].astype(state.dtype)
+        state.F.values[:, :K] /= sums
+        self.blocks.apply(Convert("L", "L", K, scale=sums))
+        state.sum_columns()
+        self.pending: dict[str, Any] = {}
+        self._seen, self._loglik = Seen(), np.nan
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Find the new rows, and see on the way what the present point is worth."""
+        self._seen, terms = self.state.update_rows(em_steps=1, reports=SEEN)
+        at = self.objective.at(self.state, self._seen, terms)
+        self._loglik = at["loglik"]
+        if not iteration:
+            return None
+        return self.pending | at | {"kkt_loadings": self._seen.kkt / self.objective.scale_L}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Find the new F from the old L, and go to both."""
+        state, K = self.state, self.n_components
+        self.blocks.copy("L", "before")
+        (found,), sums = state.advance(
+            ExtrapolateRows(K), columns={"em_steps": 1}, source="before"
+        )
+        new = aligned_copy(state.F.values)
+        kkt = state.move_columns(new, sums, source="before", em_steps=1)
+        columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))
+        floored = at_floor(new[:, :K])
+        new[:, :K] /= state.total_F[:K].astype(state.dtype)
+        new[:, :K][floored] = MINVAL
+        state.set_factor(new)
+        state.total_F = state.F.column_sums()
+        rows = state.note_rows(found)
+        self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
+
+    def finish(self, converged: bool) -> Values:
+        """Restore exact zeros."""
+        self.blocks.drop("next", "before")
+        return self.record_end(self.pending, self._loglik)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        return {"pending": self.pending}, self.state.state()
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.state.restore(arrays)
+        self.pending = numbers["pending"]

@@ -1,30 +1,40 @@
-"""The default method: Newton on L and on F, from afar after EM steps, with momentum on both.
+"""The default method, solver="auto": Newton on L and on F, with momentum on both.
 
-One iteration visits the rows, then the columns, each once.  Momentum is k / (k + 3), from afar k /
-(k + 0.45), and takes at most four fifths of a parameter; k falls back to one, without undoing
-anything, when the log-likelihood fell or, once a fit is no longer far, rose much less than before;
-the log-likelihood is a by-product of the next visit of the rows.  What changed between two points
-is taken where both have the same scale: see `Halves.scale_of_before`.  Once a fit is no longer far,
-curvature is computed every `FRESH_EVERY` iterations; its correlations are kept, and in between only
-its diagonal is new, which costs little more than a gradient; late in a fit nothing is, but what was
-kept is scaled by the numerators.  With many components all rows share their correlations, found on
-a sample of them.  A fit in float64 begins in float32.
+With u the column sums of the held factor and mu = L F^T, the loss of a row b with held rows a_j is
+``sum_k b_k u_k - sum_j x_j log(a_j . b)``; its gradient is ``g = u - sum_j x_j a_j / mu_j`` and its
+curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
+
+1. Rows, one read.  From afar an EM step ``b_k <- b_k (u_k - g_k) / u_k``; then a Newton step: the
+   minimum of ``g.d + d.H d / 2`` over b + d >= 0, by coordinate descent.  The log-likelihood of the
+   point where the rows began is a by-product.
+2. Judge that point.  Momentum is beta = k / (k + delay); k rises while it pays, and begins anew when
+   the log-likelihood fell.  After a fall by more than the last iterations gained: back to the best
+   point, EM steps first, more delay.
+3. Extrapolate L: ``L <- L2 + beta (L2 - D L1)``, with L1 and L2 the last two plain points and D the
+   change of scale between them (see `PoissonState.scale_of_before`).
+4. Columns, one read.  The same for F, from gradient and curvature summed over the blocks.
+
+Curvature of a row of its own is computed every `FRESH_EVERY` iterations once a fit is no longer far.
+Its correlations are kept, and in between only its diagonal is new, which costs little more than a
+gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  From `SHARED_FROM`
+components on all rows share their correlations, found on a sample of them: ``H = S C S`` with S the
+root of the row's own diagonal.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
-from ..engine.checkpoint import Checkpoint
-from ..engine.monitor import Monitor
-from .factors import Array, Held, Report, aligned_copy
-from .objective import Objective, beyond_float32
-from .poisson import SHARED, Halves
-from .steps import Momentum
+from ..engine.protocol import Values
+from .factors import Array, Constraints, aligned_copy
+from .objective import FELL, HISTORY, SEEN, FactorModel, beyond_float32
+from .poisson import SHARED, PoissonState, Seen
+from .steps import Convert, ExtrapolateRows, Momentum
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
 # log-likelihood.
@@ -38,23 +48,23 @@ EM_LONGEST = 256
 # Late: three iterations gain less than this share, and none has fallen for a while.  Curvature then
 # changes so little that the numerators alone bring it up to date.
 LATE_BELOW = 1e-4
-# Momentum is k / (k + delay).  It is bold, until it has run away once, as long as three iterations
-# gain more than this share of the log-likelihood: quicker there, and fits end higher.
-MOMENTUM_DELAY, BOLD_DELAY, BOLD_ABOVE = 3.0, 0.45, 4e-4
+# Momentum is k / (k + delay).  It is aggressive, until it has run away once, as long as three
+# iterations gain more than this share of the log-likelihood: quicker there, and fits end higher.
+MOMENTUM_DELAY, AGGRESSIVE_DELAY, AGGRESSIVE_ABOVE = 3.0, 0.45, 4e-4
 # It leaves at least this share of a parameter: where only that one explains a count, taking it away
 # costs more than all the rest of the step gains.  A Newton step may still go to zero.
 MOMENTUM_LEAVES = 0.2
-# Momentum pays as long as an iteration gains this share of what the one before gained.  Where it
+# Momentum grows as long as an iteration gains this share of what the one before gained.  Where it
 # does not, it begins anew; from afar, where three iterations gain more than this share of the
 # log-likelihood, it only stops growing: beginning anew there leads to lower ends.
-PAYS, ANEW_BELOW = 0.4, 1e-3
+MIN_GAIN_RATIO, RESTART_BELOW = 0.4, 1e-3
 # A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
 GAIN_OVER, SLOWER = 10, 1.4
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each
 # time).
-CAREFUL_FIRST, CAREFUL_MOST = 1, 16
+WARMUP, WARMUP_MOST = 1, 16
 # ... and as long as an EM iteration gains more than this share of the log-likelihood.
-CAREFUL_ABOVE = 1e-3
+WARMUP_ABOVE = 1e-3
 # The EM step before the Newton step on L matters from afar: not any more when three iterations gain
 # less than this share.  Shared correlations know less of a row, and a second pass costs as much as
 # the step: with them every other iteration has it to the end.
@@ -62,124 +72,119 @@ EM_ABOVE = 1e-3
 # Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
 # type that was asked for.
 FLOAT_UNTIL = 1e-7
-# An iteration falls if it loses more than rounding does.
-FELL = 1e-6
-SEEN = ("loglik_start", "kkt_start")
-_NUMBERS = (
-    "logliks", "steady", "count", "gained", "delay", "careful", "patience", "kept_for", "returned",
-    "lifts",
-)  # fmt: skip
 
 
-class _Path:
-    """What a fit knows of the points before, besides where `Halves` stands; room for the next.
+@dataclass
+class MomentumSchedule:
+    """What a fit knows of the log-likelihoods so far, and what it does next because of them.
 
-    Of L that is the plain point before, which changes places with the next one. Of F it is only how
-    far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit converges,
-    so that its few digits are enough for momentum. The best point seen stays in the type in which
-    the fit begins.
+    Attributes
+    ----------
+    momentum : bool
+        Whether there is any.
+    shared : bool
+        Whether rows share the correlations of their curvature.
+    columns_whole : bool
+        Whether all counts make one block.
+    best : list of float
+        The best log-likelihood so far, after each point.
+    n_rising : int
+        Points since one fell.
+    count, gained, delay : float
+        k, what the last point gained, and the delay of beta = k / (k + delay).
+    warmup, patience : int
+        Iterations of EM that are left, and how many there are after going back.
+    curvature_age : int
+        Iterations since curvature was computed.
+    improved, returned : bool
+        Whether the present point is the best, and whether it is where a fit went back to.
+    zeros_moved : bool
+        Whether a Newton step could have lifted zeros of the start.
     """
 
-    def __init__(self, halves: Halves, momentum: bool):
-        self.before, self.next = halves.L.room(), halves.L.room()
-        self.lag = np.zeros(halves.F.values.shape, np.uint16)
-        self.best = {
-            "L": halves.rows.cast(halves.L.values),
-            "F": aligned_copy(halves.F.values),
-        }
-        self.improved = False
-        self.logliks: list[float] = []
-        self.steady = 0
-        self.momentum, self.delay = momentum, BOLD_DELAY
-        self.count, self.gained, self.returned = 0.0, 0.0, False
-        self.careful, self.patience, self.kept_for = CAREFUL_FIRST, 1, FRESH_EVERY
-        self.lifts = False  # whether a Newton step could have lifted zeros of the start
-        self.columns_whole = halves.rows.one_block
-        self.shared = halves.n_components >= SHARED_FROM
+    momentum: bool = True
+    shared: bool = False
+    columns_whole: bool = True
+    best: list[float] = field(default_factory=list)
+    n_rising: int = 0
+    count: float = 0.0
+    gained: float = 0.0
+    delay: float = AGGRESSIVE_DELAY
+    warmup: int = WARMUP
+    patience: int = 1
+    curvature_age: int = FRESH_EVERY
+    improved: bool = False
+    returned: bool = False
+    zeros_moved: bool = False
 
-    def steps(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Say what the next visit of the rows does, and of the columns."""
-        fresh = self.kept_for >= FRESH_EVERY - 1
+    def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the next update of the rows does, and of the columns."""
+        fresh = self.curvature_age >= FRESH_EVERY - 1
         em: dict[str, Any] = {"em_steps": 1}
-        renew = {"renew": True} if self.shared and fresh else {}
-        if self.careful:
-            return em | renew, em | renew
-        self.lifts = True
-        newton: dict[str, Any] = {"newton_steps": 1} | renew
+        refresh = {"refresh": True} if self.shared and fresh else {}
+        if self.warmup:
+            return em | refresh, em | refresh
+        self.zeros_moved = True
+        newton: dict[str, Any] = {"newton_steps": 1} | refresh
         late = not self.shared and self.slow(LATE_BELOW)
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
-            self.kept_for = 0 if fresh else self.kept_for + 1
-            kept = kernels.SCALED if late else kernels.KEPT
-            own = kernels.KEEP if fresh else kept
+            self.curvature_age = 0 if fresh else self.curvature_age + 1
+            reused = kernels.SCALED if late else kernels.KEPT
+            own = kernels.KEEP if fresh else reused
             newton["curvature"] = SHARED if self.shared else own
         else:
-            self.kept_for = FRESH_EVERY
+            self.curvature_age = FRESH_EVERY
         far = self.gain(3) > EM_ABOVE
         before = em if far or (self.shared and iteration % 2 == 0) else {}
         short = em | {"em_longest": EM_LONGEST} if self.columns_whole and not late else {}
         return before | newton, short | newton
 
-    def weigh(self, loglik: float) -> bool:
-        """Note the log-likelihood where the fit stands; whether momentum ran away.
+    def judge(self, loglik: float) -> bool:
+        """Note the log-likelihood of the present point; return whether momentum ran away.
 
         A small fall only takes most of the momentum away. A fall by more than the last iterations
-        gained calls for `go_back`.
+        gained calls for going back.
         """
-        if self.returned:  # to the best point as it was held, which may have lost some digits
-            self.logliks[-1] = min(loglik, self.logliks[-1])
-        best = self.logliks[-1] if self.logliks else loglik
+        if self.returned:  # to the best point as it was kept, which may have lost some digits
+            self.best[-1] = min(loglik, self.best[-1])
+        best = self.best[-1] if self.best else loglik
         before, self.gained = self.gained, max(loglik - best, 0.0)
         self.improved, self.returned = loglik >= best, False
-        self.steady = self.steady + 1 if best - loglik <= FELL * abs(best) else 0
-        if self.improved and (self.count < 2 or self.gained >= PAYS * before):
+        self.n_rising = self.n_rising + 1 if best - loglik <= FELL * abs(best) else 0
+        if self.improved and (self.count < 2 or self.gained >= MIN_GAIN_RATIO * before):
             self.count += 1
-        elif not self.improved or self.gain(3) < ANEW_BELOW:
+        elif not self.improved or self.gain(3) < RESTART_BELOW:
             self.count = 1.0
-        self.logliks.append(max(best, loglik))
-        gained = self.logliks[-1] - self.logliks[max(-len(self.logliks), -GAIN_OVER)]
-        return self.logliks[-1] - loglik > max(gained, 0.0)
+        self.best.append(max(best, loglik))
+        gained = self.best[-1] - self.best[max(-len(self.best), -GAIN_OVER)]
+        return self.best[-1] - loglik > max(gained, 0.0)
 
-    def advance(self, halves: Halves, report: Report, options: dict[str, Any]) -> Report:
-        """Go on from where the rows have arrived; move the columns and go on with them, too."""
-        scale = halves.scale_of_before()
-        best = self.best if self.improved else {}
-        momentum = Momentum(self.beta, scale, MOMENTUM_LEAVES)
-        halves.extrapolate("L", self.next, self.before, momentum, report, best.get("L"))
-        self.before, self.next = self.next, self.before
-        momentum = momentum._replace(scale=1 / scale)
-        return halves.move_columns(lag=self.lag, best=best.get("F"), momentum=momentum, **options)
-
-    def go_back(self, halves: Halves) -> None:
-        """Stand at the best point again, and go on more slowly from there."""
+    def go_back(self) -> None:
+        """Go on more slowly."""
         if self.delay < MOMENTUM_DELAY:
-            self.delay, self.careful = MOMENTUM_DELAY, CAREFUL_FIRST
+            self.delay, self.warmup = MOMENTUM_DELAY, WARMUP
         else:
             self.delay *= SLOWER
-            self.careful = self.patience = min(2 * self.patience, CAREFUL_MOST)
+            self.warmup = self.patience = min(2 * self.patience, WARMUP_MOST)
         self.improved, self.returned = False, True
-        for side in "LF":
-            halves.put(side, getattr(halves, side).values, self.best[side])
-        halves.put("L", self.before, self.best["L"])
-        self.lag[:] = 0
-        halves.sum_columns()
 
-    def grow_bolder(self) -> None:
-        """Count one careful iteration down; the last lasts as long as EM still climbs fast."""
-        if self.careful:
+    def count_warmup(self) -> None:
+        """Count one iteration of EM down; the last lasts as long as EM still climbs fast."""
+        if self.warmup:
             self.count = 0.0
-        climbs = self.careful > 0 and self.gain(1) > CAREFUL_ABOVE
-        self.careful = max(self.careful - 1, int(climbs))
+        climbs = self.warmup > 0 and self.gain(1) > WARMUP_ABOVE
+        self.warmup = max(self.warmup - 1, int(climbs))
 
     def gain(self, iterations: int) -> float:
         """Of so many iterations, relative to the log-likelihood; infinite before there were."""
-        if len(self.logliks) <= iterations:
+        if len(self.best) <= iterations:
             return np.inf
-        return (self.logliks[-1] - self.logliks[-1 - iterations]) / abs(self.logliks[-1])
+        return (self.best[-1] - self.best[-1 - iterations]) / abs(self.best[-1])
 
     def slow(self, share: float) -> bool:
         """Whether three iterations gained less than this share; those that fell say nothing."""
-        return self.steady > 3 and self.gain(3) < share
+        return self.n_rising > 3 and self.gain(3) < share
 
     @property
     def settled(self) -> bool:
@@ -188,157 +193,163 @@ class _Path:
 
     @property
     def beta(self) -> float:
-        if not self.momentum or self.careful:
+        """How far the next step goes on."""
+        if not self.momentum or self.warmup:
             return 0.0
-        bold = self.gain(3) > BOLD_ABOVE
-        delay = self.delay if bold else max(self.delay, MOMENTUM_DELAY)
+        aggressive = self.gain(3) > AGGRESSIVE_ABOVE
+        delay = self.delay if aggressive else max(self.delay, MOMENTUM_DELAY)
         return self.count / (self.count + delay)
 
-    def state(self, halves: Halves) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Numbers and arrays from which `restore` makes the same path."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        points = {"before_L": self.before, "best_L": self.best["L"]}
-        arrays = {name: halves.rows.array(point) for name, point in points.items()}
-        return numbers, arrays | {"lag_F": self.lag, "best_F": self.best["F"]}
 
-    def restore(self, halves: Halves, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+class Newton(FactorModel):
+    """The default method: see the top of this file.
+
+    Row arrays: ``L``, where the fit stands; ``next``, its plain point; ``before``, the plain point
+    before; ``best``, the best point seen, in the type in which the fit begins. Of F there is only
+    how far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit
+    converges, so that its few digits are enough for momentum.
+    """
+
+    record = HISTORY
+    ends_with_update = True
+
+    def __init__(self, *given: Any, max_iter: int, momentum: bool = True, **options: Any):
+        super().__init__(*given, **options)
+        counts, K, constraints = self.counts, self.n_components, self.constraints
+        self.begin_dtype = np.dtype(
+            first_type(self.dtype, counts, K, constraints, max_iter, self.blocks.n_threads)
+        )
+        self.max_iter, self.momentum = max_iter, momentum
+
+    def start(self) -> None:
+        """Stand at the start."""
+        self.state = state = self.make_state(self.begin_dtype)
+        self.blocks.copy("L", "before")
+        self.blocks.copy("L", "best")
+        self.best_F = aligned_copy(state.F.values)
+        self.lag = np.zeros(state.F.values.shape, np.uint16)
+        self.schedule = MomentumSchedule(
+            self.momentum, self.n_components >= SHARED_FROM, self.blocks.one_block
+        )
+        self.pending: dict[str, Any] = {}
+        self._columns: dict[str, Any] = {}
+        self._seen, self._loglik = Seen(), np.nan
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Update the rows, and see on the way what the present point is worth."""
+        rows, self._columns = self.schedule.options(iteration)
+        self._seen, terms = self.state.update_rows(reports=SEEN, **rows)
+        state = self.objective.at(self.state, self._seen, terms)
+        self._loglik = state["loglik"]
+        if not iteration:
+            return None
+        # kkt_factors was seen in the columns' update half an iteration earlier
+        return self.pending | state | {"kkt_loadings": self._seen.kkt / self.objective.scale_L}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Judge the point, extrapolate L, then move and extrapolate F; or go back."""
+        schedule, state = self.schedule, self.state
+        if schedule.judge(self._loglik) or ending:
+            if self._loglik < schedule.best[-1]:
+                self._go_back()
+            if not ending:
+                return
+            # The last iteration is one of EM: from the best point known it can only rise.
+            schedule.warmup, self._columns = 1, {"em_steps": 1}
+            self._seen, _ = state.update_rows(reports=SEEN, em_steps=1)
+        self._advance()
+        if ending:
+            return
+        schedule.count_warmup()
+        soon_over = iteration >= self.max_iter - 3
+        if state.dtype != self.dtype and (schedule.settled or soon_over):
+            self._as_type(self.dtype)
+
+    def _advance(self) -> None:
+        schedule, state = self.schedule, self.state
+        scale, best = state.scale_of_before(), None
+        if schedule.improved:
+            self._copy("L", "best")
+            best = self.best_F
+        momentum = Momentum(schedule.beta, scale, MOMENTUM_LEAVES)
+        (found,), sums = state.advance(
+            ExtrapolateRows(self.n_components, momentum), columns=self._columns
+        )
+        rows = state.note_rows(found)
+        self.blocks.copy("next", "before")
+        kkt, columns = state.extrapolate_columns(
+            sums, self.lag, best, momentum._replace(scale=1 / scale), **self._columns
+        )
+        self.pending = {
+            "blind": not schedule.zeros_moved, "kkt_factors": kkt / self.objective.scale_F,
+            "momentum": schedule.beta, **rows, **columns,
+        }  # fmt: skip
+
+    def _copy(self, source: str, target: str) -> None:
+        """Let two names stand for one point, each in its type."""
+        if self.begin_dtype == self.state.dtype:
+            self.blocks.copy(source, target)
+            return
+        dtype = self.begin_dtype if target == "best" else self.state.dtype
+        self.blocks.apply(Convert(source, target, self.n_components, dtype=str(dtype)))
+
+    def _go_back(self) -> None:
+        """Stand at the best point again."""
+        self.schedule.go_back()
+        self._copy("best", "L")
+        self.blocks.copy("L", "before")
+        np.copyto(self.state.F.values, self.best_F)
+        self.lag[:] = 0
+        self.state.sum_columns()
+
+    def _as_type(self, dtype: Any) -> None:
+        self.blocks.drop("next")  # makes room for what is larger
+        self.state.as_type(dtype, "before")
+
+    def finish(self, converged: bool) -> Values:
+        """Restore exact zeros."""
+        known = self.schedule.best[-1]
+        self.blocks.drop("next", "before", "best")
+        del self.best_F, self.lag  # not needed for the rest
+        if self.state.dtype != self.dtype:
+            self.state.as_type(self.dtype)
+        return self.record_end(self.pending, known)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        numbers = {
+            "dtype": str(self.state.dtype), "pending": self.pending,
+            "schedule": asdict(self.schedule),
+        }  # fmt: skip
+        arrays = {"before_L": self.blocks.get("before"), "best_L": self.blocks.get("best")}
+        arrays |= {"lag_F": self.lag, "best_F": self.best_F}
+        return numbers, arrays | self.state.state()
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
-        for name in _NUMBERS:
-            setattr(self, name, numbers[name])
-        halves.put("L", self.before, arrays["before_L"])
+        if self.state.dtype != np.dtype(numbers["dtype"]):
+            self.blocks.copy("L", "next")
+            self._as_type(np.dtype(numbers["dtype"]))
+        self.state.restore(arrays)
+        own = {name: getattr(self.schedule, name) for name in ("shared", "columns_whole")}
+        self.schedule = MomentumSchedule(**numbers["schedule"] | own)
+        self.pending = numbers["pending"]
+        for name in ("before", "best"):
+            self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
         self.lag[:] = arrays["lag_F"]
-        for side in "LF":
-            halves.put(side, self.best[side], arrays[f"best_{side}"])
-
-    def turn_into(self, halves: Halves, dtype: Any) -> None:
-        """Go on in another type, here and in `halves`."""
-        del self.next  # makes room for what is larger
-        halves.turn_into(dtype)
-        self.before = halves.rows.cast(self.before)
-        self.next = halves.L.room()
+        np.copyto(self.best_F, arrays["best_F"])
 
 
 def first_type(
-    dtype: Any, counts: CountMatrix, n_components: int, held: Held, max_iter: int, n_threads: int
+    dtype: Any, counts: CountMatrix, n_components: int, given: Constraints, max_iter: int, n_threads: int
 ) -> Any:
     """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
 
     It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
     """
-    given = (held.topics, held.features, held.samples)
-    if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in given):
+    fixed = given.topics, given.features, given.samples
+    if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in fixed):
         return dtype
     if np.dtype(dtype) == np.float32 or beyond_float32(counts, n_threads):
         return dtype
     return np.float32
-
-
-def fit_accelerated(
-    halves: Halves,
-    monitor: Monitor,
-    *,
-    exact_type: Any,
-    momentum: bool = True,
-    checkpoint: Checkpoint | None = None,
-) -> None:
-    """Run until the monitor says stop, and end in `exact_type`."""
-    exact_type = np.dtype(exact_type)
-    objective = Objective(halves)
-    path, pending, iteration = _begin(halves, monitor, momentum, checkpoint)
-    while iteration < monitor.max_iter:
-        if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
-            _save(checkpoint, halves, monitor, path, pending, iteration)
-        rows, columns = path.steps(iteration)
-        report = halves.move_rows("visit", path.next, report=SEEN, **rows)
-        state = objective.at(halves, report)
-        if iteration:
-            # kkt_factors was seen in the columns' visit one half-step earlier
-            monitor.record(**pending | state | {"kkt_loadings": report.kkt / objective.scale_L})
-        # one that was interrupted is saved first, at the beginning of the next iteration
-        unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
-        iteration += 1
-        ending = (monitor.finished and not unsaved) or iteration == monitor.max_iter
-        ran_away = path.weigh(state["loglik"])
-        if ran_away or ending:
-            if state["loglik"] < path.logliks[-1]:
-                path.go_back(halves)
-            if not ending:
-                continue
-            # The last iteration is one of EM: from the best point known it can only rise.
-            path.careful, columns = 1, {"em_steps": 1}
-            report = halves.move_rows("visit", path.next, em_steps=1, report=SEEN)
-        moved = path.advance(halves, report, columns)
-        pending = {
-            "blind": not path.lifts,
-            "kkt_factors": moved.kkt / objective.scale_F, "momentum": path.beta,
-            "change_loadings": report.change, "change_factors": moved.change,
-            "zeros_loadings": report.zeros, "zeros_factors": moved.zeros,
-        }  # fmt: skip
-        if ending:
-            break
-        path.grow_bolder()
-        soon_over = iteration >= monitor.max_iter - 3
-        if halves.dtype != exact_type and (path.settled or soon_over):
-            path.turn_into(halves, exact_type)
-    known = path.logliks[-1]
-    del path  # its arrays are not needed for the rest
-    if halves.dtype != exact_type:
-        halves.turn_into(exact_type)
-    record_end(halves, objective, monitor, pending, known)
-
-
-def _begin(
-    halves: Halves, monitor: Monitor, momentum: bool, checkpoint: Checkpoint | None
-) -> tuple[_Path, dict[str, float], int]:
-    """Stand at the start, or where the last checkpoint was taken."""
-    found = None if checkpoint is None else checkpoint.load()
-    if found is None:
-        return _Path(halves, momentum), {}, 0
-    numbers, arrays = found
-    path = _Path(halves, momentum)
-    if halves.dtype != np.dtype(numbers["dtype"]):
-        path.turn_into(halves, np.dtype(numbers["dtype"]))
-    halves.restore(arrays)
-    path.restore(halves, numbers["path"], arrays)
-    monitor.restore(numbers["monitor"])
-    return path, numbers["pending"], numbers["iteration"]
-
-
-def _save(
-    checkpoint: Checkpoint, halves: Halves, monitor: Monitor, path: _Path,
-    pending: dict[str, float], iteration: int,
-) -> None:  # fmt: skip
-    numbers, arrays = path.state(halves)
-    everything = {
-        "iteration": iteration, "dtype": str(halves.dtype), "pending": pending, "path": numbers,
-        "monitor": monitor.state(),
-    }  # fmt: skip
-    checkpoint.save(iteration, everything, arrays | halves.state())
-
-
-def record_end(
-    halves: Halves, objective: Objective, monitor: Monitor, pending: dict[str, float], known: float
-) -> None:
-    """Restore exact zeros and complete the last record at the point that is handed back.
-
-    `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at the
-    floor may be all that explains a count, or what a prior keeps from zero: there it stays.
-    """
-    halves.restore_zeros()
-    report, state = _seen(halves, objective)
-    if state["loglik"] < known - FELL * abs(known):
-        halves.lift_zeros()
-        report, state = _seen(halves, objective)
-    kkt_factors = halves.move_columns(halves.F.room(), em_steps=1).kkt
-    converged, interrupted = monitor.converged, monitor.interrupted
-    kkt = {
-        "kkt_loadings": report.kkt / objective.scale_L,
-        "kkt_factors": kkt_factors / objective.scale_F,
-    }
-    monitor.record(**pending | state | kkt)
-    monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
-
-
-def _seen(halves: Halves, objective: Objective) -> tuple[Report, dict[str, float]]:
-    report = halves.move_rows("visit", halves.L.room(), em_steps=1, report=SEEN)
-    return report, objective.at(halves, report)

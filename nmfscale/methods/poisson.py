@@ -1,132 +1,139 @@
-"""Half-steps of a fit: one factor moves while the other is held.
+"""The state of a Poisson NMF while it is fitted, and the two half-steps that all methods share.
 
-`Halves` holds F and the rows of L in the order of the layout (see `nmfscale.counts.blocks`).  Where
-the rows and their counts are is the business of `LocalRows`, or of who else offers the same.  What
-the kernels report on the way (log-likelihood, KKT residual, changes, column sums) is added up in an
-order that depends on the counts alone.
+F is in this process; L is a row array of an `Executor`, wherever that is.  What the kernels report
+on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that depends
+on the counts alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
-from .factors import MINVAL, Array, Factor, Held, Report, in_order
-from .local_rows import LocalRows, factor_in_lanes, lift_zeros, restore_zeros
+from ..engine.protocol import Executor, Step, Sums, Values
+from .factors import MINVAL, Array, Constraints, Factor, aligned_copy, per_lane, sum_lanes, to_lanes
 from .steps import (
-    Arrival,
-    ColumnVisit,
-    GoingOn,
+    ColumnSums,
+    Convert,
+    Extrapolation,
     Momentum,
     Part,
-    Rows,
-    RowVisit,
+    SampleTerms,
+    SumColumns,
+    UpdateRows,
+    convert,
     correlations,
-    go_on,
-    room_for_kept,
+    extrapolate,
+    room_for_curvature,
     sliced_counts,
 )
 
-# A curvature besides those of the kernels: the row's own diagonal, correlations that all rows
+# A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
 # share, with a margin on the diagonal that makes up for what they do not know of the row.
 SHARED, SHARED_MARGIN = -1, 1.2
-# Momentum sees to changes of scale up to this factor; what changes more is no longer the same.
+# Momentum follows changes of scale up to this factor; what changes more is no longer the same.
 MOST_SCALE = 2.0
 _TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
-class Halves:
-    """The two half-steps of a fit.
+class Seen(NamedTuple):
+    """What a half-step saw of the point where it began: sum x log mu, the largest |b g|."""
+
+    log_mu: float = float("nan")
+    kkt: float = float("nan")
+
+
+class PoissonState:
+    """L and F of a fit, their column sums, and what is known of their curvature.
 
     Parameters
     ----------
     counts : CountMatrix of shape (n, m)
+    blocks : Executor
+        Of these counts.
     L, F : ndarray (n, K) and (m, K)
         Start, positive.
     dtype : float32 or float64
         Of the arithmetic; sums over rows are float64 always.
-    n_threads : int
-    held : Held
-    folder : str, optional
-        See `LocalRows`.
+    constraints : Constraints, optional
     """
 
     def __init__(
-        self,
-        counts: CountMatrix,
-        L: Array,
-        F: Array,
-        dtype: Any,
-        n_threads: int,
-        held: Held | None = None,
-        folder: str | None = None,
-    ):
-        held = held or Held()
-        rows = LocalRows(counts, L, dtype, n_threads, held, folder)
-        self._begin(counts, rows, F, dtype, n_threads, held)
-
-    @classmethod
-    def over(
-        cls, counts: CountMatrix, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
-    ) -> Halves:
-        """Return halves of rows that are elsewhere."""
-        halves = object.__new__(cls)
-        halves._begin(counts, rows, F, dtype, n_threads, held)
-        return halves
-
-    def _begin(
-        self, counts: CountMatrix, rows: Any, F: Array, dtype: Any, n_threads: int, held: Held
-    ) -> None:
-        self.counts, self.rows, self.held, self.n_threads = counts, rows, held, n_threads
-        self.layout = counts.layout(n_threads)
-        self.n_components, self.dtype = F.shape[1], np.dtype(dtype)
+        self, counts: CountMatrix, blocks: Executor, L: Array, F: Array, dtype: Any,
+        constraints: Constraints | None = None,
+    ):  # fmt: skip
+        self.counts, self.blocks = counts, blocks
+        self.constraints = given = constraints or Constraints()
+        self.layout, self.n_threads = blocks.layout, blocks.n_threads
+        (self.n_rows, self.n_components), self.dtype = L.shape, np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
-        order = self.layout.column_order
-        holds = held.topics is not None or held.features is not None
-        self._given_F = F if holds else np.zeros((0, 0))
-        self.F = factor_in_lanes(F, order, dtype, held=held.features, prior=held.prior_factors)
+        self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
+        rows, columns = self.layout.row_order, self.layout.column_order
+        self.totals = per_lane(counts.row_totals, rows)
+        self.weights = None if given.weights is None else per_lane(given.weights, rows)
+        self._put_rows(L)
+        fixed = given.topics is not None or given.features is not None
+        self._given_F = F if fixed else np.zeros((0, 0))
+        values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
+        held = None if given.features is None else per_lane(given.features, columns)
+        pseudo, rate = self._prior(given.prior_factors, columns)
+        self.F = Factor(values, len(F), self.n_components, held, pseudo, rate)
         self.sum_columns()
-        self._kept: Array | None = None
+        self._curvature_F: Array | None = None
         self._whole: Any = None
         self._shared: dict[str, Array] = {}
 
-    @property
-    def L(self) -> Any:
-        """The loadings."""
-        return self.rows.factor
+    def _put_rows(self, L: Array) -> None:
+        """Hand L, and what is known of the samples, to the executor."""
+        order, given = self.layout.row_order, self.constraints
+        # an executor on a cluster may get arrays in one piece only
+        self.blocks.put("L", self._lanes(L, order, least=MINVAL))
+        pseudo, rate = self._prior(given.prior_loadings, order)
+        held = None if given.samples is None else per_lane(given.samples, order)
+        known = {"totals": self.totals, "weights": self.weights, "held": held,
+                 "pseudo": pseudo, "rate": rate}  # fmt: skip
+        for name, array in known.items():
+            if array is not None:
+                self.blocks.put(name, array)
 
-    def problem(self, design: Array, total: Array, weighted: bool = True, **options: Any) -> Any:
-        """Return the row problem of F."""
-        self._prepare("F", options)
-        weights = self.rows.all.weights if weighted else None
-        if weights is not None:
-            options["weight"] = weights.astype(self.dtype)
-        if self.held.topics is not None:
-            moves = np.zeros(self.stride, self.dtype)
-            moves[: self.n_components] = ~self.held.topics
-            options["moves"] = moves
-        return kernels.RowProblem(
-            design, total.astype(self.dtype), self.n_components, floor=MINVAL, **options
+    def _lanes(self, plain: Array, order: Array, **options: Any) -> Array:
+        return to_lanes(
+            plain, order, self.stride, self.dtype, folder=self.blocks.folder, **options
         )
 
-    def _prepare(self, side: str, options: dict[str, Any]) -> int | None:
-        """Put shared correlations in the place of a name; which curvature of its own is kept."""
-        curvature: int | None = options.pop("curvature", None)
-        if curvature != SHARED:
-            return curvature
-        options["correlation"] = self._shared[side].astype(self.dtype)
-        return None
+    def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
+        if prior is None:
+            return None, None
+        pseudo, rate = (to_lanes(each, order, self.stride, self.dtype, 0) for each in prior)
+        return pseudo, rate
 
-    def kept(self) -> Array:
-        """Room for what is kept of long columns' curvature."""
-        if self._kept is None:
-            longest = self.layout.column_order[::LANES]  # the first of every slice
-            self._kept = room_for_kept(self.counts.column_nnz[longest], self.n_components)
-        return self._kept
+    # L ------------------------------------------------------------------------------------------
+
+    def update_rows(
+        self, target: str | None = "next", *, source: str = "L", kernel: str = "visit",
+        reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
+        **options: Any,
+    ) -> tuple[Seen, Values]:  # fmt: skip
+        """Update every row of L into `target`, F held; return also the terms of the samples.
+
+        `curvature` is SHARED, or a mode of the kernels, by default the row's own; with `refresh`
+        later steps share the correlations found here; `options` are those of `kernels.RowProblem`.
+        """
+        if curvature == SHARED:
+            options["correlation"], curvature = self._shared["L"].astype(self.dtype), None
+        update = UpdateRows(
+            self.F.values, self.total_F, self.n_components, source, target, kernel, options,
+            reports, curvature, refresh,
+        )  # fmt: skip
+        (found, _), (of_samples, _) = self.blocks.run(update, self.sample_terms(source))
+        if refresh:
+            self._share("L", found["correlations"])
+        return Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan)), of_samples
 
     def _share(self, side: str, found: Array) -> None:
         """Let the next steps share these correlations."""
@@ -137,115 +144,60 @@ class Halves:
         np.fill_diagonal(shared, SHARED_MARGIN)
         self._shared[side] = shared
 
-    def move_rows(
-        self, method: str, out: Any, *, report: tuple[str, ...] = (), renew: bool = False,
-        **options: Any,
-    ) -> Report:  # fmt: skip
-        """Update every row of L into `out`, F held.
+    def note_rows(self, found: Values) -> dict[str, float]:
+        """Note the column sums of L that an extrapolation found; return what history has of it."""
+        self.total_L, self.total_L_before = found["sums"], found["sums_before"]
+        return self._changes(found, "loadings", self.n_rows)
 
-        Parameters
-        ----------
-        method, report
-            See `RowVisit`.
-        curvature : {SHARED, kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
-            Where the curvature of a second-order step is from; by default it is the row's own.
-        renew : bool
-            Whether later steps share the correlations found here.
-        **options
-            Of `kernels.RowProblem`.
-        """
-        curvature = self._prepare("L", options)
-        visit = RowVisit(
-            method, self.F.values, self.total_F, self.n_components, options, report, curvature,
-            renew,
-        )  # fmt: skip
-        found = self.rows.move(visit, out)
-        if found.correlations is not None:
-            self._share("L", found.correlations)
-        return Report(log_mu=found.log_mu, kkt=found.kkt)
+    def _changes(self, found: Values, name: str, n_rows: int) -> dict[str, float]:
+        """Say how far a factor of so many rows went, relative to its mean, and how sparse it is."""
+        n, total = n_rows * self.n_components, float(found["sums"][: self.n_components].sum())
+        change = found["max_change"] * n / total if total > 0 else 0.0
+        return {f"change_{name}": change, f"zeros_{name}": found["zeros"] / n}
 
-    def move_columns(
-        self, out: Array | None = None, *, lag: Array | None = None, best: Array | None = None,
-        momentum: Momentum | None = None, **options: Any,
-    ) -> Report:  # fmt: skip
-        """Update every row of F into `out`, L held, from statistics summed over row blocks.
+    # F ------------------------------------------------------------------------------------------
 
-        With `lag` in place of `out` F goes on, with momentum, to a next point in its own memory:
-        `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of the
-        present one. `best` takes F as it was. Options as in `move_rows`.
-        """
-        factor, kkt = self.F, np.zeros(len(self.F.values))
-        arrays: dict[str, Any] = {"kkt_start": kkt} | factor.prior()
-        if lag is None:
-            self._visit_columns(out, arrays, **options)
-            self._hold(out)
-            return Report(kkt=factor.largest(kkt))
-        stay = None if factor.held is None else factor.values[factor.held]
-        going_on = GoingOn(factor, momentum or Momentum(), start=factor.values, lag=lag, best=best)
-        self._visit_columns(None, arrays | {"ahead": going_on.ahead}, **options)
-        now = None
-        if stay is not None:
-            factor.values[factor.held], lag[factor.held] = stay, 0
-            now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
-        report = Report(kkt=factor.largest(kkt))
-        self._arrive(going_on.arrival(factor, now), report)
-        return report
+    def problem_of_F(
+        self, design: Array, *, weighted: bool = True, curvature: int | None = None, **options: Any
+    ) -> Any:
+        """Return the row problem of F, with the column sums of L."""
+        if curvature == SHARED:
+            options["correlation"] = self._shared["F"].astype(self.dtype)
+        if weighted and self.weights is not None:
+            options["weight"] = self.weights.astype(self.dtype)
+        if self.constraints.topics is not None:
+            moves = np.zeros(self.stride, self.dtype)
+            moves[: self.n_components] = ~self.constraints.topics
+            options["moves"] = moves
+        return kernels.RowProblem(
+            design, self.total_L.astype(self.dtype), self.n_components, floor=MINVAL, **options
+        )
 
-    def _hold(self, out: Array | None) -> None:
-        if out is not None and self.F.held is not None:
-            out[self.F.held] = self.F.values[self.F.held]
+    def curvature_F(self) -> Array:
+        """Return memory for the curvature of long columns."""
+        if self._curvature_F is None:
+            longest = self.layout.column_order[::LANES]  # the first of every slice
+            self._curvature_F = room_for_curvature(
+                self.counts.column_nnz[longest], self.n_components
+            )
+        return self._curvature_F
 
-    def _arrive(self, arrival: Arrival, report: Report) -> None:
-        """Take note of where F has arrived."""
-        self.total_F, self.total_F_before = arrival.sums, arrival.sums_before
-        arrival.note(report, self.F.n_rows, self.n_components)
-
-    def _visit_columns(
-        self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
-    ) -> None:
-        if not self.rows.one_block:
-            self._step_from_sums(out, arrays, renew=renew, **options)
-            return
-        curvature = options.get("curvature")
-        problem = self.problem(self.L.values, self.total_L, **options)
-        if curvature not in (None, SHARED):
-            arrays |= {"kept": self.kept(), "curvature_mode": curvature}
-        found, start = None, self.F.values
-        for _, columns in self.layout.visit("columns"):
-            sliced = sliced_counts(columns, len(self.L.values))
-            if renew:
-                found = correlations(sliced, problem, start, self.n_components, self.n_threads)
-            kernels.visit(sliced, problem, start, out, n_threads=self.n_threads, **arrays)
-        if found is not None:
-            self._share("F", found)
-
-    def _step_from_sums(
-        self, out: Array | None, arrays: Any, *, renew: bool = False, **options: Any
-    ) -> None:
-        """Sum each block's share in float64, in a fixed tree, then step."""
-        parts = self._parts(options.get("curvature"), bool(options.get("newton_steps")))
-        used = dict(options)
-        curvature = self._prepare("F", used)
-        sums = self.rows.sums(ColumnVisit(self.F.values, self.n_components, used, parts, renew))
-        problem = self.problem(self.F.values, self.total_L, False, **options)
-        if curvature is not None:
-            arrays |= {"kept": self.kept(), "curvature_mode": curvature}
-        for part, numbers in zip(parts, sums, strict=False):
-            kernels.step(
-                problem, numbers, self.F.values, out, wanted=part.wanted, first=part.first,
-                n_threads=self.n_threads, **arrays,
-            )  # fmt: skip
-        if renew:
-            self._share("F", sums[-1])
+    def sum_step(self, source: str = "L", refresh: bool = False, **options: Any) -> SumColumns:
+        """Return the step that adds up what F needs to move, as `move_columns` has it."""
+        curvature = options.pop("curvature", None)
+        parts = self._parts(curvature, bool(options.get("newton_steps")))
+        if curvature == SHARED:
+            options["correlation"] = self._shared["F"].astype(self.dtype)
+        return SumColumns(self.F.values, self.n_components, options, parts, refresh, source)
 
     def _parts(self, curvature: int | None, newton: bool) -> tuple[Part, ...]:
-        """Say which statistics: fewer for columns whose curvature is kept or shared."""
+        """Say which statistics: fewer for columns whose curvature is reused or shared."""
         n_slices = len(self.F.values) // LANES
-        n_diagonal = 0
+        n_less = 0
         if curvature == SHARED:
-            n_diagonal = n_slices
+            n_less = n_slices
         elif curvature is not None:
-            n_diagonal = len(self.kept())
+            n_less = len(self.curvature_F())
         less = {
             SHARED: kernels.SUM_DIAGONAL,
             kernels.KEPT: kernels.SUM_DIAGONAL,
@@ -254,53 +206,115 @@ class Halves:
         wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
         if not newton:
             wanted = [kernels.SUM_GRADIENT] * 2
-        places = [Part(0, n_diagonal, wanted[0]), Part(n_diagonal, n_slices, wanted[1])]
+        places = [Part(0, n_less, wanted[0]), Part(n_less, n_slices, wanted[1])]
         return tuple(part for part in places if part.last > part.first)
 
-    def move_whole_columns(
-        self, method: str, out: Array, *, report: tuple[str, ...] = (), **options: Any
-    ) -> Report:
-        """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
-        if self._whole is None:
-            self._whole = sliced_counts(self.layout.whole_columns, len(self.layout.row_order))
-        seen = {name: np.zeros(len(out)) for name in report}
-        problem = self.problem(self.L.values, self.total_L, **options)
-        getattr(kernels, method)(
-            self._whole, problem, self.F.values, out, n_threads=self.n_threads,
-            **seen, **self.F.prior(),
-        )  # fmt: skip
-        self._hold(out)
-        held = self.F.held
-        if held is not None and "loglik_end" in seen:
-            # seen where these would have gone
-            again = np.zeros(len(out))
-            kernels.visit(
-                self._whole, self.problem(self.L.values, self.total_L), out, None,
-                slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)), loglik_end=again,
-                n_threads=self.n_threads,
-            )  # fmt: skip
-            seen["loglik_end"][held] = again[held]
-        found = Report()
-        for name, values in seen.items():
-            if name.startswith("loglik"):  # lanes without a row have no counts and add nothing
-                found.log_mu = in_order(values)
-            else:
-                found.kkt = self.F.largest(values)
-        return found
+    def move_columns(
+        self, out: Array | None, sums: Sums | None, arrays: dict[str, Any] | None = None, *,
+        source: str = "L", refresh: bool = False, curvature: int | None = None, **options: Any,
+    ) -> float:  # fmt: skip
+        """Move every row of F into `out`, from `sums` or, of a single block, from its columns.
 
-    def extrapolate(
-        self, side: str, now: Any, before: Any, momentum: Momentum, report: Report, best: Any = None
-    ) -> None:  # fmt: skip
-        """Go on from `now` with momentum to the factor's next point, written where it is.
-
-        `best` takes L as it was.
+        The largest KKT residual where F stood is returned.
         """
-        if side == "L":
-            arrival = self.rows.go_on(now, before, momentum, report, best)
-            self.total_L, self.total_L_before = arrival.sums, arrival.sums_before
-            return
-        whole = Rows(self.F, np.zeros(0))
-        self._arrive(go_on(whole, now, before, momentum, self.n_threads), report)
+        F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
+        arrays = {"kkt_start": kkt, **self.F.prior(), **(arrays or {})}
+        if curvature not in (None, SHARED):
+            arrays |= {"kept": self.curvature_F(), "curvature_mode": curvature}
+        if sums is None:
+            L = self.blocks.get(source)
+            problem = self.problem_of_F(L, curvature=curvature, **options)
+            sliced = sliced_counts(self.blocks.whole_columns(), len(L))
+            if refresh:
+                found = correlations(sliced, problem, F, self.n_components, self.n_threads)
+            kernels.visit(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
+        else:
+            problem = self.problem_of_F(F, weighted=False, curvature=curvature, **options)
+            parts = self._parts(curvature, bool(options.get("newton_steps")))
+            for part, numbers in zip(parts, sums, strict=False):
+                kernels.step(
+                    problem, numbers, F, out, wanted=part.wanted, first=part.first,
+                    n_threads=self.n_threads, **arrays,
+                )  # fmt: skip
+            found = sums[-1] if refresh else None
+        if found is not None:
+            self._share("F", found)
+        if out is not None and self.F.held is not None:
+            out[self.F.held] = F[self.F.held]
+        return self.F.largest(kkt)
+
+    def advance(
+        self, *steps: Step, columns: dict[str, Any], source: str = "L"
+    ) -> tuple[list[Values], Sums | None]:
+        """Run steps and, if counts make several blocks, add up in the same pass what F needs."""
+        if self.blocks.one_block:
+            return [found.values for found in self.blocks.run(*steps)] if steps else [], None
+        *found, sums = self.blocks.run(*steps, self.sum_step(source, **columns))
+        return [each.values for each in found], sums.sums
+
+    def extrapolate_columns(
+        self, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum, **options: Any
+    ) -> tuple[float, dict[str, float]]:
+        """Move F and extrapolate it in its own memory; return the KKT residual and the changes.
+
+        `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of
+        the present one. `best` takes F as it was.
+        """
+        factor = self.F
+        stay = None if factor.held is None else factor.values[factor.held]
+        to = Extrapolation(
+            factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
+        )
+        kkt = self.move_columns(None, sums, {"ahead": to.ahead}, **options)
+        found = to.found()
+        if stay is not None:
+            factor.values[factor.held], lag[factor.held] = stay, 0
+            now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
+            found["sums"] = factor.column_sums()
+            found["sums_before"] = replace(factor, values=now).column_sums()
+        return kkt, self.note_columns(found)
+
+    def note_columns(self, found: Values) -> dict[str, float]:
+        """Note the column sums of F; return what history has of the change."""
+        self.total_F, self.total_F_before = found["sums"], found["sums_before"]
+        return self._changes(found, "factors", self.F.n_rows)
+
+    def extrapolate_factor(
+        self, now: Array, before: Array, momentum: Momentum, target: Array
+    ) -> dict[str, float]:
+        """Extrapolate F from `now`, away from `before`, into `target`, which becomes F."""
+        self.set_factor(now)
+        found = extrapolate(self.F, before, target, momentum, None, self.n_threads)
+        self.set_factor(target)
+        return self.note_columns(found)
+
+    def update_whole_columns(
+        self, kernel: str, out: Array, *, reports: tuple[str, ...] = (), **options: Any
+    ) -> Seen:
+        """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
+        L, held = self.blocks.get("L"), self.F.held
+        if self._whole is None:
+            self._whole = sliced_counts(self.blocks.whole_columns(), len(L))
+        seen = {name: np.zeros(len(out)) for name in reports}
+        getattr(kernels, kernel)(
+            self._whole, self.problem_of_F(L, **options), self.F.values, out,
+            n_threads=self.n_threads, **seen, **self.F.prior(),
+        )  # fmt: skip
+        if held is not None:
+            out[held] = self.F.values[held]
+            if "loglik_end" in seen:  # seen where these would have gone
+                again = np.zeros(len(out))
+                kernels.visit(
+                    self._whole, self.problem_of_F(L), out, None, loglik_end=again,
+                    slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)),
+                    n_threads=self.n_threads,
+                )  # fmt: skip
+                seen["loglik_end"][held] = again[held]
+        # lanes without a row have no counts and add nothing
+        log_mu = sum_lanes(seen["loglik_end"]) if "loglik_end" in seen else np.nan
+        return Seen(log_mu, self.F.largest(seen["kkt_start"]) if "kkt_start" in seen else np.nan)
+
+    # Both ---------------------------------------------------------------------------------------
 
     def scale_of_before(self) -> Array:
         """Return what brings L's plain point to the scale of the present one, for each column.
@@ -314,83 +328,72 @@ class Halves:
         L_before, L, F_before, F = np.maximum([sums[:K] for sums in totals], 1e-300)
         scale = np.sqrt(L / L_before * (F_before / F))
         out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
-        if self.held.topics is not None:
-            out[:K][self.held.topics] = 1  # their scale is given
+        if self.constraints.topics is not None:
+            out[:K][self.constraints.topics] = 1  # their scale is given
         return out
 
-    def put(self, side: str, out: Any, values: Any) -> None:
-        """Copy a point of a factor."""
-        if side == "L":
-            self.rows.put(out, values)
-        else:
-            np.copyto(out, values)
+    def sample_terms(self, source: str = "L") -> SampleTerms:
+        """Return the step that adds up what the objective needs of the samples."""
+        return SampleTerms(self.total_F, self.n_components, source)
 
-    def state(self) -> dict[str, Array]:
-        """Arrays from which `restore` makes the same halves."""
-        arrays = {"F": self.F.values} | {name: getattr(self, name) for name in _TOTALS}
-        if self._kept is not None:
-            arrays["kept_F_000000"] = self._kept
-        shared = {f"shared_{side}": array for side, array in self._shared.items()}
-        return arrays | shared | self.rows.state()
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
-        self.rows.restore(arrays)
-        np.copyto(self.F.values, arrays["F"])
-        for name in _TOTALS:
-            setattr(self, name, arrays[name])
-        self._kept = arrays.get("kept_F_000000")
-        names = (f"shared_{side}" for side in "LF")
-        self._shared = {name[-1]: arrays[name] for name in names if name in arrays}
-
-    def replace(self, L: Any, F: Array) -> None:
-        """Go to another point, given in lane order."""
-        self.L.values, self.F.values = L, F
-        self.sum_columns()
+    def set_factor(self, values: Array) -> None:
+        """Let F be in this memory."""
+        self.F = replace(self.F, values=values)
 
     def sum_columns(self) -> None:
         """Add up the columns of both factors."""
-        self.total_L, self.total_F = self.rows.column_sums(), self.F.column_sums()
+        ((found, _),) = self.blocks.run(ColumnSums(self.n_components))
+        self.total_L, self.total_F = found["sums"], self.F.column_sums()
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
         """Set what is at the floor to zero."""
-        self.rows.restore_zeros()
-        restore_zeros(self.F)
-        self._end()
+        self._end("restore")
 
     def lift_zeros(self) -> None:
         """Undo that."""
-        self.rows.lift_zeros()
-        lift_zeros(self.F)
-        self._end()
+        self._end("lift")
 
-    def _end(self) -> None:
-        """Give back what is held of F, which was raised to the floor."""
-        order, held = self.F.order, self.F.held
-        if self.held.topics is not None:
-            lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.held.topics)
+    def _end(self, zeros: str) -> None:
+        self.blocks.apply(Convert("L", "L", self.n_components, zeros=zeros))
+        convert(self.F, zeros=zeros)
+        # give back what is fixed of F, which was raised to the floor
+        order, held = self.layout.column_order, self.F.held
+        if self.constraints.topics is not None:
+            lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.constraints.topics)
             self.F.values[np.ix_(lanes, topics)] = self._given_F[np.ix_(order[lanes], topics)]
         if held is not None:
             self.F.values[held, : self.n_components] = self._given_F[order[held]]
         self.sum_columns()
 
-    def rescale(self, L: Array, F: Array) -> Array:
-        """Scale columns in place so that their means agree (weights aside); the product stays.
-
-        Returns what those of L were multiplied by.
-        """
-        n, m, K = self.L.n_rows, self.F.n_rows, self.n_components
-        sums_L = Factor(self.L.order, n, K, L).column_sums()[:K] / n
-        sums_F = Factor(self.F.order, m, K, F).column_sums()[:K] / m
-        ratio = np.sqrt(sums_F / sums_L)
-        L[:, :K] *= ratio.astype(self.dtype)
-        F[:, :K] /= ratio.astype(self.dtype)
-        return ratio
-
-    def turn_into(self, dtype: Any) -> None:
-        """Go on in another type."""
+    def as_type(self, dtype: Any, *names: str) -> None:
+        """Go on in another type; `names` are other row arrays that go along."""
         self.dtype = np.dtype(dtype)
-        self.rows.turn_into(dtype)
+        given = "L", *(n for n in ("pseudo", "rate") if self.constraints.prior_loadings), *names
+        for name in given:
+            self.blocks.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
         self.F = self.F.as_type(dtype)
         self.sum_columns()
+
+    def state(self) -> dict[str, Array]:
+        """Return arrays from which `restore` makes the same state."""
+        arrays = {"L": self.blocks.get("L"), "F": self.F.values}
+        arrays |= {name: getattr(self, name) for name in _TOTALS}
+        if self._curvature_F is not None:
+            arrays["curvature_F"] = self._curvature_F
+        for i, stored in enumerate(self.blocks.get_blocks("curvature") or ()):
+            arrays[f"curvature_L_{i:06d}"] = stored
+        return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.blocks.put("L", aligned_copy(arrays["L"]))
+        np.copyto(self.F.values, arrays["F"])
+        for name in _TOTALS:
+            setattr(self, name, arrays[name])
+        self._curvature_F = arrays.get("curvature_F")
+        stored = sorted(name for name in arrays if name.startswith("curvature_L_"))
+        if stored:
+            self.blocks.put("curvature", [arrays[name] for name in stored])
+        names = (f"shared_{side}" for side in "LF")
+        self._shared = {name[-1]: arrays[name] for name in names if name in arrays}

@@ -1,80 +1,51 @@
-"""What is done with one block of counts, wherever it is: rows move, columns are summed.
+"""Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
 
-A visit says what is to be done, the same for all blocks; what it finds in a block depends on the
-block alone.  Small numbers of blocks are put together in their order, large arrays in the fixed
-tree of `TreeSum`, so that it makes no difference where and when a block was visited.
+Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
+in the likelihood, ``held`` (samples that are fixed), ``pseudo`` and ``rate`` of a prior, where there
+are any; ``curvature``, what the kernels keep of the curvature of long rows. Loadings are
+(lanes, stride), the others have one number for each lane or the shape of loadings.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import kernels
 from ..counts.sell import LANES, SellBlock
-from .factors import LEAST, MINVAL, Array, Factor, Report, in_order, over_slices
+from ..engine.protocol import Block, Step, Sums, Values
+from .factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, sum_lanes
 
-# Sums over blocks: so many neighbours are added, then so many of their sums, and so on.
-FAN_IN = 4
+# The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
 KEPT_FROM = 2
-# SellBlock whose correlations are in memory at a time: those of many components are large.
+# Slices whose correlations are in memory at a time: those of many components are large.
 _SAMPLED_TOGETHER = 16
+# What is known of the samples besides their loadings.
+SAMPLES = "weights", "held", "pseudo", "rate"
 
 
-def sliced_counts(slices: SellBlock, n_design: int) -> Any:
-    """Return slices as the kernels take them, whose indices are below `n_design`."""
-    return kernels.SlicedCounts(slices.index, slices.count, slices.offset, n_design)
+def sliced_counts(counts: SellBlock, n_design: int) -> Any:
+    """Return counts as the kernels take them, whose indices are below `n_design`."""
+    return kernels.SlicedCounts(counts.index, counts.count, counts.offset, n_design)
 
 
-@dataclass
-class Rows:
-    """Rows of L in one block, or all of them, in lane order: what a visit knows besides counts.
-
-    Attributes
-    ----------
-    factor : Factor
-        Their loadings.
-    totals : ndarray of float64
-        Sum of the counts in each lane.
-    weights : ndarray of float64, optional
-        Weight of each lane in the likelihood.
-    kept : ndarray of uint16, optional
-        Of the curvature of the longest rows, as the kernels keep it.
-    """
-
-    factor: Factor
-    totals: Array
-    weights: Array | None = None
-    kept: Array | None = None
-
-    def part(self, here: slice, n_rows: int) -> Rows:
-        """Return some lanes, with `n_rows` rows, in the same memory."""
-        weights = None if self.weights is None else self.weights[here]
-        return Rows(self.factor.part(here, n_rows), self.totals[here], weights)
-
-    def log_sizes(self, total_F: Array) -> float:
-        """Sum of t_i log s_i, t_i the total and s_i = sum_k l_ik u_k the size of sample i."""
-        L = self.factor.values  # zero beyond K, as total_F is
-        # not a product of matrices: threads of a BLAS stay busy for a while after one
-        sizes = np.einsum("ik,k->i", L, total_F.astype(L.dtype)).astype(np.float64)
-        np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
-        return self.weighted(np.multiply(self.totals, sizes, out=sizes))
-
-    def weighted(self, values: Array) -> float:
-        """Sum of one number a lane; lanes without a row have to hold 0."""
-        return in_order(values if self.weights is None else values * self.weights)
+def rows_of(block: Block, name: str, n_components: int) -> Factor:
+    """Return the loadings of a block and the constraints on them."""
+    known = {each: block.get(each) for each in ("held", "pseudo", "rate")}
+    return Factor(block[name], block.n_rows, n_components, **known)
 
 
-def room_for_kept(longest: Array, n_components: int) -> Array:
-    """Return room for what is kept of long rows' curvature: there it saves work.
+def weighted_sum(values: Array, weights: Array | None) -> float:
+    """Sum one number a lane, each weighted; lanes without a row have to hold 0."""
+    return sum_lanes(values if weights is None else values * weights)
 
-    Long means that the longest row of a slice has `KEPT_FROM` times as many nonzeros as curvature
-    has numbers, so that the room is small beside the counts.
+
+def room_for_curvature(longest: Array, n_components: int) -> Array:
+    """Return memory for the curvature of long rows: for those with which keeping it saves work.
+
+    It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
     """
     size = kernels.packed_size(n_components)
     n_long = int((longest >= KEPT_FROM * size).sum())
@@ -84,7 +55,8 @@ def room_for_kept(longest: Array, n_components: int) -> Array:
 def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
     """Add up the correlations of a sample of rows, packed, and their weight.
 
-    A sample whose share falls with K costs no more than the visit.
+    The sample is the smaller the more components there are, so that it costs no more than an
+    update of all rows.
     """
     every = max(1, K // 4)
     sampled = range(0, sliced.n_slices, every)
@@ -101,116 +73,128 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
 
 
 @dataclass(frozen=True)
-class RowVisit:
-    """What every row of L does while F is held.
+class UpdateRows(Step):
+    """Updates every row of L while F is held; says what was seen where the update began.
 
     Attributes
     ----------
-    method : {"visit", "descend"}
-        The kernel.
-    design, total : ndarray (lanes, stride) and (stride,)
+    F, total : ndarray (lanes, stride) and (stride,)
         F in lane order and its column sums.
     n_components : int
+    source, target : str
+        Names of L before and after; without a target only the reports are made.
+    kernel : {"visit", "descend"}
     options : dict
         Of `kernels.RowProblem`.
-    report : tuple of {"loglik_start", "kkt_start"}
-        What to report.
-    curvature : {kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
-        Whether a second-order step keeps its curvature, or takes what was kept, with today's
-        diagonal or scaled by today's numerators.
-    renew : bool
+    reports : tuple of {"loglik_start", "kkt_start"}
+    curvature_mode : {kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
+        Whether a second-order step stores its curvature, or reuses what was stored, with today's
+        diagonal or rescaled by today's numerators.
+    refresh : bool
         Whether to report correlations that later steps share.
     """
 
-    method: str
-    design: Any
+    F: Any
     total: Array
     n_components: int
+    source: str = "L"
+    target: str | None = "next"
+    kernel: str = "visit"
     options: dict[str, Any] = field(default_factory=dict)
-    report: tuple[str, ...] = ()
-    curvature: int | None = None
-    renew: bool = False
+    reports: tuple[str, ...] = ()
+    curvature_mode: int | None = None
+    refresh: bool = False
 
-    def run(self, slices: SellBlock, rows: Rows, out: Array, n_threads: int) -> RowReport:
-        """Move a block's rows into `out`; rows that are held stay."""
-        factor = rows.factor
-        sliced = sliced_counts(slices, self.design.shape[0])
+    reads = "rows"
+    shared = ("F",)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        reused = self.curvature_mode in (kernels.KEPT, kernels.SCALED)
+        return (self.source, *SAMPLES, *(("curvature",) if reused else ()))
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the row arrays that are made."""
+        stored = self.curvature_mode == kernels.KEEP
+        return (*self.saves, *(("curvature",) if stored else ()))
+
+    @property
+    def saves(self) -> tuple[str, ...]:
+        """The new loadings."""
+        return () if self.target is None else (self.target,)
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Update the rows of a block."""
+        rows = rows_of(block, self.source, self.n_components)
+        sliced = sliced_counts(block.counts, len(self.F))
         problem = kernels.RowProblem(
-            self.design, self.total.astype(self.design.dtype), self.n_components, floor=MINVAL,
+            self.F, self.total.astype(self.F.dtype), self.n_components, floor=MINVAL,
             **self.options,
         )  # fmt: skip
-        arrays: dict[str, Any] = {name: np.zeros(len(out)) for name in self.report}
-        seen = dict(arrays)
-        if self.curvature is not None:
-            if rows.kept is None:
-                rows.kept = room_for_kept(np.diff(slices.offset), self.n_components)
-            arrays |= {"kept": rows.kept, "curvature_mode": self.curvature}
-        found = None
-        if self.renew:
-            found = correlations(sliced, problem, factor.values, self.n_components, n_threads)
-        getattr(kernels, self.method)(
-            sliced, problem, factor.values, out, n_threads=n_threads, **arrays, **factor.prior()
+        seen = {name: np.zeros(len(rows.values)) for name in self.reports}
+        arrays: dict[str, Any] = {**seen}
+        if self.curvature_mode is not None:
+            stored = block.get("curvature")
+            if self.curvature_mode == kernels.KEEP:
+                stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
+                block.put("curvature", stored)
+            arrays |= {"kept": stored, "curvature_mode": self.curvature_mode}
+        found: Values = {}
+        if self.refresh:
+            found["correlations"] = correlations(
+                sliced, problem, rows.values, self.n_components, n_threads
+            )
+        out = None if self.target is None else block.empty(self.target, rows.values)
+        getattr(kernels, self.kernel)(
+            sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **rows.prior()
         )
-        if factor.held is not None:
-            out[factor.held] = factor.values[factor.held]
-        log_mu = rows.weighted(seen["loglik_start"]) if "loglik_start" in seen else math.nan
-        kkt = factor.largest(seen["kkt_start"]) if "kkt_start" in seen else 0.0
-        return RowReport(log_mu, kkt, found)
+        if out is not None and rows.held is not None:
+            out[rows.held] = rows.values[rows.held]
+        if "loglik_start" in seen:
+            found["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
+        if "kkt_start" in seen:
+            found["max_kkt"] = rows.largest(seen["kkt_start"])
+        return found
 
 
-class RowReport(NamedTuple):
-    """What a visit of rows saw of the point where it started."""
+@dataclass(frozen=True)
+class SampleTerms(Step):
+    """Adds up what the objective needs of the samples: sizes and the log prior of L.
 
-    log_mu: float
-    kkt: float
-    correlations: Array | None
+    With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
+    ``log_sizes`` = sum_i t_i log s_i.
+    """
 
-    @staticmethod
-    def of_all(reports: list[RowReport]) -> RowReport:
-        """Put the reports of all blocks together."""
-        found = [each.correlations for each in reports if each.correlations is not None]
-        return RowReport(
-            math.fsum(each.log_mu for each in reports),
-            max(each.kkt for each in reports),
-            np.sum(found, axis=0) if found else None,
-        )
+    total: Array
+    n_components: int
+    source: str = "L"
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.source, "totals", *SAMPLES)
 
-class Arrival(NamedTuple):
-    """Where rows went on to, and from: column sums; the largest change, how many zeros."""
-
-    sums: Array
-    sums_before: Array
-    change: float
-    zeros: float
-
-    @staticmethod
-    def of_all(arrivals: list[Arrival]) -> Arrival:
-        """Put those of all blocks together."""
-        if len(arrivals) == 1:
-            return arrivals[0]
-        return Arrival(
-            np.sum([each.sums for each in arrivals], axis=0),
-            np.sum([each.sums_before for each in arrivals], axis=0),
-            max(each.change for each in arrivals),
-            math.fsum(each.zeros for each in arrivals),
-        )
-
-    def note(self, report: Report, n_rows: int, n_components: int) -> None:
-        """Say how far a factor of so many rows went, relative to its mean."""
-        n, total = n_rows * n_components, float(self.sums[:n_components].sum())
-        report.change = self.change * n / total if total > 0 else 0.0
-        report.zeros = self.zeros / n
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up those of a block."""
+        rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
+        L = rows.values  # zero beyond K, or the weights of the samples; `total` is zero there
+        # not a product of matrices: threads of a BLAS stay busy for a while after one
+        sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
+        np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
+        np.multiply(block["totals"], sizes, out=sizes)
+        return {"log_sizes": weighted_sum(sizes, weights), "log_prior": rows.log_prior(weights)}
 
 
 class Momentum(NamedTuple):
-    """How a factor goes on: to ``now + beta (now - scale * before)``, at least ``leaves * now``.
+    """A factor goes to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
     Attributes
     ----------
     beta : float, default=0
     scale : ndarray (stride,), optional
-        Of the columns of the point before: see `Halves.scale_of_before`. By default 1.
+        Of the columns of the point before: see `PoissonState.scale_of_before`. By default 1.
     leaves : float, default=0
         Momentum leaves at least this share of a parameter.
     """
@@ -220,61 +204,88 @@ class Momentum(NamedTuple):
     leaves: float = 0.0
 
 
-class GoingOn:
-    """Where `factor` goes on to, as the kernels take it, and what they sum of it.
+class Extrapolation:
+    """What the kernels need to extrapolate rows into `target`, and what they sum of them.
 
-    Parameters
-    ----------
-    factor : Factor
-        Whose values take the next point.
-    momentum : Momentum
-    **points : ndarray (lanes, stride)
-        Of `kernels.Ahead`.
+    `points` are those of `kernels.Ahead`.
     """
 
-    def __init__(self, factor: Factor, momentum: Momentum, **points: Array | None):
-        ahead = factor.values
-        n_slices, stride = len(ahead) // LANES, ahead.shape[1]
-        self.sums = np.empty((n_slices, 2, stride))
-        self.change, self.zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
+    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **points: Array | None):
+        n_slices, stride = len(target) // LANES, target.shape[1]
+        self._sums = np.empty((n_slices, 2, stride))
+        self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.ahead = kernels.Ahead(
-            factor.n_rows, ahead, momentum.beta, scale.astype(ahead.dtype), self.sums,
-            self.change, self.zeros, leaves=momentum.leaves, **points,
+            n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
+            self._zeros, leaves=momentum.leaves, **points,
         )  # fmt: skip
 
-    def arrival(self, factor: Factor, now: Array | None, weights: Array | None = None) -> Arrival:
-        """Return the sums, of which the kernel knows neither weights nor what is held.
-
-        `now` is wanted where there is either.
-        """
-        sums, sums_before = over_slices(self.sums)
-        if now is not None and (factor.held is not None or weights is not None):
-            sums = factor.column_sums(weights)
-            sums_before = replace(factor, values=now).column_sums(weights)
-        change = float(self.change.max(initial=0.0))
-        return Arrival(sums, sums_before, change, float(self.zeros.sum()))
+    def found(self) -> Values:
+        """Return column sums of the rows after and before; largest change; number of zeros."""
+        sums, sums_before = over_slices(self._sums)
+        change = float(self._change.max(initial=0.0))
+        return {
+            "sums": sums, "sums_before": sums_before, "max_change": change,
+            "zeros": float(self._zeros.sum()),
+        }  # fmt: skip
 
 
-def go_on(
-    rows: Rows, now: Array, before: Array, momentum: Momentum, n_threads: int,
-    best: Array | None = None,
-) -> Arrival:  # fmt: skip
-    """Go on from `now` to the factor's values, of which `best` takes a copy before."""
-    factor = rows.factor
-    start = None if best is None else factor.values
+def extrapolate(
+    rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
+    n_threads: int,
+) -> Values:  # fmt: skip
+    """Extrapolate rows away from where they were `before`; fixed rows stay."""
+    now = rows.values
     problem = kernels.RowProblem(
-        now, np.zeros(now.shape[1], now.dtype), factor.n_components, floor=MINVAL
+        now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
     )
-    going_on = GoingOn(factor, momentum, before=before, start=start, best=best)
-    kernels.extrapolate(problem, now, going_on.ahead, n_threads=n_threads)
-    if factor.held is not None:
-        factor.values[factor.held] = now[factor.held]
-    return going_on.arrival(factor, now, rows.weights)
+    to = Extrapolation(rows.n_rows, target, momentum, before=before)
+    kernels.extrapolate(problem, now, to.ahead, n_threads=n_threads)
+    target[rows.n_rows :] = now[rows.n_rows :]
+    if rows.held is not None:
+        target[rows.held] = now[rows.held]
+    found = to.found()
+    if rows.held is not None or weights is not None:  # of which the kernel does not know
+        after = Factor(target, rows.n_rows, rows.n_components)
+        found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
+    return found
+
+
+@dataclass(frozen=True)
+class ExtrapolateRows(Step):
+    """Extrapolates L from `now`, away from `before`; says how far it went."""
+
+    n_components: int
+    momentum: Momentum = Momentum()
+    now: str = "next"
+    before: str = "before"
+    target: str = "L"
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.now, self.before, *SAMPLES)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The extrapolated loadings."""
+        return (self.target,)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Without momentum L stays where it is."""
+        return {} if self.momentum.beta else {self.target: self.now}
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Extrapolate the rows of a block."""
+        rows = rows_of(block, self.now, self.n_components)
+        before, weights = block[self.before], block.get("weights")
+        target = block.empty(self.target, rows.values)
+        return extrapolate(rows, before, target, self.momentum, weights, n_threads)
 
 
 class Part(NamedTuple):
-    """SellBlock first:last of the columns, and which statistics of them are summed."""
+    """Slices first:last of the columns, and which statistics of them are summed."""
 
     first: int
     last: int
@@ -282,108 +293,149 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ColumnVisit:
-    """What is summed of the columns while L is held, so that F can step.
+class SumColumns(Step):
+    """Adds up the statistics with which F can step, while L is held.
 
     Attributes
     ----------
-    start : ndarray (lanes, stride)
+    F : ndarray (lanes, stride)
         F in lane order.
     n_components : int
     options : dict
         Of `kernels.RowProblem`.
     parts : tuple of Part
-    renew : bool
-        Whether to sum correlations that later steps share.
+    refresh : bool
+        Whether to add up correlations that later steps share.
+    source : str
+        Name of L.
     """
 
-    start: Any
+    F: Any
     n_components: int
     options: dict[str, Any]
     parts: tuple[Part, ...]
-    renew: bool = False
+    refresh: bool = False
+    source: str = "L"
 
-    def room(self) -> list[Array]:
-        """Return zeros to add to, one array for each part, and one for correlations."""
+    reads = "columns"
+    shared = ("F",)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.source, "weights")
+
+    def empty_sums(self) -> Sums:
+        """Return an array for each part, and one for correlations."""
         K = self.n_components
         out = [
             np.zeros((part.last - part.first, kernels.statistics_size(K, part.wanted), LANES))
             for part in self.parts
         ]
-        return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.renew else [])
+        return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.refresh else [])
 
-    def add(self, sums: list[Array], slices: SellBlock, rows: Rows, n_threads: int) -> None:
-        """Add a block's share, L as `rows` has it."""
-        L = rows.factor.values
-        sliced = sliced_counts(slices, len(L))
-        weight = None if rows.weights is None else rows.weights.astype(L.dtype)
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        L, weights = block[self.source], block.get("weights")
+        sliced = sliced_counts(block.counts, len(L))
+        weight = None if weights is None else weights.astype(L.dtype)
         problem = kernels.RowProblem(
             L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, weight=weight,
             **self.options,
         )  # fmt: skip
-        if self.renew:
-            sums[-1] += correlations(sliced, problem, self.start, self.n_components, n_threads)
+        if self.refresh:
+            sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
         for part, out in zip(self.parts, sums, strict=False):
             kernels.sums(
-                sliced, problem, self.start, out, wanted=part.wanted, first=part.first,
+                sliced, problem, self.F, out, wanted=part.wanted, first=part.first,
                 last=part.last, n_threads=n_threads,
             )  # fmt: skip
-
-    def over(self, blocks: Iterable[tuple[SellBlock, Rows]], n_threads: int) -> list[Array]:
-        """Sum over blocks, which begin where the tree does."""
-        tree, blocks = TreeSum(), iter(blocks)
-        while True:
-            sums, n_added = self.room(), 0
-            for slices, rows in islice(blocks, FAN_IN):
-                self.add(sums, slices, rows, n_threads)
-                n_added += 1
-            if n_added:
-                tree.add(sums)
-            if n_added < FAN_IN:
-                return tree.result()
+        return {}
 
 
-class TreeSum:
-    """A sum in a fixed order: `FAN_IN` neighbours, then so many of these sums, and so on.
+@dataclass(frozen=True)
+class ColumnSums(Step):
+    """Adds up the columns of L, weighted if samples have weights and it is wanted."""
 
-    Whoever adds up whole branches of the tree elsewhere finds the same bits.
+    n_components: int
+    source: str = "L"
+    weighted: bool = True
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.source, "weights")
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up the rows of a block."""
+        rows = rows_of(block, self.source, self.n_components)
+        return {"sums": rows.column_sums(block.get("weights") if self.weighted else None)}
+
+
+@dataclass(frozen=True)
+class Convert(Step):
+    """Makes a row array from another: in another type, scaled, with zeros restored or lifted.
+
+    Attributes
+    ----------
+    source, target : str
+    n_components : int
+    dtype : str, optional
+    scale : ndarray (K,), optional
+        Of the columns.
+    zeros : {"restore", "lift"}, optional
+        Parameters at the floor become zero, unless a prior keeps them from zero; or zeros are
+        raised to the floor.
+    least : ndarray (K,) or float, optional
+        Positive parameters below it are raised to it (a number), or those at most as large become
+        the floor (an array).
     """
 
-    def __init__(self) -> None:
-        self._branches: list[list[list[Array]]] = []
+    source: str
+    target: str
+    n_components: int
+    dtype: str | None = None
+    scale: Any = None
+    zeros: str | None = None
+    least: Any = None
 
-    def add(self, arrays: list[Array]) -> None:
-        """Add the next; the arrays are written over."""
-        self._put(arrays, 0)
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.source, *(("pseudo",) if self.zeros else ()))
 
-    def _put(self, arrays: list[Array], level: int) -> None:
-        if level == len(self._branches):
-            self._branches.append([])
-        branch = self._branches[level]
-        branch.append(arrays)
-        if len(branch) == FAN_IN:
-            self._branches[level] = []
-            self._put(fold(branch), level + 1)
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The array."""
+        return (self.target,)
 
-    def result(self) -> list[Array]:
-        """Return the sum of everything."""
-        rest: list[list[Array]] = []
-        for branch in self._branches:
-            together = branch + rest
-            rest = [fold(together)] if together else []
-        return rest[0]
-
-
-def fold(items: list[list[Array]]) -> list[Array]:
-    """Add neighbours from left to right, into the first."""
-    first, *others = items
-    for other in others:
-        for into, array in zip(first, other, strict=True):
-            into += array
-    return first
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Convert the rows of a block."""
+        source = block[self.source]
+        out = block.empty(self.target, source, self.dtype)
+        out[:] = source
+        factor = Factor(out, block.n_rows, self.n_components, pseudo=block.get("pseudo"))
+        convert(factor, scale=self.scale, zeros=self.zeros, least=self.least)
+        return {}
 
 
-def branches(n_blocks: int, size: int) -> Iterator[range]:
-    """Cut blocks into branches of the tree; `size` is a power of `FAN_IN`."""
-    for first in range(0, n_blocks, size):
-        yield range(first, min(first + size, n_blocks))
+def convert(
+    factor: Factor, *, scale: Array | None = None, zeros: str | None = None, least: Any = None
+) -> None:
+    """Change a factor in place: see `Convert`."""
+    values = factor.values
+    of_rows = values[: factor.n_rows, : factor.n_components]
+    if scale is not None:
+        values[:, : factor.n_components] *= scale.astype(values.dtype)
+    if np.ndim(least):
+        columns = values[:, : factor.n_components]
+        columns[columns <= least] = MINVAL
+    elif least is not None:
+        np.maximum(values, least, out=values, where=values > 0)
+    if zeros == "lift":
+        np.maximum(of_rows, MINVAL, out=of_rows)
+    elif zeros == "restore":
+        floored = at_floor(of_rows)
+        if factor.pseudo is not None:
+            floored &= factor.pseudo[: factor.n_rows, : factor.n_components] <= 0
+        of_rows[floored] = 0

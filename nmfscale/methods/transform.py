@@ -1,29 +1,37 @@
-"""Rows of counts with the factors held: their loadings and how well they fit, block by block."""
+"""Loadings of rows of counts while the factors are held: one convex problem for each row.
+
+With u the column sums of F, a row is ``min over b >= 0 of sum_k b_k u_k - sum_j x_j log(f_j . b)``.
+It takes EM and Newton steps until its KKT residual is small and no EM step would raise a loading.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
+from ..engine.local import LocalExecutor
+from ..engine.protocol import Block, Executor, Needs, Step, Sums, Values
 from ..storage.atomic import atomic_write
 from .conversion import balancing_scales
-from .factors import LEAST, MINVAL, aligned_copy, lane_order
-from .local_rows import per_lane
+from .factors import LEAST, MINVAL, Array, aligned_copy, from_lanes, per_lane, to_lanes
 from .steps import sliced_counts
 
-Array = NDArray[Any]
 _ROUNDS = 500
 TOL = 1e-8
 # A row rests where its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and say nothing of one that is next to zero.
 _LIFTS = 1e-3
+# Copies of the loadings of a block in their own type and in float64, copies of F in float64, and
+# numbers of 8 bytes for every row of a block and for every row.
+_COPIES_BLOCK, _COPIES_MADE, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 3, 3, 5, 8, 4
 
 
 class Projector:
@@ -107,11 +115,83 @@ def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
     total = np.zeros(stride)
     total[:K] = np.asarray(np.maximum(F, MINVAL), np.float64).sum(axis=0)
     total[:K][~F.any(axis=0)] = 0
-    return lane_order(F, order, stride, dtype, least=MINVAL), total
+    return to_lanes(F, order, stride, dtype, least=MINVAL), total
+
+
+@dataclass(frozen=True)
+class ProjectRows(Step):
+    """Moves the loadings of every row to where they belong, with F held: see `Projector`.
+
+    `L` is where they start; without it every component has the same expected counts.
+    """
+
+    F: Any
+    total: Array
+    n_components: int
+    n_steps: int = _ROUNDS
+    tol: float = TOL
+
+    reads = "rows"
+    shared = ("F",)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return "L", "totals", "pseudo", "rate"
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The loadings."""
+        return ("projected",)
+
+    @property
+    def saves(self) -> tuple[str, ...]:
+        """The loadings."""
+        return ("projected",)
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Move the rows of a block."""
+        totals, L = block["totals"], block.get("L")
+        if L is None:
+            L = self._equal(totals, block.n_rows)
+        values = block.empty("projected", L)
+        values[:] = L
+        prior = {name: block[name] for name in ("pseudo", "rate") if block.get(name) is not None}
+        projector = Projector(
+            self.F, self.total, self.n_components, self.n_steps, self.tol, n_threads
+        )
+        projector.move(sliced_counts(block.counts, len(self.F)), values, totals, prior)
+        return {}
+
+    def _equal(self, totals: Array, n_rows: int) -> Array:
+        K = self.n_components
+        share = np.zeros(K)  # a component that is nothing has none
+        np.divide(1, K * self.total[:K], out=share, where=self.total[:K] > 0)
+        order = np.where(np.arange(len(totals)) < n_rows, np.arange(len(totals)), -1)
+        plain = totals[:, None] * share
+        return to_lanes(plain, order, self.F.shape[1], self.F.dtype, least=MINVAL)
+
+
+def fit_rows(
+    counts: CountMatrix, blocks: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike
+) -> Array:
+    """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
+    layout, K, dtype = blocks.layout, F.shape[1], np.dtype(dtype)
+    scales = balancing_scales(counts.total, counts.shape, L, F)
+    design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
+    order, stride = layout.row_order, design.shape[1]
+    start = L * scales.astype(L.dtype)
+    blocks.put("L", to_lanes(start, order, stride, dtype, least=MINVAL, folder=blocks.folder))
+    blocks.put("totals", per_lane(counts.row_totals, order))
+    blocks.run(ProjectRows(design, total, K, n_steps))
+    found = from_lanes(blocks.get("projected"), order, counts.shape[0], K, blocks.folder)
+    blocks.drop("L", "totals", "projected")
+    found /= scales.astype(found.dtype)
+    return found
 
 
 class Projection:
-    """Loadings of the rows of counts with the factors F held: see `Projector`.
+    """Loadings of the rows of counts with the factors F held.
 
     Beside the counts, only the loadings of one block are in memory.
 
@@ -138,60 +218,41 @@ class Projection:
     ):  # fmt: skip
         self._scales = balancing_scales(counts.total, counts.shape, L, F)
         F, L = F / self._scales.astype(F.dtype), None if L is None else L * self._scales
+        self._counts, self._F, self._n_threads = counts, F, n_threads
+        self._blocks = LocalExecutor(counts.layout(n_threads), n_threads)
+        layout = self._blocks.layout
+        design, total = design_of(F, layout.column_order, np.dtype(dtype))
+        self._step = ProjectRows(design, total, F.shape[1], n_steps, tol)
+
+        self._blocks.put("totals", per_lane(counts.row_totals, layout.row_order))
+        if L is not None:
+            start = lanes_of(layout, L, design.shape[1], design.dtype, least=MINVAL)
+            self._blocks.put_by("L", start)
         if prior is not None:
-            prior = prior[0], prior[1] / self._scales
-        self._counts, self._F, self._L, self._prior = counts, F, L, prior
-        self._n_threads, self._dtype = n_threads, np.dtype(dtype)
-        self._layout = counts.layout(n_threads)
-        K = F.shape[1]
-        design, total = design_of(F, self._layout.column_order, self._dtype)
-        self._stride, self._total = len(total), total[:K]
-        self._projector = Projector(design, total, K, n_steps, tol, n_threads)
+            for name, plain in zip(("pseudo", "rate"), (prior[0], prior[1] / self._scales), strict=True):
+                self._blocks.put_by(name, lanes_of(layout, plain, design.shape[1], design.dtype, empty=0))
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """Rows of one block after the other, and their loadings."""
-        for block, slices in self._layout.visit("rows"):
-            sliced = sliced_counts(slices, self._counts.shape[1])
-            loadings = self._loadings(block, sliced)
-            yield slice(block.start, block.stop), loadings / self._scales.astype(loadings.dtype)
+        for place, made in self._blocks.stream(self._step):
+            loadings = self._plain(place, made["projected"])
+            yield slice(place.start, place.stop), loadings / self._scales.astype(loadings.dtype)
+
+    def _plain(self, place: Any, values: Array) -> Array:
+        return plain_rows(self._blocks.layout, place, values, self._F.shape[1])
 
     def log_shares(self) -> Array:
         """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""
-        log_mu = _LogMu(self._counts, self._F, self._n_threads)
         u, out = self._F.sum(axis=0, dtype=np.float64), np.empty(self._counts.shape[0])
-        for block, slices in self._layout.visit("rows"):
-            sliced = sliced_counts(slices, self._counts.shape[1])
-            L = self._loadings(block, sliced).astype(np.float64, copy=False)
-            rows = slice(block.start, block.stop)
+        log_mu = LogMu.of(self._F, self._blocks.layout.column_order, "projected")
+        for place, made in self._blocks.stream(self._step, log_mu):
+            rows = slice(place.start, place.stop)
+            L = self._plain(place, made["projected"]).astype(np.float64, copy=False)
             # summed row by row: the rounding of a product of matrices depends on their size
             sizes = np.maximum((L * u).sum(axis=1), LEAST)
-            out[rows] = log_mu.of(block, sliced, L)
+            out[rows] = self._plain(place, made["log_mu"][:, None])[:, 0]
             out[rows] -= self._counts.row_totals[rows] * np.log(sizes)
         return out
-
-    def _loadings(self, block: Any, sliced: Any) -> Array:
-        order = self._layout.row_order[block.first : block.last]
-        values = self._start(block, order)
-        totals, prior = per_lane(self._counts.row_totals, order), {}
-        if self._prior is not None:
-            prior = {
-                name: lane_order(p, order, self._stride, self._dtype, 0)
-                for name, p in zip(("pseudo", "rate"), self._prior, strict=True)
-            }
-        self._projector.move(sliced, values, totals, prior)
-        del prior
-        return _plain(block, order, values[:, : len(self._total)])
-
-    def _start(self, block: Any, order: Array) -> Array:
-        """Where the rows of a block start, in lane order."""
-        plain = self._L
-        if plain is None:
-            rows = slice(block.start, block.stop)
-            totals = self._counts.row_totals[rows, None]
-            share = np.zeros(len(self._total))  # a component that is nothing has none
-            np.divide(1, len(share) * self._total, out=share, where=self._total > 0)
-            plain, order = totals * share, _local(block, order)
-        return lane_order(plain, order, self._stride, self._dtype, least=MINVAL)
 
 
 def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
@@ -201,6 +262,17 @@ def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
     for rows, loadings in projection.blocks():
         out[rows] = loadings
     return out
+
+
+def projection_needs(counts: CountMatrix, n_components: int, dtype: Any) -> Needs:
+    """Return the memory that loadings of new rows need; `row` is for each row of a block."""
+    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
+    n, m = counts.shape
+    return Needs(
+        row=stride * (_COPIES_BLOCK * itemsize + _COPIES_MADE * 8) + _PER_BLOCK_ROW * 8,
+        shared=m * stride * _COPIES_HELD * 8 + n * _PER_NEW_ROW * 8,
+        sums=0,
+    )
 
 
 def write_array(
@@ -216,46 +288,68 @@ def write_array(
             file.write(np.ascontiguousarray(piece, dtype).data)
 
 
+@dataclass(frozen=True)
+class LogMu(Step):
+    """Sums x log mu over the nonzeros of every row, with F (lanes, stride) in float64."""
+
+    F: Any
+    n_components: int
+    source: str = "L"
+
+    reads = "rows"
+    shared = ("F",)
+
+    @classmethod
+    def of(cls, F: Array, order: Array, source: str = "L") -> LogMu:
+        """Return the step for factors (m, K)."""
+        F = np.asarray(F, np.float64)
+        K = F.shape[1]
+        return cls(to_lanes(F, order, kernels.row_stride(K), np.float64), K, source)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that are looked at."""
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """One number for each lane."""
+        return ("log_mu",)
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Sum those of a block."""
+        L = aligned_copy(block[self.source], np.float64)
+        found = np.zeros(len(L))
+        problem = kernels.RowProblem(self.F, np.zeros(self.F.shape[1]), self.n_components)
+        sliced = sliced_counts(block.counts, len(self.F))
+        kernels.visit(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
+        block.put("log_mu", found)
+        return {}
+
+
 def log_mu_rows(counts: CountMatrix, L: Array, F: Array, *, n_threads: int = 1) -> Array:
     """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
-    log_mu, out = _LogMu(counts, F, n_threads), np.empty(counts.shape[0])
-    for block, slices in counts.layout(n_threads).visit("rows"):
-        rows = slice(block.start, block.stop)
-        out[rows] = log_mu.of(block, sliced_counts(slices, counts.shape[1]), L[rows])
+    blocks, out = LocalExecutor(counts.layout(n_threads), n_threads), np.empty(counts.shape[0])
+    step = LogMu.of(F, blocks.layout.column_order)
+    blocks.put_by("L", lanes_of(blocks.layout, L, step.F.shape[1], np.float64))
+    for place, made in blocks.stream(step):
+        rows = slice(place.start, place.stop)
+        out[rows] = plain_rows(blocks.layout, place, made["log_mu"][:, None], 1)[:, 0]
     return out
 
 
-class _LogMu:
-    """Sums of x log mu over the nonzeros of rows, with the factors held."""
+def lanes_of(layout: Any, plain: Array, stride: int, dtype: Any, **options: Any) -> Any:
+    """Return a function that puts the rows (n, K) of a block into lane order: see `to_lanes`."""
 
-    def __init__(self, counts: CountMatrix, F: Array, n_threads: int):
-        layout = counts.layout(n_threads)
-        self._order, self._n_threads = layout.row_order, n_threads
-        self._stride = kernels.row_stride(F.shape[1])
-        F = np.asarray(F, np.float64)
-        design = lane_order(F, layout.column_order, self._stride, np.float64)
-        self._problem = kernels.RowProblem(design, np.zeros(self._stride), F.shape[1])
+    def of_block(place: Any) -> Array:
+        order = layout.row_order[place.first : place.last]
+        return to_lanes(plain, order, stride, dtype, **options)
 
-    def of(self, block: Any, sliced: Any, L: Array) -> Array:
-        """Return them for the rows of a block, whose loadings are L."""
-        order = self._order[block.first : block.last]
-        found = np.zeros(len(order))
-        values = lane_order(
-            np.asarray(L, np.float64), _local(block, order), self._stride, np.float64
-        )
-        kernels.visit(
-            sliced, self._problem, values, None, loglik_end=found, n_threads=self._n_threads
-        )
-        return _plain(block, order, found)
+    return of_block
 
 
-def _local(block: Any, order: Array) -> Array:
-    """Return the order of a block's lanes, counted from its own first row."""
-    return np.where(order < 0, -1, order - block.start)
-
-
-def _plain(block: Any, order: Array, values: Array) -> Array:
-    """Return what is in lane order in the order of the rows."""
-    out = np.empty((block.stop - block.start, *values.shape[1:]), values.dtype)
-    out[order[order >= 0] - block.start] = values[order >= 0]
-    return out
+def plain_rows(layout: Any, place: Any, values: Array, width: int) -> Array:
+    """Return what is in the lanes of a block in the order of its rows."""
+    order = layout.row_order[place.first : place.last]
+    order = np.where(order < 0, -1, order - place.start)
+    return from_lanes(values, order, place.stop - place.start, width)

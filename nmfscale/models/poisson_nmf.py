@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..methods.fit import FitResult
-from .base import CountFactorization
+from .base import Fitted
+from .factorization import CountFactorization
 
 
 class PoissonNMF(CountFactorization):
@@ -124,14 +124,10 @@ class PoissonNMF(CountFactorization):
     True
     """
 
-    def _keep(self, result: FitResult, sizes: NDArray[Any] | None) -> None:
-        self.components_ = np.ascontiguousarray(result.F.T)
-        self.loadings_ = result.L
-        self.history_ = result.history
-        self.loglik_ = result.loglik
-        self.converged_ = result.converged
-        self.interrupted_ = result.interrupted
-        self.n_iter_ = len(result.history)
+    def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
+        self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)
+        self.loadings_ = fitted.arrays["L"]
+        self.loglik_ = fitted.objective
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return L

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..methods.conversion import poisson_to_multinomial
-from ..methods.fit import FitResult
+from .base import Fitted
 from .poisson_nmf import PoissonNMF
 
 
@@ -65,14 +65,15 @@ n_threads, memory_limit, random_state, verbose, callback
     array([1., 1.])
     """
 
-    def _keep(self, result: FitResult, sizes: NDArray[Any] | None) -> None:
-        super()._keep(result, sizes)
-        proportions, frequencies, totals, scales = poisson_to_multinomial(result.L, result.F)
+    def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
+        super()._keep(fitted, sizes)
+        L, F = fitted.arrays["L"], fitted.arrays["F"]
+        proportions, frequencies, totals, scales = poisson_to_multinomial(L, F)
         self.loadings_ = np.ascontiguousarray(proportions)
         self.components_ = np.ascontiguousarray(frequencies.T)
         self.size_factors_ = totals if sizes is None else totals * sizes.astype(totals.dtype)
         self.scales_ = scales
-        self.loglik_ = float(result.history["loglik_multinomial"][-1])
+        self.loglik_ = float(fitted.history["loglik_multinomial"][-1])
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         # a topic without factors has equal frequencies, but no share in any sample

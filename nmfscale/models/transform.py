@@ -21,9 +21,9 @@ from sklearn.utils.validation import (
 )
 
 from ..counts.base import CountMatrix
-from ..engine.memory import check_projection
+from ..engine.memory import check_stream
 from ..engine.threads import resolve_threads
-from ..methods.transform import Projection, write_array
+from ..methods.transform import Projection, projection_needs, write_array
 from ..readers.open import as_counts
 from .validation import checked_vector, gamma_prior, npy_target
 
@@ -283,9 +283,10 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Return the projection of counts onto the factors, unless memory is short of it."""
         dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
         if self.memory_limit is not None or counts.from_file:
-            check_projection(
-                counts, self.n_components_, dtype, self.memory_limit, n_threads=n_threads,
-                gathered=gathered,
+            n_bytes = counts.shape[0] * self.n_components_ * dtype.itemsize if gathered else 0
+            check_stream(
+                counts, projection_needs(counts, self.n_components_, dtype), self.memory_limit,
+                gathered=n_bytes, n_threads=n_threads,
             )  # fmt: skip
         shape = counts.shape[0], self.n_components_
         F, unit = self._held()

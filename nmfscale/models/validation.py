@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..methods.factors import Held
+from ..methods.factors import Constraints
 
 Array = NDArray[Any]
 
@@ -102,11 +102,11 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
     return target
 
 
-def what_is_held(
+def constraints_of(
     shape: tuple[int, int], n_components: int, solver: str, L: Array | None, F: Array | None,
     *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,
     prior_factors: Any, prior_loadings: Any,
-) -> Held:  # fmt: skip
+) -> Constraints:  # fmt: skip
     """Return what a fit from (L, F) may not move, its weights and its priors, all checked."""
     n, m = shape
     masks = {
@@ -127,7 +127,7 @@ def what_is_held(
                 "step; use 'em' or 'auto'."
             )
     unit = 1.0 if sizes is None else sizes[:, None]
-    return Held(
+    return Constraints(
         topics=masks["fixed_topics"][0],
         features=masks["fixed_features"][0],
         samples=masks["fixed_samples"][0],

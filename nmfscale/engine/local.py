@@ -1,0 +1,221 @@
+"""The executor of this process: counts in memory, or read from a file block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..counts.aligned import aligned_empty
+from ..counts.sell import SellBlock
+from .protocol import Array, Executor, Outcome, Step, StepRunner, Values, combine
+
+# Memory of row arrays that are no longer needed, kept for the next ones of the same shape.
+_MOST_SPARE = 2
+
+
+class _RowArray:
+    """A row array: views of one array in lane order, or an array for each block."""
+
+    def __init__(self, blocks: list[Array], whole: Array | None = None):
+        self.blocks, self.whole = blocks, whole
+
+
+class LocalBlock:
+    """One block as a step sees it in this process."""
+
+    def __init__(self, number: int, n_rows: int, n_lanes: int, counts: SellBlock | None):
+        self.number, self.n_rows, self.n_lanes, self.counts = number, n_rows, n_lanes, counts
+        self.known: dict[str, Array] = {}
+        self.made: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a row array."""
+        return self.made[name] if name in self.made else self.known[name]
+
+    def get(self, name: str) -> Array | None:
+        """Return a row array, or None."""
+        return self[name] if name in self.made or name in self.known else None
+
+    def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
+        """Return memory of the block's own for a row array."""
+        self.made[name] = aligned_empty(like.shape, dtype or like.dtype)
+        return self.made[name]
+
+    def put(self, name: str, array: Array) -> None:
+        """Keep what a step made."""
+        self.made[name] = array
+
+    def reading(self, counts: SellBlock | None) -> LocalBlock:
+        """Return the same block, with the same arrays, for a step that reads these counts."""
+        block = LocalBlock(self.number, self.n_rows, self.n_lanes, counts)
+        block.known, block.made = self.known, self.made
+        return block
+
+
+class _BlockOfWhole(LocalBlock):
+    """A block whose arrays are made in their place of one array in lane order."""
+
+    def __init__(self, *args: Any, first: int, room: Callable[[str, Array, Any], Array]):
+        super().__init__(*args)
+        self._first, self._room = first, room
+
+    def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
+        """Return the place of this block in an array of all blocks."""
+        whole = self._room(name, like, dtype or like.dtype)
+        self.made[name] = whole[self._first : self._first + self.n_lanes]
+        return self.made[name]
+
+    def reading(self, counts: SellBlock | None) -> LocalBlock:
+        """Return the same block for a step that reads these counts."""
+        block = _BlockOfWhole(
+            self.number, self.n_rows, self.n_lanes, counts, first=self._first, room=self._room
+        )
+        block.known, block.made = self.known, self.made
+        return block
+
+
+class LocalExecutor(Executor):
+    """Runs steps in this process.
+
+    Parameters
+    ----------
+    layout : Layout
+        Blocks of the counts.
+    n_threads : int
+    folder : str, optional
+        Where row arrays are kept in files without a name; by default they are in memory.
+    """
+
+    def __init__(self, layout: Any, n_threads: int, folder: str | None = None):
+        self.layout, self.n_threads, self.folder = layout, n_threads, folder
+        self._arrays: dict[str, _RowArray] = {}
+        self._made_by: dict[str, Callable[[Any], Array]] = {}
+        self._spare: list[Array] = []
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of counts read from files so far."""
+        return int(self.layout.bytes_read)
+
+    def whole_columns(self) -> SellBlock:
+        """Return the columns of all blocks together."""
+        found: SellBlock = self.layout.whole_columns
+        return found
+
+    def put(self, name: str, array: Array | Sequence[Array]) -> None:
+        """Hold an array in lane order, or one for each block."""
+        self._forget(name)
+        if isinstance(array, Sequence):
+            self._arrays[name] = _RowArray(list(array))
+            return
+        parts = [array[block.first : block.last] for block in self.layout.blocks]
+        self._arrays[name] = _RowArray(parts, array)
+
+    def put_by(self, name: str, function: Callable[[Any], Array]) -> None:
+        """Hold a row array that a function makes of a block, each time that it is needed."""
+        self._made_by[name] = function
+
+    def get(self, name: str) -> Array:
+        """Return a row array in lane order."""
+        found = self._arrays[name].whole
+        assert found is not None, name
+        return found
+
+    def get_blocks(self, name: str) -> list[Array] | None:
+        """Return the row array of each block."""
+        return self._arrays[name].blocks if name in self._arrays else None
+
+    def copy(self, source: str, target: str) -> None:
+        """Let two names stand for one array."""
+        found = self._arrays[source]
+        if found is not self._arrays.get(target):
+            self._forget(target)
+            self._arrays[target] = found
+
+    def drop(self, *names: str) -> None:
+        """Forget row arrays, and all spare memory."""
+        for name in names:
+            self._forget(name)
+        self._spare.clear()
+
+    def _forget(self, name: str) -> None:
+        gone = self._arrays.pop(name, None)
+        if gone is None or gone.whole is None or gone in self._arrays.values():
+            return
+        self._spare.append(gone.whole)
+        del self._spare[:-_MOST_SPARE]
+
+    def apply(self, step: Step) -> None:
+        """Let a step make its arrays."""
+        self.run(step)
+
+    def run(self, *steps: Step) -> list[Outcome]:
+        """Run steps on every block."""
+        self._forget_unused(steps)
+        whole: dict[str, Array] = {}
+        runner, made = StepRunner(steps, self.n_threads), []
+        for block in self._blocks(steps, whole):
+            runner.add(block)
+            made.append(block[0].made)
+        for name in made[0]:
+            parts = [each[name] for each in made]
+            self._forget(name)
+            self._arrays[name] = _RowArray(parts, whole.get(name))
+        pairs = zip(runner.values, runner.sums(), strict=True)
+        return [Outcome(combine(values), sums) for values, sums in pairs]
+
+    def stream(self, *steps: Step) -> Iterator[tuple[Any, dict[str, Array]]]:
+        """Run steps block by block: block of the layout, arrays that were made; none is kept."""
+        for place, blocks in zip(self.layout.blocks, self._blocks(steps, None), strict=True):
+            for step, block in zip(steps, blocks, strict=True):
+                step.run(block, step.empty_sums(), self.n_threads)
+            yield place, blocks[0].made
+
+    def _forget_unused(self, steps: Sequence[Step]) -> None:
+        """Let arrays be written in the memory of those that they replace, if no step needs them."""
+        used = {name for step in steps for name in step.uses}
+        for step in steps:
+            for name in step.makes:
+                if name not in used:
+                    self._forget(name)
+
+    def _blocks(
+        self, steps: Sequence[Step], whole: dict[str, Array] | None
+    ) -> Iterator[list[LocalBlock]]:
+        """Return every block, as each step sees it."""
+
+        def room(name: str, like: Array, dtype: Any) -> Array:
+            assert whole is not None
+            if name not in whole:
+                shape = (len(self.layout.row_order), *like.shape[1:])
+                whole[name] = self._room(shape, dtype)
+            return whole[name]
+
+        used = {name for step in steps for name in step.uses}
+        for i, (place, counts) in enumerate(self._counts({step.reads for step in steps})):
+            n_rows, n_lanes = place.stop - place.start, place.last - place.first
+            if whole is None:
+                one = LocalBlock(i, n_rows, n_lanes, None)
+            else:
+                one = _BlockOfWhole(i, n_rows, n_lanes, None, first=place.first, room=room)
+            one.known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
+            one.known |= {n: self._made_by[n](place) for n in used if n in self._made_by}
+            yield [one.reading(counts.get(step.reads)) for step in steps]
+
+    def _counts(self, orders: set[str | None]) -> Iterator[tuple[Any, dict[Any, SellBlock]]]:
+        orders = orders - {None}
+        if not orders:
+            yield from ((block, {}) for block in self.layout.blocks)
+        elif len(orders) == 1:
+            (order,) = orders
+            for block, counts in self.layout.visit(order):
+                yield block, {order: counts}
+        else:
+            for block, rows, columns in self.layout.visit_both():
+                yield block, {"rows": rows, "columns": columns}
+
+    def _room(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        for i, array in enumerate(self._spare):
+            if array.shape == shape and array.dtype == dtype:
+                return self._spare.pop(i)
+        return aligned_empty(shape, dtype, self.folder)

@@ -1,0 +1,282 @@
+"""Estimators of two factors, loadings and components, fitted as a Poisson NMF."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..counts.base import CountMatrix
+from ..engine.protocol import Executor, Model
+from ..engine.session import client_of_fit
+from ..engine.threads import resolve_threads
+from ..methods.conversion import balancing_scales
+from ..methods.factors import MINVAL, Constraints
+from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of
+from ..methods.initialize import STARTS, check_factors, initialize
+from ..methods.objective import FactorModel
+from ..methods.transform import fit_rows
+from .base import CountModel, Fitted
+from .validation import checked_vector, constraints_of
+
+Array = NDArray[Any]
+
+
+class CountFactorization(CountModel):
+    """Base of the estimators that fit counts by a product of two non-negative factors."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountModel._parameter_constraints,
+        "solver": [StrOptions(set(SOLVERS))],
+        "init": [StrOptions(set(STARTS)), "array-like"],
+        "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "extrapolate": ["boolean"],
+        "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
+        "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
+    }
+    _model = FactorModel
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        solver: str = "auto",
+        init: Any = "auto",
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        n_init: int = 1,
+        inner_iter: int | None = None,
+        extrapolate: bool = True,
+        prior_factors: Any = None,
+        prior_loadings: Any = None,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        memory_limit: float | str | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.solver = solver
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.inner_iter = inner_iter
+        self.extrapolate = extrapolate
+        self.prior_factors = prior_factors
+        self.prior_loadings = prior_loadings
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        L: ArrayLike | None = None,
+        F: ArrayLike | None = None,
+        row_weights: ArrayLike | None = None,
+        size_factors: ArrayLike | None = None,
+        fixed_topics: ArrayLike | None = None,
+        fixed_features: ArrayLike | None = None,
+        fixed_samples: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            Array, sparse matrix or array, DataFrame, AnnData, dask array of row chunks, path of
+            a count file or packed store, or what :func:`as_counts` made of them.
+        y : None
+            Ignored.
+        L : array-like of shape (n_samples, n_components), default=None
+            Loadings to start from; `init` serves where they are not given. Zeros are raised to
+            1e-10, which EM alone ("em", "joint-em") is slow to leave.
+        F : array-like of shape (n_features, n_components), default=None
+            Factors to start from, likewise.
+        row_weights : array-like of shape (n_samples,), default=None
+            Weight of each sample, non-negative: one of weight 2 counts as two alike.
+        size_factors : array-like of shape (n_samples,), default=None
+            Known positive sizes s_i: the expected counts are ``s_i (L F^T)_ij``.
+        fixed_topics : array-like of bool of shape (n_components,), default=None
+            Topics whose factors stay as given in `F`.
+        fixed_features : array-like of bool of shape (n_features,), default=None
+            Features whose rows of `F` stay as given.
+        fixed_samples : array-like of bool of shape (n_samples,), default=None
+            Samples whose rows of `L` stay as given.
+        checkpoint : str or path-like, default=None
+            Folder in which the state of the fit is saved while it runs. With
+            `n_init` > 1 each restart has a folder in it. It serves one fit at a time.
+        checkpoint_every : float, default=60.0
+            Seconds between checkpoints; 0 saves every iteration.
+        resume : bool, default=False
+            Go on from the newest checkpoint in the folder, if there is one. The fit ends with the
+            same bits as one that was never stopped, wherever the counts are now.
+        client : distributed.Client, default=None
+            Dask cluster whose workers do the work, with the same bits (solvers that need no whole
+            columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default that of the client that is active and not asynchronous, for counts in files and
+            dask arrays, or this process. Workers that see the store and the folder of `checkpoint`
+            (else the system's temporary folder) read and write there; to others everything is sent.
+            Counts that are no packed store are packed first; those of a single block are fitted in
+            this process.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError
+            If the counts or a parameter are not valid, or something is to be held that was not
+            given.
+        OSError
+            If a file is not there, cannot be read, or there is no room for what is written.
+        MemoryLimitError
+            If the fit needs more than `memory_limit`: a MemoryError.
+        FloatingPointError
+            If numbers overflow, which takes counts or a start many orders of magnitude from usual.
+        CheckpointError
+            If another fit uses the folder, or the checkpoints in it are of another, or damaged: a
+            ValueError.
+        ClusterError
+            If the workers, or the scheduler, are gone for good, or a task fails again and again: a
+            RuntimeError.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
+            the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
+
+        Examples
+        --------
+        Known factors stay, new ones are found beside them:
+
+        >>> import numpy as np
+        >>> from nmfscale import PoissonNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> F = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+        >>> model = PoissonNMF(n_components=2, random_state=0)
+        >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
+        array([2., 0., 1., 0.])
+        """
+        self._fit(
+            X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
+            fixed_topics=fixed_topics, fixed_features=fixed_features,
+            fixed_samples=fixed_samples, checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every, resume=resume, client=client,
+        )  # fmt: skip
+        return self
+
+    def _fit_counts(
+        self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
+        fixed_features: Any, fixed_samples: Any, client: Any, **how: Any,
+    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        given, client = client, client_of_fit(client, refusal_of(self.solver, self.inner_iter))
+        counts = self._counts(X, reset=True, in_memory=client is None)
+        if given is None and not counts.from_file:
+            client = None
+        dtype = self._dtype(counts)
+        L, F = check_factors(L, F, counts, self.n_components)
+        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        constraints = constraints_of(
+            counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
+            row_weights=row_weights, topics=fixed_topics, features=fixed_features,
+            samples=fixed_samples, prior_factors=self.prior_factors,
+            prior_loadings=self.prior_loadings,
+        )  # fmt: skip
+        start = L
+        if sizes is not None and L is not None:
+            start = L * sizes[:, None].astype(dtype)
+        scales: Array = np.ones(self.n_components)
+        if start is not None or F is not None:
+            scales = balancing_scales(counts.total, counts.shape, start, F)
+        start, F = (
+            None if A is None else A * d.astype(A.dtype)
+            for A, d in ((start, scales), (F, 1 / scales))
+        )
+        constraints = constraints.scaled(scales)
+        fitted = self._fit_blocks(
+            counts,
+            needs_of(
+                counts, self.n_components, dtype, self.solver, resolve_threads(self.n_threads)
+            ),
+            partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
+            parts={"constraints": constraints.parts(), "start": (start, F, self.init)},
+            client=client, solver=self.solver, extrapolate=self.extrapolate,
+            inner_iter=self.inner_iter, n_components=self.n_components, dtype=str(dtype), **how,
+        )  # fmt: skip
+        fitted = _unscaled(fitted, scales, constraints)
+        if sizes is not None:
+            fitted.arrays["L"] = fitted.arrays["L"] / sizes[:, None].astype(dtype)
+        if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor
+            fitted.arrays["L"][constraints.samples] = L[constraints.samples]
+        self._keep(fitted, sizes)
+        return counts, fitted
+
+    def _make(
+        self, counts: CountMatrix, blocks: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
+        constraints: Constraints,
+    ) -> Model:  # fmt: skip
+        """Return the model of one start."""
+        if L is None or F is None:
+            start_L, start_F = self._start(counts, blocks, F, rng, dtype)
+            L, F = start_L if L is None else L, start_F if F is None else F
+        method = method_of(
+            self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
+            extrapolate=self.extrapolate,
+        )  # fmt: skip
+        model: Model = method(counts, blocks, L, F, dtype, constraints)
+        return model
+
+    def _start(
+        self, counts: CountMatrix, blocks: Executor, F: Any, rng: Any, dtype: Any
+    ) -> tuple[Array, Array]:
+        def few_steps(factors: Array, loadings: Array) -> Array:
+            return fit_rows(counts, blocks, factors, loadings, n_steps=4, dtype=dtype)
+
+        if F is None:
+            return initialize(
+                counts,
+                self.n_components,
+                self.init,
+                random_state=rng,
+                dtype=dtype,
+                fit_rows=few_steps,
+            )
+        F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
+        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
+        return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
+
+    def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
+        raise NotImplementedError
+
+
+def _unscaled(fitted: Fitted, scales: Array, constraints: Constraints) -> Fitted:
+    """Return a fit with loadings times `scales`, and factors divided by them, as it was asked."""
+    if (scales == 1).all():
+        return fitted
+    history = fitted.history.copy()
+    history["loglik"] += constraints.log_scales(scales)
+    by = {"L": 1 / scales, "F": scales}
+    arrays = {name: A * by[name].astype(A.dtype) for name, A in fitted.arrays.items()}
+    return replace(fitted, arrays=arrays, history=history)
