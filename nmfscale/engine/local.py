@@ -173,9 +173,9 @@ class LocalExecutor(Executor):
 
     def _forget_unused(self, steps: Sequence[Step]) -> None:
         """Let arrays be written in the memory of those that they replace, if no step needs them."""
-        used = {name for step in steps for name in step.uses}
+        used = {name for step in steps for name in step.arrays.uses}
         for step in steps:
-            for name in step.makes:
+            for name in step.arrays.makes:
                 if name not in used:
                     self._forget(name)
 
@@ -191,7 +191,7 @@ class LocalExecutor(Executor):
                 whole[name] = self._room(shape, dtype)
             return whole[name]
 
-        used = {name for step in steps for name in step.uses}
+        used = {name for step in steps for name in step.arrays.uses}
         for i, (place, counts) in enumerate(self._counts({step.reads for step in steps})):
             n_rows, n_lanes = place.stop - place.start, place.last - place.first
             if whole is None:

@@ -52,6 +52,27 @@ class Block(Protocol):
         """Hand over a row array that the step made, of any shape."""
 
 
+class RowArrays(NamedTuple):
+    """Names of the row arrays of a step.
+
+    Attributes
+    ----------
+    uses : tuple of str
+        What it looks at; names that do not exist are left out.
+    makes : tuple of str
+        What it makes.
+    saves : tuple of str
+        What of that a cluster writes to disk; it computes the rest again when that is needed.
+    aliases : tuple of (str, str)
+        What it makes that equals something else that it uses or makes.
+    """
+
+    uses: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
 class Step(ABC):
     """One pass over the blocks; `run` changes nothing but the arrays that it makes, and `sums`.
 
@@ -68,23 +89,8 @@ class Step(ABC):
 
     @property
     @abstractmethod
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that `run` looks at; those that do not exist are left out."""
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """Names of the row arrays that `run` makes."""
-        return ()
-
-    @property
-    def saves(self) -> tuple[str, ...]:
-        """Those of them that a cluster writes to disk; it computes others again when needed."""
-        return ()
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        """Made arrays that equal a used one, by name."""
-        return {}
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays that `run` uses and makes."""
 
     def empty_sums(self) -> Sums:
         """Return arrays to which `run` adds the share of a block."""

@@ -164,7 +164,7 @@ class DaskExecutor(Executor):
         """Note how arrays are made; whoever needs them makes them."""
         for i in range(len(self.partitions)):
             (run,) = self._runs([self._publish(step)[0]], [self._new_name("step")], i)
-            for name in step.makes:
+            for name in step.arrays.makes:
                 self._set(name, i, Output(run, name))
 
     def _set(self, name: str, partition: int, array: ArrayRef) -> None:
@@ -178,11 +178,11 @@ class DaskExecutor(Executor):
         for step, name in zip(steps, names, strict=True):
             inputs = {
                 each: made[each] if each in made else self._arrays[each][partition]
-                for each in step.uses
+                for each in step.arrays.uses
                 if each in made or each in self._arrays
             }
             runs.append(StepRun(name, step, inputs))
-            made |= {each: Output(runs[-1], each) for each in step.makes}
+            made |= {each: Output(runs[-1], each) for each in step.arrays.makes}
         return runs
 
     def run(self, *steps: Step) -> list[Outcome]:
@@ -210,21 +210,21 @@ class DaskExecutor(Executor):
 
     def _to_save(self, step: Step) -> tuple[str, ...]:
         """Return which arrays of a step are saved this time."""
-        if not step.saves:
+        if not step.arrays.saves:
             return ()
         self._n_saves[type(step)] += 1
-        return step.saves if (self._n_saves[type(step)] - 1) % self.save_every < 2 else ()
+        return step.arrays.saves if (self._n_saves[type(step)] - 1) % self.save_every < 2 else ()
 
     def _keep(self, steps: Sequence[Step], runs: list[list[StepRun]], found: Found) -> None:
         """Note where the row arrays are that steps made."""
         for i, saved in enumerate(found.saved):
             made: dict[str, ArrayRef] = {}
             for step, run in zip(steps, runs[i], strict=True):
-                for name in step.makes:
+                for name in step.arrays.makes:
                     made[name] = Output(run, name)
                     if name in saved:
                         made[name] = self._saved(self._ref(run.name, i, saved[name]))
-                for name, source in step.aliases.items():
+                for name, source in step.arrays.aliases:
                     made[name] = made[source] if source in made else self._arrays[source][i]
             for name, array in made.items():
                 self._set(name, i, array)

@@ -192,7 +192,7 @@ class TaskContext:
 
     def run(self, run: StepRun) -> tuple[list[Values], Sums]:
         """Return what a step finds in every block, and its sums over them."""
-        if run.step.makes:
+        if run.step.arrays.makes:
             return self._made(run)[0], []
         runner, _ = self._run(run)
         return runner.values[0], runner.sums()[0]

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import kernels
 from ..counts.sell import LANES, SellBlock
-from ..engine.protocol import Block, Step, Sums, Values
+from ..engine.protocol import Block, RowArrays, Step, Sums, Values
 from .factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, sum_lanes
 
 # The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
@@ -109,21 +109,12 @@ class UpdateRows(Step):
     shared = ("F",)
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        reused = self.curvature_mode in (kernels.KEPT, kernels.SCALED)
-        return (self.source, *SAMPLES, *(("curvature",) if reused else ()))
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """Names of the row arrays that are made."""
-        stored = self.curvature_mode == kernels.KEEP
-        return (*self.saves, *(("curvature",) if stored else ()))
-
-    @property
-    def saves(self) -> tuple[str, ...]:
-        """The new loadings."""
-        return () if self.target is None else (self.target,)
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        stored, new = ("curvature",), () if self.target is None else (self.target,)
+        reuses = self.curvature_mode in (kernels.KEPT, kernels.SCALED)
+        makes = (*new, *stored) if self.curvature_mode == kernels.KEEP else new
+        return RowArrays((self.source, *SAMPLES, *(stored if reuses else ())), makes, new)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Update the rows of a block."""
@@ -172,9 +163,9 @@ class SampleTerms(Step):
     source: str = "L"
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.source, "totals", *SAMPLES)
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "totals", *SAMPLES))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up those of a block."""
@@ -262,19 +253,10 @@ class ExtrapolateRows(Step):
     target: str = "L"
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.now, self.before, *SAMPLES)
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """The extrapolated loadings."""
-        return (self.target,)
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        """Without momentum L stays where it is."""
-        return {} if self.momentum.beta else {self.target: self.now}
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        same = () if self.momentum.beta else ((self.target, self.now),)
+        return RowArrays((self.now, self.before, *SAMPLES), (self.target,), aliases=same)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Extrapolate the rows of a block."""
@@ -321,9 +303,9 @@ class SumColumns(Step):
     shared = ("F",)
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.source, "weights")
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "weights"))
 
     def empty_sums(self) -> Sums:
         """Return an array for each part, and one for correlations."""
@@ -362,9 +344,9 @@ class ColumnSums(Step):
     weighted: bool = True
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.source, "weights")
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up the rows of a block."""
@@ -400,14 +382,10 @@ class Convert(Step):
     least: Any = None
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.source, *(("pseudo",) if self.zeros else ()))
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """The array."""
-        return (self.target,)
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        uses = (self.source, "pseudo") if self.zeros else (self.source,)
+        return RowArrays(uses, (self.target,))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Convert the rows of a block."""

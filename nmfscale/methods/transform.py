@@ -18,7 +18,7 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..engine.local import LocalExecutor
-from ..engine.protocol import Block, Executor, Needs, Step, Sums, Values
+from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..storage.atomic import atomic_write
 from .conversion import balancing_scales
 from .factors import LEAST, MINVAL, Array, aligned_copy, from_lanes, per_lane, to_lanes
@@ -135,19 +135,9 @@ class ProjectRows(Step):
     shared = ("F",)
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return "L", "totals", "pseudo", "rate"
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """The loadings."""
-        return ("projected",)
-
-    @property
-    def saves(self) -> tuple[str, ...]:
-        """The loadings."""
-        return ("projected",)
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("L", "totals", "pseudo", "rate"), ("projected",), ("projected",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -307,14 +297,9 @@ class LogMu(Step):
         return cls(to_lanes(F, order, kernels.row_stride(K), np.float64), K, source)
 
     @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the row arrays that are looked at."""
-        return (self.source,)
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """One number for each lane."""
-        return ("log_mu",)
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source,), ("log_mu",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Sum those of a block."""
