@@ -15,6 +15,7 @@ import pytest
 
 from nmfscale.cluster.pool import perform
 from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
+from nmfscale.engine.tasks import run_steps
 
 
 def twice(number, given):
@@ -65,7 +66,8 @@ def perform_and_count(folder, kind, number, function, args, given):
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    count(function.__name__)
+    for step in {run.step.reads for run in args[2]} - {None} if function is run_steps else ():
+        count(f"{step} tasks")
     with pytest.MonkeyPatch.context() as patch:
         for which in ("rows", "columns"):
             internals.around_work(patch, which, partial(count_and_work, which))
@@ -185,14 +187,14 @@ def forget_everything():
     """Let a worker remember nothing of the fits that it took part in."""
     from nmfscale.engine import worker as workbench
 
-    workbench._memory.__init__()
+    workbench._cache.__init__()
 
 
 def bytes_remembered():
     """Say how much a worker remembers of the fits that it took part in."""
     from nmfscale.engine import worker as workbench
 
-    return workbench._memory._held
+    return workbench._cache.n_bytes_held
 
 
 def limit_files(n_bytes):

@@ -123,7 +123,7 @@ def processor_quota(patch, quota):
 
 def always_momentum(patch):
     """Extrapolate from the first iteration, however steep the climb."""
-    _set(patch, "methods.newton.CAREFUL_ABOVE", float("inf"))
+    _set(patch, "methods.newton.WARMUP_ABOVE", float("inf"))
 
 
 def any_fall_goes_back(patch):
@@ -137,25 +137,25 @@ def no_late_iterations(patch):
 
 
 def around_change_of_type(patch, function):
-    """Where a fit goes on in another type: `function(original, momentum, factors, dtype)`."""
-    _around(patch, "methods.newton._Path.turn_into", function)
+    """Where a fit goes on in another type: `function(original, model, dtype)`."""
+    _around(patch, "methods.newton.Newton._as_type", function)
 
 
 def around_choice_of_steps(patch, function):
-    """Where the steps of an iteration are chosen: `function(original, momentum, iteration)`."""
-    _around(patch, "methods.newton._Path.steps", function)
+    """Where the steps of an iteration are chosen: `function(original, schedule, iteration)`."""
+    _around(patch, "methods.newton.MomentumSchedule.options", function)
 
 
 def note_state(patch):
-    """Return a dict with the `momentum` and the `rows` last used by a fit on a cluster."""
+    """Return a dict with the `schedule` and the `executor` last used by a fit on a cluster."""
     found = {}
 
     def note(name, original, self, *args, **options):
         found[name] = self
         return original(self, *args, **options)
 
-    _around(patch, "methods.newton._Path.steps", partial(note, "momentum"))
-    _around(patch, "engine.remote.RemoteRows.move", partial(note, "rows"))
+    _around(patch, "methods.newton.MomentumSchedule.options", partial(note, "schedule"))
+    _around(patch, "engine.remote.DaskExecutor.run", partial(note, "executor"))
     return found
 
 
@@ -197,18 +197,18 @@ def save_sums_below(patch, n_bytes):
 
 def keep_recent_factors(patch, number):
     """Keep so many of the factors that were sent to workers."""
-    _set(patch, "engine.remote._RECENT_FACTORS", number)
+    _set(patch, "engine.remote._RECENT_SHARED", number)
 
 
 def workers_see(patch, store, folder):
     """Let workers say whether they see the store and the folder of the fit, if they do."""
-    _set(patch, "engine.session.look", partial(_look, store, folder))
+    _set(patch, "engine.session.probe", partial(_probe, store, folder))
 
 
-def _look(store, folder, *args):
-    from nmfscale.engine.session import look
+def _probe(store, folder, *args):
+    from nmfscale.engine.session import probe
 
-    seen = look(*args)
+    seen = probe(*args)
     return seen._replace(
         sees_store=seen.sees_store and store, sees_folder=seen.sees_folder and folder
     )
@@ -241,7 +241,7 @@ def note_sessions(patch):
         found.append(args)
         return open_session(*args, **options)
 
-    _around(patch, "engine.session.open_site", note)
+    _around(patch, "engine.session.open_session", note)
     return found
 
 
@@ -275,13 +275,18 @@ def around_take(patch, function):
 
 def around_work(patch, kind, function):
     """Where the time of a task goes that updates "rows" or sums over "columns"."""
-    names = {"rows": "engine.worker.Workbench.move", "columns": "methods.steps.ColumnVisit.over"}
-    _around(patch, names[kind], function)
+
+    def work(run, context, step_run):
+        if step_run.step.reads == kind:
+            return function(run, context, step_run)
+        return run(context, step_run)
+
+    _around(patch, "engine.worker.TaskContext._run", work)
 
 
 def around_slices(patch, function):
     """Where a worker takes the counts of a block: `function(original, context, order)`."""
-    _around(patch, "engine.worker.Workbench.slices", function)
+    _around(patch, "engine.worker.TaskContext.counts", function)
 
 
 def around_save(patch, function):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
-from .protocol import Array, Executor, Outcome, Step, StepRunner, Values, combine
+from .protocol import Array, Executor, Outcome, Step, StepRunner, combine
 
 # Memory of row arrays that are no longer needed, kept for the next ones of the same shape.
 _MOST_SPARE = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

@@ -184,7 +184,10 @@ class Monitor:
         return float(max(record[name] for name in self.residuals))
 
     def _show(self, record: dict[str, float]) -> None:
-        what, how = WORDS.get(self.objective, self.objective), WORDS.get(self.residuals[0], "residual")
+        what, how = (
+            WORDS.get(self.objective, self.objective),
+            WORDS.get(self.residuals[0], "residual"),
+        )
         value, residual = record[self.objective], self.residual_of(record)
         if self._bar is not None:
             self._bar.set_postfix_str(f"{what} {value:,.2f}, {how} {residual:.1e}", refresh=False)

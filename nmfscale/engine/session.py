@@ -304,7 +304,9 @@ def _preflight(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str,
         time.sleep(min(2.0, pool.retry.workers / 4))
     infos, reasons = {}, []
     for worker, info in found.items():
-        why = _difference(info) if isinstance(info, WorkerInfo) else f"{type(info).__name__}: {info}"
+        why = (
+            _difference(info) if isinstance(info, WorkerInfo) else f"{type(info).__name__}: {info}"
+        )
         if not why:
             infos[worker] = info
             continue

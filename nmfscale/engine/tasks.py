@@ -96,7 +96,10 @@ def run_steps(
 
 def join(*found: Found) -> Found:
     """Add neighbouring branches of the sums; other results follow each other."""
-    values = [[block for each in step for block in each] for step in zip(*(f.values for f in found), strict=True)]
+    values = [
+        [block for each in step for block in each]
+        for step in zip(*(f.values for f in found), strict=True)
+    ]
     sums = [
         fold([[array.copy() for array in first], *others])
         for first, *others in zip(*(each.sums for each in found), strict=True)

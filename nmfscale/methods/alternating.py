@@ -109,7 +109,11 @@ class Alternating(FactorModel):
         if not iteration:
             return None
         # a step that was rejected reached nothing, even where it ends as high as the best
-        return {"reached": self.last_loglik if self.accepted else -np.inf, **self.at, **self.pending}
+        return {
+            "reached": self.last_loglik if self.accepted else -np.inf,
+            **self.at,
+            **self.pending,
+        }
 
     def update(self, iteration: int, ending: bool) -> None:
         """Take a step."""
@@ -140,9 +144,7 @@ class Alternating(FactorModel):
             self.beta_max = self.beta_accepted
             self.beta *= REDUCE
         else:
-            self.state.extrapolate_factor(
-                Fn, self.F["plain"], Momentum(self.beta), self.F["ahead"]
-            )
+            self.state.extrapolate_factor(Fn, self.F["plain"], Momentum(self.beta), self.F["ahead"])
             self.blocks.copy("next", "plain")
             self.F["plain"] = Fn
             self.beta = min(self.beta_max, INCREASE * self.beta)

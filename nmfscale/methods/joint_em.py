@@ -49,9 +49,7 @@ class JointEM(FactorModel):
         """Find the new F from the old L, and go to both."""
         state, K = self.state, self.n_components
         self.blocks.copy("L", "before")
-        (found,), sums = state.advance(
-            ExtrapolateRows(K), columns={"em_steps": 1}, source="before"
-        )
+        (found,), sums = state.advance(ExtrapolateRows(K), columns={"em_steps": 1}, source="before")
         new = aligned_copy(state.F.values)
         kkt = state.move_columns(new, sums, source="before", em_steps=1)
         columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))

@@ -33,7 +33,7 @@ from ..counts.base import CountMatrix
 from ..engine.protocol import Values
 from .factors import Array, Constraints, aligned_copy
 from .objective import FELL, HISTORY, SEEN, FactorModel, beyond_float32
-from .poisson import SHARED, PoissonState, Seen
+from .poisson import SHARED, Seen
 from .steps import Convert, ExtrapolateRows, Momentum
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
@@ -341,7 +341,12 @@ class Newton(FactorModel):
 
 
 def first_type(
-    dtype: Any, counts: CountMatrix, n_components: int, given: Constraints, max_iter: int, n_threads: int
+    dtype: Any,
+    counts: CountMatrix,
+    n_components: int,
+    given: Constraints,
+    max_iter: int,
+    n_threads: int,
 ) -> Any:
     """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
 

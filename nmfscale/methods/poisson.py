@@ -102,9 +102,7 @@ class PoissonState:
                 self.blocks.put(name, array)
 
     def _lanes(self, plain: Array, order: Array, **options: Any) -> Array:
-        return to_lanes(
-            plain, order, self.stride, self.dtype, folder=self.blocks.folder, **options
-        )
+        return to_lanes(plain, order, self.stride, self.dtype, folder=self.blocks.folder, **options)
 
     def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
         if prior is None:

@@ -170,7 +170,8 @@ class CountModel(RowsTransformer, BaseEstimator):
         )
         # which Python, and so scikit-learn, take for numbers
         for name, value in self.get_params(deep=False).items():
-            if isinstance(value, bool) and "boolean" not in self._parameter_constraints[name]:
+            allowed = {"boolean", "verbose"} & set(map(str, self._parameter_constraints[name]))
+            if isinstance(value, bool) and not allowed:
                 raise ValueError(f"{name} is {value}; a number is needed.")
 
     def _dtype(self, counts: CountMatrix) -> np.dtype[Any]:
@@ -184,7 +185,9 @@ class CountModel(RowsTransformer, BaseEstimator):
     def _plan(self, counts: CountMatrix, needs: Needs, session: ClusterSession | None) -> Any:
         """Decide what stays in memory, and where row arrays are kept if they do not."""
         if counts.from_file:
-            counts.layout(resolve_threads(self.n_threads))  # the first to ask decides on the threads
+            counts.layout(
+                resolve_threads(self.n_threads)
+            )  # the first to ask decides on the threads
         plan = plan_fit(counts, needs, self.memory_limit, elsewhere=session is not None)
         if counts.from_file and plan.keep:
             counts.layout().keep()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmfscale.engine.partition import LONGER, MOST_BLOCKS, MOST_GROUPS, group_size
-from nmfscale.methods.steps import FAN_IN, TreeSum, branches, fold
+from nmfscale.engine.partition import LONGER, MOST_BLOCKS, MOST_PARTITIONS, partition_size
+from nmfscale.engine.protocol import FAN_IN, TreeSum, branches, fold
 
 MANY = settings(max_examples=200, deadline=None, derandomize=True)
 
@@ -42,10 +42,10 @@ def test_the_size_of_tasks_does_not_matter(n_blocks, size):
 @given(st.integers(1, 100_000), st.integers(1, 3000))
 @MANY
 def test_groups_are_branches_and_keep_all_workers_busy(n_blocks, n_slots):
-    size = group_size(n_blocks, n_slots)
+    size = partition_size(n_blocks, n_slots)
     groups = list(branches(n_blocks, size))
     assert [i for here in groups for i in here] == list(range(n_blocks))
-    assert size in FAN_IN ** np.arange(12) and len(groups) <= MOST_GROUPS
-    if 1 < size <= MOST_BLOCKS and n_blocks <= MOST_GROUPS:
+    assert size in FAN_IN ** np.arange(12) and len(groups) <= MOST_PARTITIONS
+    if 1 < size <= MOST_BLOCKS and n_blocks <= MOST_PARTITIONS:
         rounds = -(-len(groups) // n_slots)
         assert rounds * size <= LONGER * -(-n_blocks // n_slots)

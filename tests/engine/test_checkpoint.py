@@ -20,6 +20,7 @@ from small_fits import X, bits, model
 
 from nmfscale import kernels
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks
+from nmfscale.methods.fit import SOLVERS
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.atomic import file_lock
 from nmfscale.storage.store_writer import pack
@@ -42,10 +43,10 @@ def stop_at(iteration):
     return callback
 
 
-def fit_and_stop(folder, iteration, source=X, **options):
+def fit_and_stop(folder, iteration, source=X, *, resume=False, **options):
     with pytest.raises(StopError):
         model(callback=stop_at(iteration), **options).fit(
-            source, checkpoint=folder, checkpoint_every=0
+            source, checkpoint=folder, checkpoint_every=0, resume=resume
         )
 
 
@@ -220,14 +221,21 @@ def test_folders_that_do_not_serve(tmp_path):
         model().fit(X, checkpoint=tmp_path / "file" / "state")
     with pytest.raises(ValueError, match="resume=True needs checkpoint="):
         model().fit(X, resume=True)
-    with pytest.raises(ValueError, match="goes with solver='auto'"):
-        model(solver="scd").fit(X, checkpoint=tmp_path / "other")
     for every in (-1, "1", None, np.nan):
         with pytest.raises(ValueError, match=f"checkpoint_every={every!r}: seconds"):
             model().fit(X, checkpoint=tmp_path / "other", checkpoint_every=every)
     for folder in (3, "", b"state"):
         with pytest.raises(ValueError, match=f"checkpoint={folder!r}: the path of a folder"):
             model().fit(X, checkpoint=folder)
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
+def test_every_solver_goes_on_where_it_was_saved(tmp_path, solver):
+    options = {"solver": solver, "max_iter": 24}
+    for iteration in (3, 21):  # before and after the step of the 20th without extrapolation
+        fit_and_stop(tmp_path / "state", iteration, resume=iteration > 3, **options)
+    resumed = model(**options).fit(X, checkpoint=tmp_path / "state", resume=True)
+    assert bits(resumed) == bits(model(**options).fit(X))
 
 
 @pytest.mark.parametrize("resume", [False, True])

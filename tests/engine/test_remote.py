@@ -84,6 +84,17 @@ def test_same_bits(client, store, dtype):
     assert bits(fit(store, client, **options)) == bits(fit(X, **options))
 
 
+@pytest.mark.parametrize(
+    "options", [{"solver": "joint-em"}, {"solver": "em", "inner_iter": 1}], ids=str
+)
+def test_same_bits_of_solvers_that_add_up_over_blocks(client, store, options, monkeypatch):
+    options |= {"max_iter": 22}
+    expected = bits(fit(X, **options))
+    assert bits(fit(store, client, **options)) == expected
+    internals.read_anew(monkeypatch)
+    assert bits(fit(store, memory_limit="1TB", **options)) == expected
+
+
 @slow
 @pytest.mark.parametrize("which", ["all", *(pytest.param(n, marks=slow) for n in HELD)])
 def test_same_bits_with_weights_and_what_is_held(client, store, which):
@@ -201,7 +212,7 @@ def test_clients_that_do_not_do(client, store):
     for other in (client.cluster, client.scheduler.address):
         with pytest.raises(ValueError, match=r"client=.* is no distributed.Client: pass Client\("):
             fit(store, other)
-    with pytest.raises(ValueError, match="client= goes with solver='auto', not 'em'"):
+    with pytest.raises(ValueError, match="client= cannot be used: solver='em' needs whole columns"):
         fit(store, client, solver="em")
 
 
@@ -250,7 +261,8 @@ def test_other_solvers_stay_in_this_process(client, tmp_path, opened):
 
 def test_tasks_have_names_to_read(client, store):
     fit(store, client, max_iter=1)
-    names = {"nmfscale-rows", "nmfscale-sums", "nmfscale-sums-tree", "nmfscale-project"}
+    sums = "nmfscale-ExtrapolateRows-SumColumns"
+    names = {"nmfscale-UpdateRows-SampleTerms", sums, f"{sums}-tree", "nmfscale-ProjectRows"}
     assert names <= prefixes(client)
 
 

@@ -12,11 +12,12 @@ from scipy.linalg import block_diag
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
+from nmfscale.engine.local import LocalExecutor
 from nmfscale.methods import topic_score
 from nmfscale.methods.conversion import poisson_to_multinomial
-from nmfscale.methods.factors import MINVAL
+from nmfscale.methods.factors import MINVAL, Constraints
 from nmfscale.methods.initialize import check_factors, initialize
-from nmfscale.methods.poisson import Halves
+from nmfscale.methods.joint_em import JointEM
 from nmfscale.methods.topic_score import NoSimplexError, hunt_vertices, mixture_weights
 from nmfscale.readers.open import as_counts
 
@@ -340,9 +341,13 @@ def test_given_factors_are_read_once_and_floored_by_the_fit():
     checked_L, checked_F = check_factors(L, F, counts, 2)
     assert checked_L is L
     np.testing.assert_array_equal(checked_F, F)
-    halves = Halves(counts, checked_L, checked_F, np.float32, 1)
-    _assert_start(halves.L.plain(), halves.F.plain(), counts.shape, 2, np.float32)
-    np.testing.assert_array_equal(halves.F.plain()[:, 0], np.float32(MINVAL))
+    model = JointEM(
+        counts, LocalExecutor(counts.layout(), 1), checked_L, checked_F, np.float32, Constraints()
+    )
+    model.state = model.make_state(np.float32)
+    started = model.result()
+    _assert_start(started["L"], started["F"], counts.shape, 2, np.float32)
+    np.testing.assert_array_equal(started["F"][:, 0], np.float32(MINVAL))
     assert check_factors(None, F, counts, 2)[0] is None
     assert check_factors(L, None, counts, 2)[1] is None
 

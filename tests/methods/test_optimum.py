@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from nmfscale import PoissonNMF, TopicModel, loglik_poisson
 from nmfscale.methods.factors import Factor
 from nmfscale.methods.fit import SOLVERS
-from nmfscale.methods.local_rows import lift_zeros
+from nmfscale.methods.steps import convert
 
 PAPER = [name for name in SOLVERS if name not in ("auto", "joint-em")]
 
@@ -200,7 +200,7 @@ def test_the_log_posterior_is_that_of_the_factors_at_any_scale(scale):
 
 
 def test_zeros_that_a_fit_was_ended_before_are_lifted_in_every_block():
-    """Lanes of all blocks, between which there is padding."""
-    rows = [Factor(np.array([1, 0, -1, 2, -1]), 3, 2, np.zeros((5, 3)))]
-    lift_zeros(rows[0])
-    assert_array_equal(rows[0].values > 0, np.array([[1, 1, 0, 1, 0]]).T * [1, 1, 0])
+    """Rows of a block, behind which there is padding."""
+    rows = Factor(np.zeros((5, 3)), 3, 2)
+    convert(rows, zeros="lift")
+    assert_array_equal(rows.values > 0, np.array([[1, 1, 1, 0, 0]]).T * [1, 1, 0])

@@ -17,12 +17,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
 from nmfscale import kernels
+from nmfscale.engine.local import LocalExecutor
 from nmfscale.engine.monitor import Monitor
 from nmfscale.methods import newton as accelerated
-from nmfscale.methods.factors import Held, Report, aligned_copy
+from nmfscale.methods.factors import Constraints, aligned_copy
 from nmfscale.methods.fit import SOLVERS
-from nmfscale.methods.poisson import Halves
-from nmfscale.methods.steps import Momentum
+from nmfscale.methods.objective import FactorModel
+from nmfscale.methods.poisson import PoissonState
+from nmfscale.methods.steps import ExtrapolateRows, Momentum
 from nmfscale.readers.open import as_counts
 
 # One of each loop: momentum, alternating updates, both factors at once.
@@ -682,29 +684,39 @@ def test_momentum_carries_no_change_of_scale(dtype, held):
     L, F = rng.gamma(1.0, size=(40, 4)), rng.gamma(1.0, size=(30, 4))
     scale = np.array([0.5, 1.0, 2.0, 1.0])
     stay = {"samples": np.arange(40) < 9, "features": np.arange(30) < 9}
-    halves = Halves(
-        as_counts(rng.poisson(L @ F.T)), L, F, dtype, 1, Held(**{held: stay[held]} if held else {})
-    )
-    now = {side: aligned_copy(getattr(halves, side).values) for side in "LF"}
+    constraints = Constraints(**{held: stay[held]} if held else {})
+    counts = as_counts(rng.poisson(L @ F.T))
+    blocks = LocalExecutor(counts.layout(), 1)
+    state = PoissonState(counts, blocks, L, F, dtype, constraints)
+    now_L, now_F = (aligned_copy(array) for array in (blocks.get("L"), state.F.values))
     # the same model in another scale
-    before = {side: aligned_copy(array) for side, array in now.items()}
-    before["L"][:, :4] *= scale
-    before["F"][:, :4] /= scale
-    halves.replace(before["L"], before["F"])
-    sums = halves.total_L, halves.total_F
-    halves.replace(*(aligned_copy(now[side]) for side in "LF"))
-    assert_array_equal(halves.scale_of_before(), 1)
-    halves.total_L_before, halves.total_F_before = sums
-    found = halves.scale_of_before()
+    before_L, before_F = aligned_copy(now_L), aligned_copy(now_F)
+    before_L[:, :4] *= scale
+    before_F[:, :4] /= scale
+    blocks.put("L", before_L)
+    state.set_factor(before_F)
+    state.sum_columns()
+    sums = state.total_L, state.total_F
+    for name, array in (("L", now_L), ("next", now_L), ("before", before_L)):
+        blocks.put(name, array)
+    state.set_factor(now_F)
+    state.sum_columns()
+    assert_array_equal(state.scale_of_before(), 1)
+    state.total_L_before, state.total_F_before = sums
+    found = state.scale_of_before()
     assert_array_equal(found[:4], 1 / scale)
-    report = Report()
-    halves.extrapolate("L", now["L"], before["L"], Momentum(0.7, found), report)
-    halves.extrapolate("F", now["F"], before["F"], Momentum(0.7, 1 / found), report)
-    for side in "LF":
-        assert_array_equal(getattr(halves, side).values, now[side])
-    assert report.change == 0
-    halves.extrapolate("L", now["L"], before["L"], Momentum(0.7), report)
-    assert report.change > 0
+
+    def extrapolated(momentum):
+        ((values, _),) = blocks.run(ExtrapolateRows(4, momentum, target="ahead"))
+        return state.note_rows(values)["change_loadings"]
+
+    assert extrapolated(Momentum(0.7, found)) == 0
+    assert_array_equal(blocks.get("ahead"), now_L)
+    there = aligned_copy(now_F)
+    change = state.extrapolate_factor(now_F, before_F, Momentum(0.7, 1 / found), there)
+    assert_array_equal(there, now_F)
+    assert change["change_factors"] == 0
+    assert extrapolated(Momentum(0.7)) > 0
 
 
 def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
@@ -713,12 +725,12 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
             monitor.record(loglik=loglik, kkt_loadings=1.0, kkt_factors=1.0)
         return monitor.converged
 
-    monitor = Monitor(100, tol=1e-6)
+    monitor = Monitor(FactorModel, 100, tol=1e-6)
     assert not say(monitor, -90.0, -80.0, -70.0, -60.0, -50.0)
     assert not say(monitor, -51.0, -53.0, -57.0, -65.0, -80.0, -110.0)
     # back at the best point, whose log-likelihood may differ in its last digits
     assert not say(monitor, -50.0 + 1e-13)
-    resumed = Monitor(100, tol=1e-6)
+    resumed = Monitor(FactorModel, 100, tol=1e-6)
     resumed.restore(monitor.state())
     for each in (monitor, resumed):
         assert not say(each, -40.0, -40.0, -41.0, -40.0, -40.0, -40.0)
@@ -730,9 +742,9 @@ def test_float32_carries_a_fit_on_after_it_went_back(seed, monkeypatch):
     """The best point is held in float32: in float64 it is a little lower than it was."""
     best = []
 
-    def note_and_change(change_type, momentum, factors, dtype):
-        best.append(momentum.logliks[-1])
-        change_type(momentum, factors, dtype)
+    def note_and_change(change_type, model, dtype):
+        best.append(model.schedule.best[-1])
+        change_type(model, dtype)
 
     internals.around_change_of_type(monkeypatch, note_and_change)
     X = make_counts(120, 80, K=5, seed=seed)
@@ -746,10 +758,10 @@ def steps_taken(monkeypatch, X, K, seed, max_iter):
     """Which curvature each iteration took, what three had gained before, and the model."""
     taken = []
 
-    def note(choose_steps, momentum, iteration):
-        rows, columns = choose_steps(momentum, iteration)
-        fell = momentum.steady < 4
-        taken.append((rows.get("curvature"), columns.get("em_steps"), momentum.gain(3), fell))
+    def note(choose_steps, schedule, iteration):
+        rows, columns = choose_steps(schedule, iteration)
+        fell = schedule.n_rising < 4
+        taken.append((rows.get("curvature"), columns.get("em_steps"), schedule.gain(3), fell))
         return rows, columns
 
     with monkeypatch.context() as patch:
@@ -777,7 +789,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
 
 def test_rejected_steps_are_no_sign_of_the_end():
     """The paper's methods record their best point, which stays while steps are rejected."""
-    monitor = Monitor(100, 1e-4, patience=5)
+    monitor = Monitor(FactorModel, 100, 1e-4, patience=5)
     kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
     for _ in range(20):
         monitor.record(reached=-110.0, loglik=-100.0, **kkt)
@@ -788,7 +800,7 @@ def test_rejected_steps_are_no_sign_of_the_end():
 
 
 def test_what_rounding_keeps_below_the_best_has_converged():
-    monitor = Monitor(100, 1e-4)
+    monitor = Monitor(FactorModel, 100, 1e-4)
     kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
     monitor.record(loglik=-100.0, **kkt)
     for i in range(30):

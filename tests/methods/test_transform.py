@@ -13,7 +13,8 @@ from numpy.testing import assert_array_equal
 from small_fits import run
 
 import nmfscale
-from nmfscale.engine.memory import MemoryLimitError, check_projection
+from nmfscale.engine.memory import MemoryLimitError, check_stream
+from nmfscale.methods.transform import projection_needs
 from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
@@ -184,10 +185,8 @@ def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_step
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(counts))
     one = model(K, max_iter=2, tol=0, init="random", random_state=0).fit(counts[:300])
     expected = one.transform(counts)
-    least = check_projection(
-        FileCounts(open_stream(tmp_path / "counts.h5ad")), K, np.float64, 1 << 40,
-        gathered=False,
-    )  # fmt: skip
+    in_file = FileCounts(open_stream(tmp_path / "counts.h5ad"))
+    least = check_stream(in_file, projection_needs(in_file, K, np.float64), 1 << 40)
     one.set_params(memory_limit=least)
     wanted = f"{least + n * K * 8:,} bytes"
     with pytest.raises(MemoryLimitError, match=rf"loadings need .*{wanted}.*out='NAME\.npy'"):
@@ -207,7 +206,8 @@ import sys, numpy as np, nmfscale
 import internals
 from pathlib import Path
 from nmfscale.storage.store import StoredCounts
-from nmfscale.engine.memory import check_projection
+from nmfscale.engine.memory import check_stream
+from nmfscale.methods.transform import projection_needs
 internals.few_projection_steps(internals.FOR_GOOD)
 internals.small_blocks(internals.FOR_GOOD, 60_000)
 
@@ -222,7 +222,9 @@ rng = np.random.default_rng(0)
 model = nmfscale.TopicModel(12, max_iter=1, tol=0, init="random", random_state=0, n_threads=1)
 model.fit(rng.integers(1, 3, (60, 40)))
 counts = StoredCounts(folder / "counts.nmf")
-predicted = check_projection(counts, 12, np.float64, "1TB", gathered=gathered)
+n_bytes = counts.shape[0] * 12 * 8 if gathered else 0
+needs = projection_needs(counts, 12, np.float64)
+predicted = check_stream(counts, needs, "1TB", gathered=n_bytes)
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")
 model.transform(counts, out=None if gathered else folder / "loadings.npy")

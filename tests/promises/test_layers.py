@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "storage": {"counts"},
     "readers": {"counts", "storage"},
     "cluster": {"counts"},
-    "engine": {"kernels", "counts", "storage", "cluster", "methods"},
+    "engine": {"kernels", "counts", "storage", "cluster"},
     "methods": {"kernels", "counts", "storage", "readers", "engine"},
     "models": {"methods", "engine", "readers", "counts", "storage"},
     "inference": {"models", "engine", "cluster"},

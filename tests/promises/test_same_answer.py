@@ -16,9 +16,10 @@ from numpy.testing import assert_array_equal
 
 import nmfscale
 from nmfscale import kernels
-from nmfscale.methods.factors import Held, aligned_copy
+from nmfscale.engine.local import LocalExecutor
+from nmfscale.methods.factors import Constraints, aligned_copy
 from nmfscale.methods.fit import SOLVERS
-from nmfscale.methods.poisson import SHARED, Halves
+from nmfscale.methods.poisson import SHARED, PoissonState
 from nmfscale.readers.open import as_counts
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
@@ -268,32 +269,37 @@ def test_order_of_entries_that_are_not_whole():
 def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
     rng = np.random.default_rng(K)
     shape = {"L": (X.shape[0], K), "F": (X.shape[1], K)}
-    held = {
-        "none": Held(),
-        "weights": Held(weights=rng.uniform(size=X.shape[0])),
-        "priors": Held(prior_factors=(np.full(shape["F"], 0.25), np.full(shape["F"], 2.0))),
-        "topics": Held(topics=np.arange(K) == 0),
+    prior = np.full(shape["F"], 0.25), np.full(shape["F"], 2.0)
+    constraints = {
+        "none": Constraints(),
+        "weights": Constraints(weights=rng.uniform(size=X.shape[0])),
+        "priors": Constraints(prior_factors=prior),
+        "topics": Constraints(topics=np.arange(K) == 0),
     }[extra]
     L, F = (rng.uniform(0.1, 1.0, shape[side]) for side in ("L", "F"))
-    fused, summed = (Halves(as_counts(X), L, F, dtype, n, held) for n in (1, 2))
+    counts = as_counts(X)
+    fused, summed = (
+        PoissonState(counts, LocalExecutor(counts.layout(n), n), L, F, dtype, constraints)
+        for n in (1, 2)
+    )
     moves = [
-        {"em_steps": 1, "renew": True},
+        {"em_steps": 1, "refresh": True},
         {"newton_steps": 1, "curvature": kernels.KEEP},
         *[{"newton_steps": 1, "curvature": kernels.KEPT}] * 2,
         *[{"newton_steps": 1, "curvature": kernels.SCALED}] * 2,
-        {"newton_steps": 1, "curvature": SHARED, "renew": True},
+        {"newton_steps": 1, "curvature": SHARED, "refresh": True},
         {"newton_steps": 1, "curvature": SHARED},
     ]
     for options in moves:
-        at_once, from_sums = (aligned_copy(halves.F.values) for halves in (fused, summed))
-        report = fused.move_columns(at_once, **options)
-        kkt = np.zeros(len(from_sums))
-        summed._step_from_sums(from_sums, {"kkt_start": kkt} | summed.F.prior(), **options)
+        at_once, from_sums = (aligned_copy(state.F.values) for state in (fused, summed))
+        kkt = fused.move_columns(at_once, None, **options)
+        (found,) = summed.blocks.run(summed.sum_step(**options))
+        assert summed.move_columns(from_sums, found.sums, **options) == kkt
         assert_array_equal(at_once, from_sums)
-        assert report.kkt == kkt[summed.F.order >= 0].max()
-        for halves, values in ((fused, at_once), (summed, from_sums)):
-            halves.replace(halves.L.values, values)
-    assert_array_equal(fused.kept(), summed.kept())
+        for state, values in ((fused, at_once), (summed, from_sums)):
+            state.set_factor(values)
+            state.sum_columns()
+    assert_array_equal(fused.curvature_F(), summed.curvature_F())
 
 
 def test_blocks_hardly_change_the_answer(monkeypatch):

@@ -20,6 +20,7 @@ from numpy.testing import assert_array_equal
 import nmfscale
 from nmfscale.counts.sizes import parse_bytes
 from nmfscale.engine.memory import MemoryLimitError, plan_fit
+from nmfscale.methods.fit import needs_of
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
 from nmfscale.storage.arrays import put, put_json, read_json, save_arrays
@@ -653,13 +654,15 @@ def test_sizes_that_are_none(size):
 
 def test_plans_step_down_as_memory_gets_scarce(store):
     counts = StoredCounts(store)
-    least = plan_fit(counts, 3, np.float64, 1 << 40)
-    assert plan_fit(counts, 3, np.float64, 1 << 40, scratch=1000).peak >= least.peak + 1000
+    needs = needs_of(counts, 3, np.float64, "auto", 1)
+    least = plan_fit(counts, needs, 1 << 40)
+    more = needs._replace(scratch=1000)
+    assert plan_fit(counts, more, 1 << 40).peak >= least.peak + 1000
     assert least.keep and least.folder is None
     seen = []
     for limit in range(least.peak, least.peak - 60_000, -500):
         try:
-            seen.append(plan_fit(counts, 3, np.float64, limit)[1:])
+            seen.append(plan_fit(counts, needs, limit)[1:])
         except MemoryLimitError as error:
             assert "raise memory_limit" in str(error)
             break
