@@ -107,17 +107,17 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
 
 def zeros(n_bytes: int, given):
     """Return a branch of the sums, on a worker."""
-    from nmfscale.engine.tasks import Summed
+    from nmfscale.engine.tasks import Found
 
-    return Summed([], [np.zeros(n_bytes // 8)])
+    return Found([[{}]], [[np.zeros(n_bytes // 8)]], [{}])
 
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
     """Seconds to add up arrays of several sizes in the tree."""
     from nmfscale.cluster.pool import WorkerPool
     from nmfscale.cluster.tasks import Task
-    from nmfscale.engine.tasks import add_branches
-    from nmfscale.methods.steps import FAN_IN
+    from nmfscale.engine.protocol import FAN_IN
+    from nmfscale.engine.tasks import join
 
     pool, rows = WorkerPool(client, str), []
     for size in sizes:
@@ -125,7 +125,7 @@ def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) ->
         for _ in range(repeats):
             jobs = [Task("array", (int(size),), i) for i in range(n_leaves)]
             begun = time.perf_counter()
-            pool.reduce("sums", zeros, jobs, add_branches, FAN_IN)
+            pool.reduce("sums", zeros, jobs, join, FAN_IN)
             turns.append(time.perf_counter() - begun)
         rows.append({"what": "tree", "bytes": size, "leaves": n_leaves,
                      "seconds": float(np.median(turns))})  # fmt: skip
@@ -145,12 +145,12 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
     latency, per_task = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
-    from nmfscale.engine.partition import group_size
+    from nmfscale.engine.partition import partition_size
 
     sums, out = FEATURES * TOPICS * 8, []
     for workers in (50, 200, 1000):
         n_blocks = round(NONZEROS / BLOCK)
-        tasks = int(np.ceil(n_blocks / group_size(n_blocks, workers)))
+        tasks = int(np.ceil(n_blocks / partition_size(n_blocks, workers)))
         rounds = np.ceil(tasks / workers) / (tasks / workers)
         levels = np.ceil(np.log(tasks) / np.log(4))
         parts = {

@@ -38,11 +38,11 @@ def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
     from nmfscale import PoissonNMF
     from nmfscale.methods import newton as accelerated
 
-    path = accelerated._Path
+    schedule = accelerated.MomentumSchedule
     patches = {
         "full curvature": mock.patch.object(accelerated, "SHARED_FROM", 1 << 30),
         "shared correlations": mock.patch.object(accelerated, "SHARED_FROM", 2),
-        "EM numerators": mock.patch.object(path, "steps", em_columns(path.steps)),
+        "EM numerators": mock.patch.object(schedule, "options", em_columns(schedule.options)),
     }
     with patches[what]:
         model = PoissonNMF(L.shape[1], max_iter=max_iter, tol=0, dtype="float32")

@@ -71,14 +71,14 @@ class Side:
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
         from nmfscale import kernels
-        from nmfscale.methods.factors import lane_order
+        from nmfscale.methods.factors import to_lanes
 
         self.counts = kernels.SlicedCounts(
             slices.index, slices.count, slices.offset, slices.n_others
         )
         self.n_components, stride = own.shape[1], kernels.row_stride(own.shape[1])
-        self.start, self.end = (lane_order(own, order, stride, own.dtype) for _ in range(2))
-        self.held = lane_order(held, order_of_held, stride, held.dtype)
+        self.start, self.end = (to_lanes(own, order, stride, own.dtype) for _ in range(2))
+        self.held = to_lanes(held, order_of_held, stride, held.dtype)
         self.total = np.zeros(stride, held.dtype)
         self.total[: self.n_components] = held.sum(axis=0)
         self.values = np.empty(len(self.start))

@@ -1,6 +1,6 @@
 """Where the row arrays of a fit on a cluster are: saved in a file, or made by a step.
 
-A row array that is not saved is a step and what it is made of, so that any worker can make it again.
+A row array that is not saved is a step and what it uses, so that any worker can make it again.
 """
 
 from __future__ import annotations

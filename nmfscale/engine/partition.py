@@ -38,8 +38,8 @@ def partition_size(n_blocks: int, n_slots: int) -> int:
     Examples
     --------
     >>> from nmfscale.engine.partition import partition_size
-    >>> partition_size(16, 2), partition_size(64, 2), partition_size(64, 16), partition_size(10_000, 20)
-    (1, 4, 1, 16)
+    >>> partition_size(16, 2), partition_size(64, 2), partition_size(10_000, 20)
+    (1, 4, 16)
     """
     size, shortest = 1, -(-n_blocks // n_slots)
     while size < MOST_BLOCKS:

@@ -81,7 +81,7 @@ def run_steps(
     """
     with context_of(config, partition, given) as context:
 
-        def find() -> Arrays:
+        def find() -> Found:
             values, sums = zip(*(context.run(each) for each in runs), strict=True)
             saved = {
                 array: context.save(each.name, numbered(context.outputs(each)[array]))

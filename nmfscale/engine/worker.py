@@ -92,6 +92,7 @@ class LRUCache:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> Any:
+        """Return what is kept under a key, or None."""
         with self._lock:
             if key not in self._items:
                 return None
@@ -99,6 +100,7 @@ class LRUCache:
             return self._items[key][0]
 
     def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
+        """Keep a value of so many bytes."""
         with self._lock:
             if key not in self._items:
                 self._items[key], self.n_bytes_held = (value, n_bytes), self.n_bytes_held + n_bytes
@@ -106,6 +108,7 @@ class LRUCache:
                 self.n_bytes_held -= self._items.popitem(last=False)[1][1]
 
     def forget(self, run: str) -> None:
+        """Forget all of a fit."""
         with self._lock:
             for key in [key for key in self._items if key[0].startswith(run)]:
                 self.n_bytes_held -= self._items.pop(key)[1]

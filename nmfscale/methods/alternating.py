@@ -2,8 +2,8 @@
 
 With Ly, Fy the extrapolated factors and Ln, Fn the plain ones, one iteration is:
 
-1. ``Ln`` = rows of Ly updated with Fy held, some steps on each; ``Ly = max(Ln + beta (Ln - L'), 0)``
-   with L' the plain loadings before.
+1. ``Ln`` = rows of Ly updated with Fy held, some steps on each;
+   ``Ly = max(Ln + beta (Ln - L'), 0)`` with L' the plain loadings before.
 2. ``Fn`` = rows of Fy updated with Ly held; the loss at (Ly, Fn) is a by-product.
 3. If that loss fell: ``Fy = max(Fn + beta (Fn - F'), 0)``, and beta grows by `INCREASE` up to a
    limit. Else (Ly, Fy) = (L', F'), and beta shrinks by `REDUCE`.
@@ -167,7 +167,7 @@ class Alternating(FactorModel):
         whole = self.whole or self.blocks.one_block
         Fn = aligned_copy(state.F.values)
         if whole:
-            ((found, sums),) = self.blocks.run(step)
+            ((found, _),), sums = self.blocks.run(step), None
         else:
             (found,), sums = state.advance(step, columns=self.options, source=start)
         changes = state.note_rows(found)

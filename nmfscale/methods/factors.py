@@ -127,7 +127,7 @@ class Factor:
 
     def as_type(self, dtype: Any) -> Factor:
         """Return a copy in another type."""
-        prior = {name: aligned_copy(array, dtype) for name, array in self.prior().items()}
+        prior: dict[str, Any] = {n: aligned_copy(a, dtype) for n, a in self.prior().items()}
         return replace(self, values=aligned_copy(self.values, dtype), **prior)
 
 

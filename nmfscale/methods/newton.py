@@ -7,18 +7,18 @@ curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
 1. Rows, one read.  From afar an EM step ``b_k <- b_k (u_k - g_k) / u_k``; then a Newton step: the
    minimum of ``g.d + d.H d / 2`` over b + d >= 0, by coordinate descent.  The log-likelihood of the
    point where the rows began is a by-product.
-2. Judge that point.  Momentum is beta = k / (k + delay); k rises while it pays, and begins anew when
-   the log-likelihood fell.  After a fall by more than the last iterations gained: back to the best
-   point, EM steps first, more delay.
+2. Judge that point.  Momentum is beta = k / (k + delay); k rises while it pays, and begins anew
+   when the log-likelihood fell.  After a fall by more than the last iterations gained: back to the
+   best point, EM steps first, more delay.
 3. Extrapolate L: ``L <- L2 + beta (L2 - D L1)``, with L1 and L2 the last two plain points and D the
    change of scale between them (see `PoissonState.scale_of_before`).
 4. Columns, one read.  The same for F, from gradient and curvature summed over the blocks.
 
-Curvature of a row of its own is computed every `FRESH_EVERY` iterations once a fit is no longer far.
-Its correlations are kept, and in between only its diagonal is new, which costs little more than a
-gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  From `SHARED_FROM`
-components on all rows share their correlations, found on a sample of them: ``H = S C S`` with S the
-root of the row's own diagonal.  A fit in float64 begins in float32.
+Once a fit is no longer far, the curvature of a row is computed every `FRESH_EVERY` iterations.  Its
+correlations are kept, and in between only its diagonal is new, which costs little more than a
+gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  From
+`SHARED_FROM` components on all rows share their correlations, found on a sample of them:
+``H = S C S`` with S the root of the row's own diagonal.  A fit in float64 begins in float32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of a Poisson NMF while it is fitted, and the two half-steps that all methods share.
 
 F is in this process; L is a row array of an `Executor`, wherever that is.  What the kernels report
-on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that depends
-on the counts alone.
+on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that
+depends on the counts alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
-in the likelihood, ``held`` (samples that are fixed), ``pseudo`` and ``rate`` of a prior, where there
-are any; ``curvature``, what the kernels keep of the curvature of long rows. Loadings are
+in the likelihood, ``held`` (samples that are fixed), ``pseudo`` and ``rate`` of a prior, where
+there are any; ``curvature``, what the kernels keep of the curvature of long rows. Loadings are
 (lanes, stride), the others have one number for each lane or the shape of loadings.
 """
 

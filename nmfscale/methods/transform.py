@@ -219,12 +219,10 @@ class Projection:
             start = lanes_of(layout, L, design.shape[1], design.dtype, least=MINVAL)
             self._blocks.put_by("L", start)
         if prior is not None:
-            for name, plain in zip(
-                ("pseudo", "rate"), (prior[0], prior[1] / self._scales), strict=True
-            ):
-                self._blocks.put_by(
-                    name, lanes_of(layout, plain, design.shape[1], design.dtype, empty=0)
-                )
+            scaled = {"pseudo": prior[0], "rate": prior[1] / self._scales}
+            for name, plain in scaled.items():
+                lanes = lanes_of(layout, plain, design.shape[1], design.dtype, empty=0)
+                self._blocks.put_by(name, lanes)
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """Rows of one block after the other, and their loadings."""

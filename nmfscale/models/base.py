@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class Fitted:
     @property
     def objective(self) -> float:
         """What was maximized, at the end: the first column of the history after the seconds."""
-        return float(self.history[self.history.dtype.names[2]][-1])
+        names: Any = self.history.dtype.names
+        return float(self.history[names[2]][-1])
 
 
 class CountModel(RowsTransformer, BaseEstimator):
@@ -94,7 +95,7 @@ class CountModel(RowsTransformer, BaseEstimator):
             with, which agree to the tolerance of the fit where the loadings of a sample are unique
             and were not held.
         """
-        given = signature(self.fit).bind(X, y, **fit_params)  # type: ignore[attr-defined]
+        given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
         return self._loadings(counts, given.kwargs.get("size_factors"))
@@ -158,7 +159,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         self._warn_unless_converged(fitted)
         return counts
 
-    def _fit_counts(self, X: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
+    def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
         """Fit and set all attributes but those of the history."""
         raise NotImplementedError
 
@@ -226,7 +227,7 @@ class CountModel(RowsTransformer, BaseEstimator):
                 if session is None:
                     blocks = LocalExecutor(counts.layout(n_threads), n_threads, folder)
                 else:
-                    blocks = session.executor(counts, n_threads)
+                    blocks = session.executor(cast(Any, counts), n_threads)
                 model = make(counts, blocks, rng)
                 with single_blas_thread(), monitor:
                     fit(model, monitor, saved)

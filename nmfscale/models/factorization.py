@@ -131,12 +131,13 @@ class CountFactorization(CountModel):
             Go on from the newest checkpoint in the folder, if there is one. The fit ends with the
             same bits as one that was never stopped, wherever the counts are now.
         client : distributed.Client, default=None
-            Dask cluster whose workers do the work, with the same bits (solvers that need no whole
-            columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default that of the client that is active and not asynchronous, for counts in files and
-            dask arrays, or this process. Workers that see the store and the folder of `checkpoint`
-            (else the system's temporary folder) read and write there; to others everything is sent.
-            Counts that are no packed store are packed first; those of a single block are fitted in
-            this process.
+            Dask cluster whose workers do the work, with the same bits (solvers that do without
+            whole columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default that of
+            the client that is active and not asynchronous, for counts in files and dask arrays, or
+            this process. Workers that see the store and the folder of `checkpoint` (else the
+            system's temporary folder) read and write there; to others everything is sent. Counts
+            that are no packed store are packed first; those of a single block are fitted in this
+            process.
 
         Returns
         -------
