@@ -281,7 +281,7 @@ def around_work(patch, kind, function):
             return function(run, context, step_run)
         return run(context, step_run)
 
-    _around(patch, "engine.worker.TaskContext._run", work)
+    _around(patch, "engine.worker.TaskContext.run", work)
 
 
 def around_slices(patch, function):

@@ -250,7 +250,7 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("kind", ["F", "move", "about"])
+@pytest.mark.parametrize("kind", ["shared", "step", "totals"])
 def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
     state, flipped = tmp_path / "state", []
 
