@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, CheckpointError
 from .monitor import Monitor
 from .protocol import Model
 
@@ -44,6 +44,12 @@ def _resume(model: Model, monitor: Monitor, checkpoint: Checkpoint | None) -> in
     if found is None:
         return 0
     numbers, arrays = found
+    for name, expected in model.snapshot()[1].items():
+        if name in arrays and arrays[name].shape != expected.shape:
+            raise CheckpointError(
+                f"a checkpoint has {name} of shape {arrays[name].shape}, not {expected.shape}: "
+                "it is damaged, or of another fit."
+            )
     model.restore(numbers["model"], arrays)
     monitor.restore(numbers["monitor"])
     return int(numbers["iteration"])
