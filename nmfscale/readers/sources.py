@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.base import RowRange
 from ..counts.structure import (
     check_ends,
     check_index_arrays,
@@ -23,7 +24,8 @@ from ..counts.validation import EntryNames, check_kind, rows_of_blocks
 from ..storage.hdf5 import Reader, checked_dataset, need, opened_hdf5, sequential
 
 Array = NDArray[Any]
-Arrays = tuple[Array, Array, Array]
+# Row numbers, column numbers and values of entries in any order.
+Triplets = tuple[Array, Array, Array]
 
 # Entries read from a dataset at a time, about: whole chunks, if they are smaller.
 SLICE = 2**20
@@ -59,8 +61,8 @@ class RowReader(Protocol):
     def entry_counts(self, start: int, stop: int) -> Array:
         """Entries of each row, or a bound on them, (stop - start,)."""
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Row pointers that start at 0, column numbers and values of a range of rows."""
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop."""
 
     def close(self) -> None:
         """Let go of files."""
@@ -156,12 +158,12 @@ class CompressedGroup:
         """Entries of each row, (stop - start,)."""
         return np.diff(self.pointers(start, stop))
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Compressed rows of a range; one slice each of indices and data."""
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop; one slice each of indices and data is read."""
         pointers = self.pointers(start, stop)
         indices, data = self.entries(int(pointers[0]), int(pointers[-1]))
         pointers -= pointers[0]
-        return pointers.astype(index_type(data.size), copy=False), indices, data
+        return RowRange(start, pointers.astype(index_type(data.size), copy=False), indices, data)
 
     def entries(self, first: int, last: int) -> tuple[Array, Array]:
         """Column numbers, checked in their own type before they are narrowed, and values."""
@@ -180,7 +182,7 @@ class CompressedGroup:
         self._reader.read(self._attach, fill)
         return indices, data
 
-    def transposed(self, n_entries: int) -> Iterator[Arrays]:
+    def transposed(self, n_entries: int) -> Iterator[Triplets]:
         """Yield all entries as (column, row, value), about `n_entries` at a time."""
         pointers = self.pointers(0, self.shape[0])
         narrow = index_type(self.shape[0])
@@ -223,11 +225,10 @@ class DenseDataset:
         """All columns: what is zero shows when it is read."""
         return np.full(stop - start, self.shape[1], dtype=np.int64)
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Nonzero entries of a range of rows."""
-        rows: Arrays = self._reader.read(
-            self._attach,
-            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop),
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return the nonzero entries of rows start:stop."""
+        rows: RowRange = self._reader.read(
+            self._attach, lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop)
         )
         return rows
 

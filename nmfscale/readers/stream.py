@@ -4,37 +4,65 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..counts.base import labels_of
+from ..counts.base import RowRange, labels_of, row_chunks
 from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
-from ..counts.validation import (
-    CHUNK,
-    CompressedRows,
-    EntryNames,
-    canonical_rows,
-    row_chunks,
-    working_type,
-)
+from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
 from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import Arrays, OpenedTable, Workspace, named_errors
+from .sources import OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
 ABOUT = "sample_names", "feature_names", "groups", "notes"
 _SMALLEST_LIMIT = 2**20
 
 
-class CountStream:
+class RowStream(ABC):
+    """A table whose rows are checked when they are read, a range of them at a time.
+
+    `whom` is what messages call it, `about` names, groups and notes as `CountMatrix` takes them.
+    """
+
+    whom: str
+    shape: tuple[int, int]
+    about: dict[str, Any]
+    bytes_read = 0
+    _last: tuple[int, int, RowRange] | None = None
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> CompressedRows:
+        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+
+    @abstractmethod
+    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+        """Yield all rows in pieces of at most `max_bytes`, where rows and file allow it."""
+
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop, which are kept: their columns are often wanted after them."""
+        last = self._last
+        if last is None or last[:2] != (start, stop):
+            last = self._last = None  # one range in memory, not two
+            rows = self.rows(start, stop).rows
+            self.bytes_read += rows.nbytes
+            last = self._last = start, stop, rows
+        return last[2]  # not of self: another thread may have read meanwhile
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read."""
+        return {**self.__dict__, "_last": None}
+
+
+class CountStream(RowStream):
     """Counts in a file, samples x features, read a range of rows at a time by one thread.
 
-    Made by `open_stream`; a context manager. It holds the names, not the counts. `whom` is what
-    messages call the table: the file, and the part of it where it has several.
+    Made by `open_stream`; a context manager. It holds the names, not the counts.
     """
 
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
@@ -54,20 +82,16 @@ class CountStream:
             names = labels_of(table.feature_names, n_columns, "feature_names", "column")
             self.feature_names = names
             self.groups = labels_of(table.groups, n_rows, "groups", "row")
+        self.about = {name: getattr(self, name) for name in ABOUT}
         self._closed = False
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Names, groups and notes, as `CountMatrix` takes them."""
-        return {name: getattr(self, name) for name in ABOUT}
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the counts in the file; text files are read through to learn it."""
         return self._source.dtype
 
-    def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
-        """Yield first row and rows of pieces of at most `max_bytes`, but of one row at least.
+    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+        """Yield pieces of at most `max_bytes`, but of one row at least.
 
         About five times as much is in use while a piece is made. Sums of duplicates that need a
         wider type may make it larger.
@@ -77,11 +101,10 @@ class CountStream:
         start = 0
         while start < self.shape[0]:
             stop = start + self._rows_that_fit(start, max_bytes)
-            yield start, self.rows(start, stop)
+            yield self.rows(start, stop)
             start = stop
 
-    def rows(self, start: int, stop: int) -> CompressedRows:
-        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+    def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         if not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
         return self._canonical(start, stop, sort=True)
@@ -130,21 +153,15 @@ class CountStream:
     def _canonical(self, start: int, stop: int, sort: bool) -> CompressedRows:
         self._check_usable()
         with named_errors(self.path):
-            indptr, indices, data = self._source.read(start, stop)
+            rows = self._source.read(start, stop)
             if self._columns is not None:
-                indptr, indices, data = self._selected(indptr, indices, data)
-            return canonical_rows(
-                indptr,
-                indices,
-                working_type(data),
-                (stop - start, self.shape[1]),
-                EntryNames(self.whom, self.sample_names, self.feature_names, start),
-                sort=sort,
-            )
+                rows = self._selected(rows)
+            names = EntryNames(self.whom, self.sample_names, self.feature_names)
+            return canonical_rows(rows, (stop - start, self.shape[1]), names, sort=sort)
 
-    def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
+    def _selected(self, rows: RowRange) -> RowRange:
         """Leave the columns out that were not asked for, in the arrays themselves."""
-        n_kept = 0
+        n_kept, (start, indptr, indices, data) = 0, rows
         pointers = np.zeros_like(indptr)
         for first, last in row_chunks(indptr, CHUNK):
             part = slice(indptr[first], indptr[last])
@@ -155,7 +172,7 @@ class CountStream:
             stop = n_kept + int(before[-1])
             indices[n_kept:stop], data[n_kept:stop] = columns[keep], data[part][keep]
             n_kept = stop
-        return pointers, indices[:n_kept], data[:n_kept]
+        return RowRange(start, pointers, indices[:n_kept], data[:n_kept])
 
     def _check_usable(self) -> None:
         if self._closed:

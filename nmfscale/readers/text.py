@@ -17,8 +17,8 @@ from ..counts.structure import check_shape, index_type
 from ..counts.validation import LARGEST_COUNT
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
-from .external_sort import SortedRows, Triplets
-from .sources import Workspace
+from .external_sort import SortedRows
+from .sources import Triplets, Workspace
 
 Array = NDArray[Any]
 

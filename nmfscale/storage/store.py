@@ -45,7 +45,7 @@ from ..counts.base import CountMatrix, RowRange
 from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
 from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
-from ..counts.validation import CHUNK, canonical_type_of, row_chunks
+from ..counts.validation import CHUNK, canonical_type_of
 from .arrays import (
     DamagedFileError,
     damaged,
@@ -335,35 +335,18 @@ class StoredCounts(CountMatrix):
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         return self._layout
 
-    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+    def _count_values(self, above: float) -> tuple[Array, Array]:
         values, times = self._layout.count_values() or self._layout.large
         order = np.argsort(values)
-        return values[order][values[order] > above], times[order][values[order] > above]
+        return values[order], times[order]
 
-    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
         for block, slices in self._layout.visit("rows"):
-            rows = self._compressed(block.number, slices)
-            for first, last in row_chunks(rows.indptr, CHUNK):
-                low, high = rows.indptr[first], rows.indptr[last]
-                yield RowRange(
-                    block.start + first,
-                    rows.indptr[first : last + 1] - low,
-                    rows.indices[low:high],
-                    rows.data[low:high],
-                )
+            chosen = None if wanted is None else wanted[block.start : block.stop]
+            rows = self._compressed(block.number, slices, chosen)
+            yield from rows.parts(CHUNK)
 
-    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
-        wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
-        wanted[slice(None) if rows is None else rows] = True
-        found = [
-            self._compressed(block.number, slices, wanted[block.start : block.stop])
-            for block, slices in self._layout.visit("rows")
-        ]
-        return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
-
-    def _compressed(
-        self, number: int, slices: SellBlock, wanted: Array | None = None
-    ) -> sp.csr_array:
+    def _compressed(self, number: int, slices: SellBlock, wanted: Array | None) -> RowRange:
         """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
         block, order = self._layout.blocks[number], self._layout.orders[number]
         lane = np.arange(LANES) + LANES * np.repeat(
@@ -380,7 +363,8 @@ class StoredCounts(CountMatrix):
             (data, (row, column)), shape=(block.stop - block.start, self.shape[1])
         ).tocsr()
         matrix.sort_indices()
-        return matrix.astype(self.dtype)
+        data = matrix.data.astype(self.dtype)
+        return RowRange(block.start, matrix.indptr, matrix.indices, data)
 
     def in_memory(self) -> Counts:
         """Read all counts into memory.

@@ -55,16 +55,17 @@ def dense(rows):
     return sp.csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape).toarray()
 
 
-def check_piece(rows, table):
+def check_piece(piece, table):
     """A piece is canonical, and equals the rows of the table."""
-    assert rows.shape == table.shape
-    assert rows.has_sorted_indices and rows.indptr[0] == 0 and (rows.data != 0).all()
+    rows = piece.rows
+    assert piece.shape == table.shape
+    assert piece.has_sorted_indices and rows.indptr[0] == 0 and (rows.data != 0).all()
     steps = np.diff(rows.indices.astype(np.int64))
     ends = rows.indptr[1:-1]
     inner = np.ones(max(0, rows.indices.size - 1), dtype=bool)
     inner[ends[(ends > 0) & (ends < rows.indices.size)] - 1] = False
     assert (steps[inner] > 0).all()
-    np.testing.assert_array_equal(dense(rows), table)
+    np.testing.assert_array_equal(rows.matrix(table.shape[1]).toarray(), table)
 
 
 def check_stream(path, table, max_bytes=(1, 300, 2000, 10**9), **choices):
@@ -74,13 +75,13 @@ def check_stream(path, table, max_bytes=(1, 300, 2000, 10**9), **choices):
         assert stream.shape == table.shape
         for size in max_bytes:
             next_row = 0
-            for start, rows in stream.chunks(size):
-                assert start == next_row
-                next_row += rows.shape[0]
-                check_piece(rows, table[start:next_row])
-                n_bytes = rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-                widened = rows.data.itemsize > stream.dtype.itemsize and rows.notes
-                assert n_bytes <= size or rows.shape[0] == 1 or widened
+            for piece in stream.chunks(size):
+                start, rows = next_row, piece.rows
+                assert rows.first == start
+                next_row += piece.shape[0]
+                check_piece(piece, table[start:next_row])
+                widened = rows.data.itemsize > stream.dtype.itemsize and piece.notes
+                assert rows.nbytes <= size or piece.shape[0] == 1 or widened
             assert next_row == table.shape[0]
         rng = np.random.default_rng(len(table))
         for start, stop in np.sort(rng.integers(0, len(table) + 1, (20, 2)), axis=1).tolist():
@@ -313,7 +314,8 @@ def peak_of(path, max_bytes, n_names, **options):
     with open_stream(path, **options) as stream:
         tracemalloc.start()
         try:
-            for _, rows in stream.chunks(max_bytes):
+            for piece in stream.chunks(max_bytes):
+                rows = piece.rows
                 total += np.bincount(rows.indices, weights=rows.data, minlength=1000)
             return tracemalloc.get_traced_memory()[1] - n_names * 8, total
         finally:
@@ -358,5 +360,6 @@ def test_real_files(data_dir):
         with open_stream(data_dir / name, **choices) as stream:
             assert (stream.groups is None) == ("groups" not in choices)
             table = dense(counts)
-            for start, rows in stream.chunks(500_000):
-                check_piece(rows, table[start : start + rows.shape[0]])
+            for piece in stream.chunks(500_000):
+                start = piece.rows.first
+                check_piece(piece, table[start : start + piece.shape[0]])

@@ -76,7 +76,7 @@ def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypat
             stream.rows(0, 10)
         assert temporary_files[0].closed
         monkeypatch.undo()
-        assert stream.rows(0, 10).data.sum() == 30
+        assert stream.rows(0, 10).rows.data.sum() == 30
     assert os.listdir(tmp_path) == [shuffled.name]
 
 
