@@ -21,7 +21,6 @@ from .files import (
     output,
     read_groups,
     read_input,
-    stream_input,
     writable,
     write_table,
 )
@@ -116,7 +115,7 @@ def store(arguments: argparse.Namespace) -> int:
     from ..readers.convert import write_store
 
     stored = write_store(
-        stream_input(arguments), target, n_threads=resolve_threads(arguments.threads),
+        read_input(arguments, streamed=True), target, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,
     )  # fmt: skip
     size = target.stat().st_size

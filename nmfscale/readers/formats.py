@@ -16,7 +16,6 @@ from ..counts.sizes import MemoryLimitError, check_table_size
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
 from ..storage.hdf5 import find, guarded_hdf5, is_transient
-from ..storage.store import is_store
 from . import h5ad, tenx
 from .sources import OpenedTable, Workspace, named_errors
 from .text import (
@@ -78,8 +77,6 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     if name.endswith((".h5ad", ".h5", ".hdf5")):
         return _hdf5_opener(path)
     if name.endswith(".nmf"):
-        if is_store(path):
-            raise ValueError(f"{path} is a packed store already.")
         raise ValueError(
             f"{path} is no packed store: empty, cut off or of another kind. Write it again with "
             "nmfscale store."

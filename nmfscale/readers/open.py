@@ -123,7 +123,7 @@ def _file_counts(
     """Open a file, and say what messages call its counts."""
     stored = open_store(path)
     if stored is not None:
-        check_choices(given, (), str(path))
+        check_choices(given, (), f"{path}, a packed store")
         return stored, str(path)
     if not in_memory:
         counts = stream_counts(path, limit, **given)

@@ -401,7 +401,8 @@ class TestStore:
         assert "exists" in failure(capsys, "store", folder / "counts.npz", store)
         assert "packed store already" in failure(capsys, "store", store, tmp_path / "two.nmf")
         words = ["fit", store, "-k", 2, "--layer", "twice", "-o", tmp_path / "model.h5"]
-        assert "--layer does not apply to a packed store" in failure(capsys, *words)
+        error = failure(capsys, *words)
+        assert f"--layer twice does not apply to {store}, a packed store" in error
         assert run("store", folder / "counts.npz", store, "--force", "--quiet") == 0
 
 
