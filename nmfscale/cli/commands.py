@@ -73,7 +73,10 @@ def fit(arguments: argparse.Namespace) -> int:
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
             how["client"] = client
-        code = _fit_and_save(_model(arguments), counts, target, **how)
+        from ..models import MODELS
+
+        model = MODELS[arguments.model](**given_parameters(arguments))
+        code = _fit_and_save(model, counts, target, **how)
     if drawn:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
@@ -98,12 +101,6 @@ def _check_together(arguments: argparse.Namespace) -> None:
         solver = getattr(arguments, "solver", "auto")
         if getattr(arguments, option) is not None and solver != "auto":
             arguments.usage(f"--{option} goes with --solver auto, not {solver}")
-
-
-def _model(arguments: argparse.Namespace) -> Any:
-    from ..models import MODELS
-
-    return MODELS[arguments.model](**given_parameters(arguments))
 
 
 def store(arguments: argparse.Namespace) -> int:

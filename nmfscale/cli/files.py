@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..storage.atomic import target_of
 from .messages import log
 
 TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -157,14 +158,9 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
     for given in inputs:
         if given is not None and _is_part(target, Path(given)):
             raise ValueError(f"{path} would replace the input {given}; choose another name.")
-    if target.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
-    if target.exists() and not target.is_file():
-        raise ValueError(f"{path} is a device, a pipe or a socket; name a file.")
+    target_of(path)
     if target.exists() and not force:
         raise FileExistsError(f"{path} exists; choose another name, or replace it with --force.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {target.parent}.")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
     return target

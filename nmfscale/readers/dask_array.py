@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from ..counts.base import RowRange
 from ..counts.structure import check_shape
-from ..counts.validation import CompressedRows, EntryNames, compressed_rows
+from ..counts.validation import CompressedRows, compressed_rows
 from .stream import RowStream
 
 
@@ -48,9 +48,7 @@ class DaskRows(RowStream):
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.about = {
-            "sample_names": sample_names, "feature_names": feature_names, "groups": groups,
-        }  # fmt: skip
+        self.about = dict(sample_names=sample_names, feature_names=feature_names, groups=groups)
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._chunk: tuple[int, CompressedRows] | None = None
@@ -89,6 +87,6 @@ class DaskRows(RowStream):
                     f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
                     f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
-            names = EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
-            last = self._chunk = i, compressed_rows(matrix, names, first=start, sort=True)
+            found = compressed_rows(matrix, self.entry_names(), first=start, sort=True)
+            last = self._chunk = i, found
         return last[1]  # not of self: another thread may have read meanwhile

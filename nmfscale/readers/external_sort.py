@@ -131,8 +131,9 @@ class SortedRows:
         # Not bincount: the rows of few entries may lie far apart.
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
         self._row_counts[rows[starts]] += np.diff(starts, append=rows.size)
-        if self._dtype is None and values.size and index_type(_magnitude(values)) is np.int32:
-            values = values.astype(np.int32)
+        if self._dtype is None and values.size:
+            largest = max(-int(values.min()), int(values.max()))
+            values = values.astype(index_type(largest), copy=False)
         return _Run(rows, columns, values)
 
     def _spill(self, runs: list[_Run]) -> None:
@@ -209,7 +210,3 @@ def _order(rows: Array) -> Any:
     if rows.size < 2 or bool((rows[1:] >= rows[:-1]).all()):
         return slice(None)
     return np.argsort(rows, kind="stable")
-
-
-def _magnitude(values: Array) -> int:
-    return max(-int(values.min()), int(values.max()))

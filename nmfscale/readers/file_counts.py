@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
 from ..counts.blocks import Layout
-from ..counts.sizes import parse_bytes
-from .stream import MEMORY_LIMIT, CountStream, RowStream, open_stream
+from .stream import CountStream, RowStream
 
 Array = NDArray[Any]
 # Bytes of the compressed rows that are looked at together.
@@ -56,7 +54,7 @@ class FileCounts(CountMatrix):
         self._layout: Layout | None = None
         self.whom, self.source = stream.whom, {"object": stream.whom}
         if isinstance(stream, CountStream):
-            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint._asdict()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
@@ -84,20 +82,6 @@ class FileCounts(CountMatrix):
         for found in self._stream.chunks(_PIECE_BYTES):
             rows = found.rows
             yield rows._replace(data=rows.data.astype(self._dtype, copy=False))
-
-
-def stream_counts(
-    path: str | os.PathLike[str], memory_limit: int | float | str | None = None, **choices: Any
-) -> FileCounts:
-    """Open a file, but no packed store, to be read a block at a time; choices as `read_counts`."""
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
-    stream = open_stream(path, memory_limit=pieces, table_limit=limit, **choices)
-    try:
-        return FileCounts(stream)
-    except BaseException:
-        stream.close()
-        raise
 
 
 def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:

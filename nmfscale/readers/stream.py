@@ -6,6 +6,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from .formats import given_choices, open_table
 from .sources import OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
-ABOUT = "sample_names", "feature_names", "groups", "notes"
 _SMALLEST_LIMIT = 2**20
 
 
@@ -39,6 +39,10 @@ class RowStream(ABC):
     @abstractmethod
     def rows(self, start: int, stop: int) -> CompressedRows:
         """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+
+    def entry_names(self) -> EntryNames:
+        """Return what messages call the entries."""
+        return EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
 
     @abstractmethod
     def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
@@ -59,7 +63,7 @@ class RowStream(ABC):
         return {**self.__dict__, "_last": None}
 
 
-class CountStream(RowStream):
+class CountStream(RowStream, AbstractContextManager["CountStream"]):
     """Counts in a file, samples x features, read a range of rows at a time by one thread.
 
     Made by `open_stream`; a context manager. It holds the names, not the counts.
@@ -68,8 +72,8 @@ class CountStream(RowStream):
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
         # it is asked for again when the current folder may be another
         self.path = table.path.absolute()
-        self.whom, self.notes = table.whom, tuple(table.notes)
-        self._source, self._columns, self._seen = table.source, table.columns, seen
+        self.whom = table.whom
+        self._source, self._columns, self.fingerprint = table.source, table.columns, seen
         n_rows, n_columns = table.source.shape
         if table.columns is not None:
             self._positions = np.full(n_columns, -1, dtype=index_type(n_columns))
@@ -77,12 +81,11 @@ class CountStream(RowStream):
             n_columns = table.columns.size
         self.shape = (n_rows, n_columns)
         check_shape(self.shape)
+        self.about = {"notes": table.notes}
         with named_errors(self.path):
-            self.sample_names = labels_of(table.sample_names, n_rows, "sample_names", "row")
-            names = labels_of(table.feature_names, n_columns, "feature_names", "column")
-            self.feature_names = names
-            self.groups = labels_of(table.groups, n_rows, "groups", "row")
-        self.about = {name: getattr(self, name) for name in ABOUT}
+            for name in ("sample_names", "feature_names", "groups"):
+                size, of = (n_columns, "column") if name == "feature_names" else (n_rows, "row")
+                self.about[name] = labels_of(getattr(table, name), size, name, of)
         self._closed = False
 
     @property
@@ -115,26 +118,14 @@ class CountStream(RowStream):
         check_table_size(self.shape, self.whom, table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
 
-    def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that the file had when it was opened."""
-        return self._seen
-
     def close(self) -> None:
         """Close the file and remove temporary files."""
         self._closed = True
         self._source.close()
 
-    def __enter__(self) -> CountStream:
-        """Return the stream."""
-        return self
-
     def __exit__(self, *_: object) -> None:
         """Close the stream."""
         self.close()
-
-    def __repr__(self) -> str:
-        """Shape and file."""
-        return f"<CountStream {self.shape[0]} x {self.shape[1]}, {self.whom}>"
 
     def _rows_that_fit(self, start: int, max_bytes: int) -> int:
         """Return how many rows from `start` on make a piece."""
@@ -156,8 +147,8 @@ class CountStream(RowStream):
             rows = self._source.read(start, stop)
             if self._columns is not None:
                 rows = self._selected(rows)
-            names = EntryNames(self.whom, self.sample_names, self.feature_names)
-            return canonical_rows(rows, (stop - start, self.shape[1]), names, sort=sort)
+            shape = stop - start, self.shape[1]
+            return canonical_rows(rows, shape, self.entry_names(), sort=sort)
 
     def _selected(self, rows: RowRange) -> RowRange:
         """Leave the columns out that were not asked for, in the arrays themselves."""
@@ -178,22 +169,17 @@ class CountStream(RowStream):
         if self._closed:
             raise ValueError(f"The stream of {self.whom} is closed.")
         status = retry(self.path, self.path.stat)
-        if (status.st_size, status.st_mtime_ns) != self._seen[:2]:
+        if (status.st_size, status.st_mtime_ns) != self.fingerprint[:2]:
             raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
 
 
 def open_stream(
     path: str | os.PathLike[str],
     *,
-    layer: str | None = None,
-    raw: bool = False,
-    groups: str | None = None,
-    genome: str | None = None,
-    feature_type: str | None = None,
-    transpose: bool | None = None,
     scratch: str | os.PathLike[str] | None = None,
     memory_limit: int = MEMORY_LIMIT,
     table_limit: int | None = None,
+    **choices: Any,
 ) -> CountStream:
     """Open a file of counts to read it a range of rows at a time; choices as `read_counts`.
 
@@ -208,15 +194,8 @@ def open_stream(
     folder = None if scratch is None else Path(scratch).absolute()
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(f"scratch={str(scratch)!r} is no folder.")
-    given = given_choices(
-        layer=layer,
-        raw=raw,
-        groups=groups,
-        genome=genome,
-        feature_type=feature_type,
-        transpose=transpose,
-    )
-    table = open_table(Path(path), Workspace(folder, memory_limit, table_limit), given)
+    workspace = Workspace(folder, memory_limit, table_limit)
+    table = open_table(Path(path), workspace, given_choices(**choices))
     try:
         check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))

@@ -137,7 +137,7 @@ class TestFit:
         )
         assert target.read_text() == "precious"
         absent = tmp_path / "absent" / "model.h5"
-        assert f"there is no folder {absent.parent}" in failure(
+        assert f"folder {absent.parent} does not exist" in failure(
             capsys, "fit", counts, "-k", 2, "-o", absent
         )
         assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)

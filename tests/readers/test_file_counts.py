@@ -17,7 +17,7 @@ from small_fits import open_files
 
 import nmfscale
 from nmfscale.readers.dask_array import DaskRows
-from nmfscale.readers.file_counts import FileCounts, stream_counts
+from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import CountStream, open_stream
 from nmfscale.storage.store import StoredCounts
@@ -195,7 +195,7 @@ def test_a_file_that_is_refused_is_closed(tmp_path, without_gc):
     bad[-1, -1] = -2
     write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(bad))
     with pytest.raises(ValueError, match="row 89") as caught:
-        stream_counts(tmp_path / "counts.h5ad")
+        as_counts(tmp_path / "counts.h5ad", in_memory=False)
     # as long as the error is at hand, so is all that it has been through
     assert caught.tb is not None and not open_below(tmp_path)
 

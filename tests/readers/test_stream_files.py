@@ -95,7 +95,7 @@ def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
 @pytest.mark.parametrize("replaced", [False, True])
 def test_changed_file(tmp_path, sound, replaced):
     with open_stream(sound) as stream:
-        assert stream.fingerprint() == fingerprint(sound)
+        assert stream.fingerprint == fingerprint(sound)
         if replaced:
             os.replace(write_h5ad(tmp_path / "b.h5ad", COUNTS * 2), sound)
         else:
