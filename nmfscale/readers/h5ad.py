@@ -18,6 +18,7 @@ from ..storage.hdf5 import (
     need,
     shape_of,
     strings,
+    text_of,
     values_of,
 )
 from .external_sort import SortedRows
@@ -64,7 +65,7 @@ def _rows(
         return DenseDataset(node, path, workspace.memory_limit)
     sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
     shape = shape_of(sizes, node)
-    encoding = _text(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
+    encoding = text_of(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
     if encoding[:3] not in ("csr", "csc"):
         found = f"{node.name} is a group with encoding {encoding!r}"
         raise ValueError(f"{path}: {found}; expected a dense dataset, csr_matrix or csc_matrix.")
@@ -79,7 +80,7 @@ def _rows(
 def _index(frame: Any, size: int) -> Any:
     """Row names of obs or var: a group of columns, or (up to 0.6) one compound dataset."""
     if is_group(frame):
-        return _values(need(frame, _text(frame.attrs["_index"])), size)
+        return _values(need(frame, text_of(frame.attrs["_index"])), size)
     fields = _fields(frame)
     name = "index" if "index" in fields else fields[0]
     return column_of(checked_dataset(frame)[name], frame, size)
@@ -105,7 +106,7 @@ def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
         categories = find(file, f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories, _values(categories))
-    return _with_text(values)
+    return _withtext_of(values)
 
 
 def _values(node: Any, size: int | None = None) -> NDArray[Any]:
@@ -129,15 +130,11 @@ def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArra
         found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
         raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
     # The code of a missing value, -1, finds the last entry.
-    return np.append(_with_text(categories).astype(object), "missing")[codes]
+    return np.append(_withtext_of(categories).astype(object), "missing")[codes]
 
 
-def _with_text(values: NDArray[Any]) -> NDArray[Any]:
+def _withtext_of(values: NDArray[Any]) -> NDArray[Any]:
     """Decode bytes; numbers stay numbers."""
     if values.dtype.kind not in "OS":
         return values
-    return np.array([_text(v) if isinstance(v, bytes) else v for v in values.tolist()], object)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return np.array([text_of(v) if isinstance(v, bytes) else v for v in values.tolist()], object)

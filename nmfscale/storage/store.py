@@ -46,14 +46,7 @@ from ..counts.blocks import block_orders, column_order_of, no_whole_columns, pre
 from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of
-from .arrays import (
-    DamagedFileError,
-    damaged,
-    read_attribute,
-    read_checked,
-    read_json,
-    read_names,
-)
+from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names
 from .atomic import file_id, retry
 from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
 from .store_blocks import (
@@ -278,24 +271,15 @@ class StoredCounts(CountMatrix):
         self._is_store = False
         try:
             read_file(self.path, self._open)
-        except DamagedFileError as error:
-            if not self._is_store:
-                raise NoStoreError(
-                    f"{path} is not a packed store of counts, or is damaged."
-                ) from error
-            raise DamagedStoreError(f"{error}. Pack the counts again.") from error
-        except (
-            AttributeError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError,
-        ) as error:  # fmt: skip
+        except (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             if is_transient(error):
                 raise
             if not self._is_store:
-                raise NoStoreError(
-                    f"{path} is not a packed store of counts, or is damaged."
-                ) from error
-            raise DamagedStoreError(
-                f"{path} is damaged or incomplete: {error}. Pack the counts again."
-            ) from error
+                what = "is not a packed store of counts, or is damaged"
+                raise NoStoreError(f"{path} {what}.") from error
+            known = isinstance(error, DamagedFileError)
+            why = error if known else f"{path} is damaged or incomplete: {error}"
+            raise DamagedStoreError(f"{why}. Pack the counts again.") from error
 
     def _open(self, file: Any) -> None:
         self._is_store = "format" in file.attrs and read_attribute(file, "format", "S") == FORMAT
@@ -303,11 +287,9 @@ class StoredCounts(CountMatrix):
             raise KeyError("its format is another")
         about = _about(file)
         n, m = (int(size) for size in about["shape"])
-        names = {
-            name: read_names(file, part, (m if part == "names/feature" else n,))
-            for part, name in NAMES.items()
-            if part in about["parts"]
-        }
+        sizes = {"names/sample": n, "names/feature": m, "names/group": n}
+        there = [part for part in NAMES if part in about["parts"]]
+        names = {NAMES[part]: read_names(file, part, (sizes[part],)) for part in there}
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
