@@ -66,21 +66,12 @@ _MODULES = {"pl": "plots", "corpora": "datasets.corpora"}
 __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("nmfscale")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
     value: Any
     if name == "__version__":
-        value = _version()
+        value = import_module(".storage.version", __name__).package_version()
     elif name in _MODULES:
         value = import_module(f".{_MODULES[name]}", __name__)
     else:

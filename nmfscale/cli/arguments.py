@@ -56,9 +56,11 @@ _EXAMPLES = {
 _MOST_THREADS = 4096
 
 
-def _at_least(
+def at_least(
     kind: Callable[[str], Any], least: float, most: float = math.inf
 ) -> Callable[[str], Any]:
+    """Return the type of a number within limits, as argparse takes it."""
+
     def number(text: str) -> Any:
         value = kind(text)
         if not value >= least:
@@ -69,6 +71,9 @@ def _at_least(
 
     number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
     return number
+
+
+_COUNT, _PORT = at_least(int, 1), at_least(int, 0, 65535)
 
 
 def _size(text: str) -> str:
@@ -85,225 +90,152 @@ def _size(text: str) -> str:
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Describe the program and its commands; `fit` with its options if the words ask for it."""
     parser = argparse.ArgumentParser(
-        prog="nmfscale",
-        description="Poisson NMF and topic models for count matrices of any size.",
-        epilog=_EXAMPLES[""],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"nmfscale {__version__}",
-        help="print the version and exit",
+        prog="nmfscale", description="Poisson NMF and topic models for count matrices of any size.",
+        epilog=_EXAMPLES[""], formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    version = f"nmfscale {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print it and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_demo(subparsers)
-    _add_fit(subparsers, words)
-    _add_store(subparsers)
-    _add_transform(subparsers)
-    _add_info(subparsers)
-    _add_plot(subparsers)
-    _add_cluster(subparsers)
+    for name, (run, summary, add_options) in _COMMANDS.items():
+        command = subparsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=_EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        command.set_defaults(run=run, usage=command.error)
+        # the options of fit take the estimators, which are slow to import
+        if name != "fit" or words[:1] == ["fit"]:
+            add_options(command)
+            command.add_argument("--debug", action="store_true", help="show an error's traceback")
+        if name == "fit" and words[:1] == ["fit"]:
+            add_parameters(command, words)
     return parser
 
 
-def _add_demo(subparsers: Any) -> None:
-    command = _command(
-        subparsers, "demo", commands.demo, "fit the docstrings of the installed packages"
-    )
-    command.add_argument(
-        "-o", "--output", metavar="DIR", default="nmfscale-demo",
-        help="folder (default: %(default)s)",
-    )  # fmt: skip
+def _demo(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("-o", "--output", metavar="DIR", default="nmfscale-demo", help="default: %(default)s")
     _add_run_options(command)
 
 
-def _add_fit(subparsers: Any, words: Sequence[str]) -> None:
-    command = _command(subparsers, "fit", commands.fit, "fit a model and write it to a file")
-    if words[:1] != ["fit"]:
-        return  # its options take the estimators, which are slow to import
+def _fit(command: argparse.ArgumentParser) -> None:
     _add_input(command)
     add = command.add_argument
-    add("-k", type=_at_least(int, 1), required=True, help="number of topics")
+    add("-k", type=_COUNT, required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
-    add("--seed", type=_at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
-        "--checkpoint-every", type=_at_least(float, 0), metavar="SECONDS", default=60.0,
+        "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
     add("--resume", action="store_true", help="go on from the newest checkpoint")
-    _add_memory_limit(command)
-    _add_client_options(command)
+    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
+    where = command.add_mutually_exclusive_group().add_argument
+    where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")
+    where("--workers", type=_COUNT, metavar="N", help="processes of a Dask cluster for this fit")
+    add("--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help")
     _add_run_options(command)
-    add_parameters(command, words)
 
 
-def _add_store(subparsers: Any) -> None:
-    command = _command(
-        subparsers, "store", commands.store, "pack counts for fits larger than memory"
-    )
+def _store(command: argparse.ArgumentParser) -> None:
     _add_input(command, packed=False)
-    command.add_argument("output", metavar="OUT.nmf", help="the packed store to write")
-    _add_memory_limit(command, "such as 2GB: text is sorted on disk beyond a quarter of it")
+    add = command.add_argument
+    add("output", metavar="OUT.nmf", help="the packed store to write")
+    what = "such as 2GB: text is sorted on disk beyond a quarter of it"
+    add("--memory-limit", type=_size, metavar="SIZE", help=what)
     _add_run_options(command)
 
 
-def _add_transform(subparsers: Any) -> None:
-    command = _command(subparsers, "transform", commands.transform, "loadings of new samples")
-    command.add_argument("model", metavar="MODEL", help="file written by fit")
+def _transform(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("model", metavar="MODEL", help="file written by fit")
     _add_input(command)
-    command.add_argument(
-        "-o", "--output", required=True, metavar="OUT",
-        help=".npy, written as it goes; .npz; .csv or .tsv, also with .gz",
-    )  # fmt: skip
-    _add_memory_limit(command)
+    what = ".npy, written as it goes; .npz; .csv or .tsv, also with .gz"
+    add("-o", "--output", required=True, metavar="OUT", help=what)
+    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
     _add_run_options(command)
 
 
-def _add_info(subparsers: Any) -> None:
-    command = _command(
-        subparsers, "info", commands.info, "describe counts, a model file or this installation"
-    )
+def _info(command: argparse.ArgumentParser) -> None:
     _add_input(command, nargs="?")
-    command.add_argument("--build", action="store_true", help="versions, instruction sets, threads")
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    what = "versions, instruction sets, threads"
+    command.add_argument("--build", action="store_true", help=what)
 
 
-def _add_plot(subparsers: Any) -> None:
-    command = _command(subparsers, "plot", commands.plot, "draw a model")
-    command.add_argument(
-        "models", metavar="MODEL", nargs="+",
-        help="files written by fit; several for --kind progress",
-    )  # fmt: skip
-    command.add_argument("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
-    command.add_argument(
-        "--kind",
-        choices=("structure", "progress", "top"),
-        default="structure",
+def _plot(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    what = "files written by fit; several for --kind progress"
+    add("models", metavar="MODEL", nargs="+", help=what)
+    add("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
+    add(
+        "--kind", choices=("structure", "progress", "top"), default="structure",
         help="topic proportions of the samples, how the fit went, or leading features "
         "(default: %(default)s)",
-    )
-    command.add_argument(
-        "--groups", metavar="FILE",
-        help="for structure: on each line a label, or name TAB label (comma in a .csv)",
     )  # fmt: skip
-    command.add_argument(
-        "--n-top", type=_at_least(int, 1), default=10, metavar="N",
-        help="for top: features of each topic (default: %(default)s)",
-    )  # fmt: skip
-    command.add_argument(
-        "--x", choices=("seconds", "iteration"), default="seconds",
-        help="for progress (default: %(default)s)",
-    )  # fmt: skip
-    _add_last_options(command)
+    what = "for structure: on each line a label, or name TAB label (comma in a .csv)"
+    add("--groups", metavar="FILE", help=what)
+    what = "for top: features of each topic (default: %(default)s)"
+    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
+    what = "for progress (default: %(default)s)"
+    add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
+    add("--force", action="store_true", help="replace existing files")
 
 
-def _add_cluster(subparsers: Any) -> None:
-    command = _command(
-        subparsers, "cluster", cluster, "run a Dask cluster on this machine until Ctrl-C"
-    )
+def _cluster(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
         "Whoever reaches a cluster can run code as you: without --tls that is every user of\n"
         "this machine, with it those who hold the key in the folder."
     )
-    command.add_argument(
-        "--workers", type=_at_least(int, 1), metavar="N",
-        help="processes, one task at a time each (default: one for every 4 CPUs)",
-    )  # fmt: skip
-    command.add_argument(
-        "--host", metavar="ADDRESS", default="127.0.0.1",
-        help="address to listen on; all but this machine's own need --tls (default: %(default)s)",
-    )  # fmt: skip
-    command.add_argument(
-        "--port", type=_at_least(int, 0, 65535), default=8786, metavar="N",
-        help="0: any (default: %(default)s)",
-    )  # fmt: skip
-    command.add_argument(
-        "--dashboard-port", type=_at_least(int, 0, 65535), default=8787, metavar="N",
-        help="always on 127.0.0.1; another one if it is taken (default: %(default)s)",
-    )  # fmt: skip
-    command.add_argument(
-        "--tls", metavar="DIR",
-        help="encrypt, and admit only who has the certificates in this folder; made if missing",
-    )  # fmt: skip
-    command.add_argument(
-        "--memory-limit", type=_size, metavar="SIZE",
-        help="of each worker, such as 8GB (default: an equal share of the machine's)",
-    )  # fmt: skip
-    command.add_argument(
-        "--local-directory", metavar="DIR",
-        help="folder for temporary files of the workers (default: that of the system)",
-    )  # fmt: skip
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add = command.add_argument
+    what = "processes, one task at a time each (default: one for every 4 CPUs)"
+    add("--workers", type=_COUNT, metavar="N", help=what)
+    what = "address to listen on; all but this machine's own need --tls (default: %(default)s)"
+    add("--host", metavar="ADDRESS", default="127.0.0.1", help=what)
+    what = "0: any (default: %(default)s)"
+    add("--port", type=_PORT, default=8786, metavar="N", help=what)
+    what = "always on 127.0.0.1; another one if it is taken (default: %(default)s)"
+    add("--dashboard-port", type=_PORT, default=8787, metavar="N", help=what)
+    what = "encrypt, and admit only who has the certificates in this folder; made if missing"
+    add("--tls", metavar="DIR", help=what)
+    what = "of each worker, such as 8GB (default: an equal share of the machine's)"
+    add("--memory-limit", type=_size, metavar="SIZE", help=what)
+    what = "folder for temporary files of the workers (default: that of the system)"
+    add("--local-directory", metavar="DIR", help=what)
 
 
-def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=_EXAMPLES[name],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(run=run, usage=command.error)
-    return command
+_READ_FROM_FILE = "such as 2GB: read from the file what does not fit"
+# What each command does, in which words it is listed, and what adds its options.
+_COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
+    "demo": (commands.demo, "fit the docstrings of the installed packages", _demo),
+    "fit": (commands.fit, "fit a model and write it to a file", _fit),
+    "store": (commands.store, "pack counts for fits larger than memory", _store),
+    "transform": (commands.transform, "loadings of new samples", _transform),
+    "info": (commands.info, "describe counts, a model file or this installation", _info),
+    "plot": (commands.plot, "draw a model", _plot),
+    "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
+}
 
 
 def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **options: Any) -> None:
-    command.add_argument(
-        "input",
-        metavar="INPUT",
-        help=f"counts, samples x features: {'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), "
-        "docword.*.txt(.gz), .h5ad, 10x .h5 or a 10x folder",
-        **options,
+    add = command.add_argument
+    what = (
+        f"counts, samples x features: {'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), "
+        "docword.*.txt(.gz), .h5ad, 10x .h5 or a 10x folder"
     )
-    command.add_argument(
-        "--feature-names", metavar="FILE", help="names of the features, one on each line",
-    )  # fmt: skip
-    command.add_argument("--layer", help=".h5ad: layer to read in place of X")
-    command.add_argument("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
-    command.add_argument("--genome", help="10x: genome to read")
-    command.add_argument(
-        "--feature-type", metavar="TYPE",
-        help="10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)",
-    )  # fmt: skip
-    command.add_argument(
-        "--transpose", action="store_true", default=None, help=".npz, .mtx: features x samples",
-    )  # fmt: skip
-
-
-def _add_memory_limit(
-    command: argparse.ArgumentParser,
-    what: str = "such as 2GB: read from the file what does not fit",
-) -> None:
-    command.add_argument("--memory-limit", type=_size, metavar="SIZE", help=what)
-
-
-def _add_client_options(command: argparse.ArgumentParser) -> None:
-    where = command.add_mutually_exclusive_group()
-    where.add_argument(
-        "--scheduler", metavar="ADDRESS", help="fit on this Dask cluster, such as tcp://host:8786",
-    )  # fmt: skip
-    where.add_argument(
-        "--workers", type=_at_least(int, 1), metavar="N",
-        help="fit on a Dask cluster of N processes here, started for this fit",
-    )  # fmt: skip
-    command.add_argument(
-        "--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help",
-    )  # fmt: skip
+    add("input", metavar="INPUT", help=what, **options)
+    add("--feature-names", metavar="FILE", help="names of the features, one on each line")
+    add("--layer", help=".h5ad: layer to read in place of X")
+    add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
+    add("--genome", help="10x: genome to read")
+    what = "10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)"
+    add("--feature-type", metavar="TYPE", help=what)
+    what = ".npz, .mtx: features x samples"
+    add("--transpose", action="store_true", default=None, help=what)
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--threads", type=_at_least(int, 1, _MOST_THREADS), metavar="N",
-        help="default: NMFSCALE_NUM_THREADS, or all CPUs",
-    )  # fmt: skip
-    command.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-    _add_last_options(command)
-
-
-def _add_last_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--force", action="store_true", help="replace existing files")
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add, threads = command.add_argument, at_least(int, 1, _MOST_THREADS)
+    add("--threads", type=threads, metavar="N", help="default: NMFSCALE_NUM_THREADS, or all CPUs")
+    add("-q", "--quiet", action="store_true", help="no progress on standard error")
+    add("--force", action="store_true", help="replace existing files")

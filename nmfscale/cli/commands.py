@@ -21,7 +21,6 @@ from .files import (
     output,
     read_groups,
     read_input,
-    stream_input,
     writable,
     write_table,
 )
@@ -74,7 +73,10 @@ def fit(arguments: argparse.Namespace) -> int:
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
             how["client"] = client
-        code = _fit_and_save(_model(arguments), counts, target, **how)
+        from ..models import MODELS
+
+        model = MODELS[arguments.model](**given_parameters(arguments))
+        code = _fit_and_save(model, counts, target, **how)
     if drawn:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
@@ -101,12 +103,6 @@ def _check_together(arguments: argparse.Namespace) -> None:
             arguments.usage(f"--{option} goes with --solver auto, not {solver}")
 
 
-def _model(arguments: argparse.Namespace) -> Any:
-    from ..models import MODELS
-
-    return MODELS[arguments.model](**given_parameters(arguments))
-
-
 def store(arguments: argparse.Namespace) -> int:
     """Pack counts, in bounded memory."""
     check_inputs(arguments.input)
@@ -116,7 +112,7 @@ def store(arguments: argparse.Namespace) -> int:
     from ..readers.convert import write_store
 
     stored = write_store(
-        stream_input(arguments), target, n_threads=resolve_threads(arguments.threads),
+        read_input(arguments, streamed=True), target, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,
     )  # fmt: skip
     size = target.stat().st_size

@@ -12,51 +12,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..storage.atomic import target_of
 from .messages import log
 
 TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
-    """Open the counts that a command was given.
+    """Open the counts that a command was given, with the feature names that it was given.
 
     A packed store is read piece by piece when it is needed; so is every other file if it should
     be `streamed`, or there is a memory limit.
     """
-    from ..readers.open import read_counts
-    from ..storage.store import StoredCounts, is_store
+    from ..readers.open import open_counts
 
-    choices = _choices(arguments)
-    counts: Any
-    if Path(arguments.input).is_file() and is_store(arguments.input):
-        if choices:
-            option = next(iter(choices)).replace("_", "-")
-            raise ValueError(f"--{option} does not apply to a packed store.")
-        counts = StoredCounts(arguments.input)
-    elif not streamed and getattr(arguments, "memory_limit", None) is None:
-        counts = read_counts(arguments.input, integer="allow", **choices)
-    else:
-        return stream_input(arguments)
-    return _looked_over(counts, arguments)
-
-
-def stream_input(arguments: argparse.Namespace) -> Any:
-    """Open a file of counts to be read piece by piece, within the memory limit."""
-    from ..readers.file_counts import stream_counts
-
-    counts = stream_counts(
-        arguments.input, memory_limit=arguments.memory_limit, **_choices(arguments)
-    )
-    return _looked_over(counts, arguments)
-
-
-def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
+    limit = getattr(arguments, "memory_limit", None)
     names = ("layer", "raw", "genome", "feature_type", "transpose")
-    return {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
-
-
-def _looked_over(counts: Any, arguments: argparse.Namespace) -> Any:
-    """Warn of fractions, and give features the names of the file that was given for them."""
+    counts = open_counts(
+        arguments.input, integer="allow", in_memory=not streamed and limit is None,
+        memory_limit=limit, **{name: getattr(arguments, name) for name in names},
+    )  # fmt: skip
     if not counts.is_integer:
         log(
             f"warning: {arguments.input} holds counts that are not whole numbers: "
@@ -64,17 +39,12 @@ def _looked_over(counts: Any, arguments: argparse.Namespace) -> Any:
             "(.h5ad: perhaps --layer or --raw)."
         )
     if arguments.feature_names is not None:
-        counts.feature_names = _read_names(arguments.feature_names, counts.shape[1])
+        import numpy as np
+
+        path = arguments.feature_names
+        found = _as_many(path, _text(path).splitlines(), counts.shape[1], "names", "features")
+        counts.feature_names = np.array(found, object)
     return counts
-
-
-def _read_names(path: str, n_features: int) -> Any:
-    """Read one name per line, in the order of the features."""
-    import numpy as np
-
-    return np.array(
-        _as_many(path, _text(path).splitlines(), n_features, "names", "features"), object
-    )
 
 
 def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> list[str]:
@@ -188,14 +158,9 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
     for given in inputs:
         if given is not None and _is_part(target, Path(given)):
             raise ValueError(f"{path} would replace the input {given}; choose another name.")
-    if target.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
-    if target.exists() and not target.is_file():
-        raise ValueError(f"{path} is a device, a pipe or a socket; name a file.")
+    target_of(path)
     if target.exists() and not force:
         raise FileExistsError(f"{path} exists; choose another name, or replace it with --force.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {target.parent}.")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(f"cannot write {path}: the folder {target.parent} is read-only.")
     return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,32 @@ class RowRange(NamedTuple):
     indptr: Array
     indices: Array
     data: Array
+
+    def part(self, start: int, stop: int) -> RowRange:
+        """Return views of rows start:stop, counted from `first` on."""
+        low, high = self.indptr[start], self.indptr[stop]
+        pointers = self.indptr[start : stop + 1] - low
+        return RowRange(self.first + start, pointers, self.indices[low:high], self.data[low:high])
+
+    def parts(self, n_entries: int) -> Iterator[RowRange]:
+        """Yield parts of whole rows with about `n_entries` entries each."""
+        return (self.part(*rows) for rows in row_chunks(self.indptr, n_entries))
+
+    def matrix(self, n_columns: int) -> sp.csr_array:
+        """Return these rows as a matrix of SciPy."""
+        shape = (len(self.indptr) - 1, n_columns)
+        return sp.csr_array((self.data, self.indices, self.indptr), shape=shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self.indptr.nbytes + self.indices.nbytes + self.data.nbytes
+
+
+def row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows with about `n_entries` entries each."""
+    cuts = np.searchsorted(indptr, np.arange(n_entries, int(indptr[-1]), n_entries))
+    return pairwise(np.unique([0, *cuts.tolist(), len(indptr) - 1]).tolist())
 
 
 class CountMatrix(ABC):
@@ -86,6 +113,9 @@ class CountMatrix(ABC):
         """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
 
     @abstractmethod
+    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
+        """Yield all rows; those that a mask of rows does not want may be empty."""
+
     def chunks(self) -> Iterator[RowRange]:
         """Read the table piece by piece.
 
@@ -95,6 +125,7 @@ class CountMatrix(ABC):
             Ranges of rows, one after the other, small beside the table: first row, index
             pointers from 0, column numbers and counts.
         """
+        return self._pieces()
 
     def row_sums(self, function: Callable[[Array], Array]) -> NDArray[np.float64]:
         """Sum a function of the counts over each row's nonzeros.
@@ -137,19 +168,24 @@ class CountMatrix(ABC):
             One row for each that was asked for, with sorted column numbers, in the type of the
             counts.
         """
+        wanted = None
+        if rows is not None:
+            wanted = np.zeros(self.shape[0], bool)
+            wanted[rows] = True
         found = []
-        for first, indptr, indices, data in self.chunks():
-            shape = (len(indptr) - 1, self.shape[1])
-            piece = sp.csr_array((data, indices, indptr), shape=shape)
-            if rows is not None:
-                low, high = np.searchsorted(rows, [first, first + shape[0]])
-                piece = piece[rows[low:high] - first]
-            found.append(piece)
+        for piece in self._pieces(wanted):
+            matrix = piece.matrix(self.shape[1])
+            if wanted is not None:
+                matrix = matrix[wanted[piece.first : piece.first + matrix.shape[0]]]
+            found.append(matrix)
         matrix = sp.csr_array(sp.vstack(found, format="csr"))
         matrix.sort_indices()
         return matrix
 
     @abstractmethod
+    def _count_values(self, above: float) -> tuple[Array, Array]:
+        """Distinct counts, all above a limit at least, rising, and how often each occurs."""
+
     def large_counts(self, above: float) -> tuple[Array, Array]:
         """Find the large counts.
 
@@ -163,6 +199,8 @@ class CountMatrix(ABC):
         values, times : ndarray of int64
             The distinct counts above the limit, rising, and how often each occurs.
         """
+        values, times = self._count_values(above)
+        return values[values > above], times[values > above]
 
     @abstractmethod
     def layout(self, n_threads: int = 1) -> Any:
@@ -234,8 +272,9 @@ class CountMatrix(ABC):
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
 
 
-def totals_of_rows(indptr: Array, data: Array) -> NDArray[np.float64]:
+def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:
     """Sum the counts of every row of a range, in the order in which they are kept."""
+    indptr, data = rows.indptr, rows.data
     totals = np.zeros(len(indptr) - 1)
     # Empty rows are left out: reduceat would give them their neighbour's first count.
     length = np.diff(indptr)

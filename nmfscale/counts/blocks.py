@@ -31,13 +31,7 @@ class Block:
     """
 
     def __init__(
-        self,
-        slicer: SellBuilder,
-        start: int,
-        stop: int,
-        first: int,
-        order: Array,
-        keep: bool = True,
+        self, slicer: SellBuilder, start: int, stop: int, first: int, order: Array, keep: bool
     ):
         self._slicer, self._order, self.keep = slicer, order, keep
         self._made: dict[str, SellBlock] = {}
@@ -65,39 +59,18 @@ class Layout:
 
     Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the
     rows stand by falling number of nonzeros. Columns stand by falling number of nonzeros in the
-    whole matrix, in every block the same.
+    whole matrix, in every block the same; `column_order` is theirs. `large` are the values that
+    are split in pieces, and how often each occurs.
 
-    Parameters
-    ----------
-    counts : CountMatrix
-        Only looked at while the layout is made.
-    reader : object
-        ``read(start, stop)`` returns these rows compressed, as a `RowReader` does;
-        a `StreamRows` where blocks do not stay in memory.
-    n_threads : int
-    keep : bool
-        Whether blocks stay in memory once they were made.
-    has_sorted_indices : bool
-        Whether the reader's column numbers rise within every row.
-
-    Attributes
-    ----------
-    row_order, column_order : ndarray of int64 and of int32
-        Original number of the row (column) in every lane, -1 in the padding.
-    blocks : list of Block
-    large : tuple of ndarray
-        Values that are split in pieces, and how often each occurs.
+    ``reader.read(start, stop)`` returns a `RowRange`. Blocks stay in memory once they were made
+    if they are to be kept (`keep`); if not, the reader is a stream. `counts` is only looked at
+    while the layout is made.
     """
 
     def __init__(
-        self,
-        counts: CountMatrix,
-        reader: Any,
-        n_threads: int = 1,
-        *,
-        keep: bool = True,
+        self, counts: CountMatrix, reader: Any, n_threads: int = 1, *, keep: bool = True,
         has_sorted_indices: bool = True,
-    ):
+    ):  # fmt: skip
         self.shape = counts.shape
         self.column_order = column_order_of(counts)
         self.count_dtype, self.large = narrow_type(counts)
@@ -151,7 +124,7 @@ class Layout:
         if len(self.blocks) == 1:
             return self.blocks[0].columns
         if not self.kept:
-            raise no_whole_columns(self._reader.stream.whom, len(self.blocks))
+            raise no_whole_columns(self._reader.whom, len(self.blocks))
         return self._slicer.columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:

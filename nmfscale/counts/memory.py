@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import _sell
 from .base import CountMatrix, RowRange, totals_of_rows
-from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows, row_chunks
+from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
 
 Array = NDArray[Any]
 
@@ -98,8 +98,8 @@ class Counts(CountMatrix):
     def row_totals(self) -> NDArray[np.float64]:
         """Sum of the counts of each sample, (n_samples,)."""
         totals = np.zeros(self.shape[0])
-        for first, indptr, _, data in self.chunks():
-            totals[first : first + len(indptr) - 1] = totals_of_rows(indptr, data)
+        for rows in self.chunks():
+            totals[rows.first : rows.first + len(rows.indptr) - 1] = totals_of_rows(rows)
         return totals
 
     @cached_property
@@ -107,8 +107,9 @@ class Counts(CountMatrix):
         """Sum of the counts of each feature, (n_features,)."""
         size = self.shape[1]
         totals = np.zeros(size)
-        for start, stop in self._entry_chunks():
-            part = slice(start, stop)
+        step = max(CHUNK, size)  # so that bincount's conversions stay small
+        for start in range(0, self.nnz, step):
+            part = slice(start, start + step)
             totals += np.bincount(self.indices[part], weights=self.data[part], minlength=size)
         return totals
 
@@ -117,13 +118,13 @@ class Counts(CountMatrix):
         """The largest count."""
         return float(self.data.max()) if self.nnz else 0.0
 
-    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
-        for first, last in row_chunks(self.indptr, CHUNK):
-            start, stop = int(self.indptr[first]), int(self.indptr[last])
-            indptr = self.indptr[first : last + 1] - start
-            yield RowRange(first, indptr, self.indices[start:stop], self.data[start:stop])
+    def _rows(self) -> RowRange:
+        return RowRange(0, self.indptr, self.indices, self.data)
 
-    def large_counts(self, above: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: D102
+    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
+        return self._rows().parts(CHUNK)
+
+    def _count_values(self, above: float) -> tuple[Array, Array]:
         chunks = self.chunks() if self.largest > above else ()
         large = [self.data[:0], *(data[data > above] for *_, data in chunks)]
         values, times = np.unique(np.concatenate(large).astype(np.int64), return_counts=True)
@@ -134,17 +135,9 @@ class Counts(CountMatrix):
             from .blocks import Layout
 
             # The reader does not hold the counts: no cycle, all go with the last name.
-            reader = MemoryRows(self.indptr, self.indices, self.data, self.shape)
-            self._layout = Layout(
-                self, reader, n_threads, has_sorted_indices=self.has_sorted_indices
-            )
+            reader, is_sorted = MemoryRows(self._rows(), self.shape), self.has_sorted_indices
+            self._layout = Layout(self, reader, n_threads, has_sorted_indices=is_sorted)
         return self._layout
-
-    def _entry_chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of entries, so that bincount's conversions stay small."""
-        step = max(CHUNK, self.shape[1])
-        for start in range(0, self.nnz, step):
-            yield start, min(start + step, self.nnz)
 
 
 def checked_counts(
@@ -156,10 +149,9 @@ def checked_counts(
     if not isinstance(rows, CompressedRows):
         names = EntryNames(whom, about.get("sample_names"), about.get("feature_names"))
         rows = compressed_rows(rows, names)
-    indptr, indices, data, shape, has_sorted_indices, first_fraction, more_notes = rows
     return Counts(
-        indptr, indices, data, shape, has_sorted_indices=has_sorted_indices,
-        first_fraction=first_fraction, notes=[*notes, *more_notes], **about,
+        *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,
+        first_fraction=rows.first_fraction, notes=[*notes, *rows.notes], **about,
     )  # fmt: skip
 
 
@@ -171,21 +163,15 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class MemoryRows:
-    """Compressed rows in memory."""
+    """All rows of a table in memory; `read` returns views of a range of them."""
 
-    def __init__(self, indptr: Array, indices: Array, data: Array, shape: tuple[int, int]) -> None:
-        self.indptr, self.indices, self.data = indptr, indices, data
-        self.shape, self.dtype = shape, data.dtype
+    def __init__(self, rows: RowRange, shape: tuple[int, int]) -> None:
+        self.read = rows.part
+        self.shape, self.dtype, self._indptr = shape, rows.data.dtype, rows.indptr
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """Entries of each row, (stop - start,)."""
-        return np.diff(self.indptr[start : stop + 1])
-
-    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return views of a range of rows."""
-        first, last = self.indptr[start], self.indptr[stop]
-        pointers = self.indptr[start : stop + 1] - first
-        return pointers, self.indices[first:last], self.data[first:last]
+        return np.diff(self._indptr[start : stop + 1])
 
     def close(self) -> None:
         """Let go of nothing: the arrays are not ours."""

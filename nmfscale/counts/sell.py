@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from . import _sell
 from .aligned import aligned_empty, aligned_zeros
-from .validation import sort_columns
+from .base import RowRange
+from .validation import changed
 
 Array = NDArray[Any]
 
@@ -76,11 +77,10 @@ class SellBuilder:
 
     def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array, _Pieces]:
         """Return rows start:stop, columns sorted, counts narrow, and pieces that go elsewhere."""
-        indptr, indices, data = self._reader.read(start, stop)
+        rows: RowRange = self._reader.read(start, stop)
         if not self._sorted:
-            shape = stop - start, self.shape[1]
-            indptr, indices, data = sort_columns(indptr, indices, data, shape)
-        indptr = np.asarray(indptr, dtype=np.int64)
+            rows = changed(rows, self.shape[1], "sort_indices")
+        indptr, indices, data = rows.indptr.astype(np.int64, copy=False), rows.indices, rows.data
         if self.count_dtype.kind != "u":
             none = np.zeros(0, np.int64)
             return indptr, indices, data.astype(self.count_dtype, copy=False), _Pieces(none, none)

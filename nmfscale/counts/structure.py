@@ -19,10 +19,13 @@ def check_shape(shape: tuple[int, ...]) -> None:
     """Refuse a table without rows or without columns."""
     for size, what in zip(shape, ("sample", "feature"), strict=True):
         if size == 0:
-            raise ValueError(
-                f"Found array with 0 {what}(s) (shape={tuple(shape)}) "
-                "while a minimum of 1 is required."
-            )
+            found = f"Found array with 0 {what}(s) (shape={tuple(shape)})"
+            raise ValueError(f"{found} while a minimum of 1 is required.")
+
+
+def corrupt(whom: str, what: str) -> ValueError:
+    """Return the error that says what is wrong with the arrays of a sparse matrix."""
+    return ValueError(f"Corrupt sparse matrix {whom}: {what}.")
 
 
 def check_parts(matrix: Any, whom: str) -> None:
@@ -30,68 +33,47 @@ def check_parts(matrix: Any, whom: str) -> None:
     n_rows, n_columns = matrix.shape
     if matrix.format == "coo":
         if not len(matrix.row) == len(matrix.col) == len(matrix.data):
-            raise ValueError(f"Corrupt sparse matrix {whom}: row, col and data differ in length.")
+            raise corrupt(whom, "row, col and data differ in length")
         check_range(matrix.row, n_rows, "row", whom)
         check_range(matrix.col, n_columns, "col", whom)
     elif matrix.format in ("csr", "csc", "bsr"):
         height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
         sizes = (n_rows // height, n_columns // width)
-        sizes = sizes[::-1] if matrix.format == "csc" else sizes
-        check_structure(matrix.indptr, matrix.indices, len(matrix.data), *sizes, whom)
+        n_major, n_minor = sizes[::-1] if matrix.format == "csc" else sizes
+        last = check_pointers(matrix.indptr, matrix.indices, matrix.data, n_major, whom)
+        check_rising(matrix.indptr, whom)
+        check_range(matrix.indices[:last], n_minor, "indices", whom)
 
 
-def check_structure(
-    indptr: Array, indices: Array, n_data: int, n_major: int, n_minor: int, whom: str
-) -> None:
-    """Check compressed rows (or columns): pointers that rise to the end, numbers in range."""
-    check_index_arrays(indptr, indices, whom)
-    first, last = (int(indptr[at]) if len(indptr) else 0 for at in (0, -1))
-    check_ends(len(indptr), first, last, len(indices), n_data, n_major, whom)
-    check_rising(indptr, whom)
-    check_range(indices[:last], n_minor, "indices", whom)
-
-
-def check_index_arrays(indptr: Any, indices: Any, whom: str) -> None:
-    """Check that both are one-dimensional and hold integers; arrays or HDF5 datasets."""
+def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, whom: str) -> int:
+    """Check types and sizes of arrays or HDF5 datasets; return the last pointer."""
     for numbers, name in ((indptr, "indptr"), (indices, "indices")):
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise ValueError(f"Corrupt sparse matrix {whom}: {name} is no 1-d array of integers.")
-
-
-def check_ends(
-    n_pointers: int, first: int, last: int, n_indices: int, n_data: int, n_major: int, whom: str
-) -> None:
-    """Check how many pointers there are, and the first and the last of them."""
-    if n_pointers != n_major + 1:
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: indptr has {n_pointers} entries, not {n_major + 1}."
-        )
+            raise corrupt(whom, f"{name} is no 1-d array of integers")
+    if len(indptr) != n_major + 1:
+        raise corrupt(whom, f"indptr has {len(indptr)} entries, not {n_major + 1}")
+    first, last = int(indptr[0]), int(indptr[-1])
     if first != 0:
-        raise ValueError(f"Corrupt sparse matrix {whom}: indptr starts at {first}, not at 0.")
-    if not 0 <= last <= min(n_indices, n_data):
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: indptr ends at {last}, but there are "
-            f"{n_indices} indices and {n_data} values."
-        )
+        raise corrupt(whom, f"indptr starts at {first}, not at 0")
+    if not 0 <= last <= min(len(indices), len(data)):
+        sizes = f"{len(indices)} indices and {len(data)} values"
+        raise corrupt(whom, f"indptr ends at {last}, but there are {sizes}")
+    return last
 
 
 def check_rising(indptr: Array, whom: str, offset: int = 0) -> None:
     """Check a range of the pointers, the first of which is number `offset`."""
     falls = np.flatnonzero(indptr[1:] < indptr[:-1])
     if falls.size:
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: indptr falls after entry {offset + int(falls[0])}."
-        )
+        raise corrupt(whom, f"indptr falls after entry {offset + int(falls[0])}")
 
 
 def check_range(numbers: Array, size: int, what: str, whom: str, offset: int = 0) -> None:
     """Check that all numbers, the first being entry `offset`, lie between 0 and size - 1."""
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
-        first = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
-        raise ValueError(
-            f"Corrupt sparse matrix {whom}: entry {offset + first} of {what} is {numbers[first]}, "
-            f"outside 0 to {size - 1}."
-        )
+        at = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
+        found = f"entry {offset + at} of {what} is {numbers[at]}"
+        raise corrupt(whom, f"{found}, outside 0 to {size - 1}")
 
 
 def non_negative(

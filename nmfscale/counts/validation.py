@@ -7,13 +7,15 @@ otherwise write outside an array.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.utils import check_array
 
+from .base import RowRange
+from .base import row_chunks as row_chunks
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
@@ -36,16 +38,14 @@ class EntryTypeError(TypeError, ValueError):
 
 
 class EntryNames(NamedTuple):
-    """Who asks, what rows and columns are called, and which row a piece begins with."""
+    """Who asks, and what rows and columns are called."""
 
     whom: str
     sample_names: Any = None
     feature_names: Any = None
-    first_row: int = 0
 
     def entry(self, row: int, column: int, value: Any) -> str:
         """Name one entry by its numbers, its names where known, and its value."""
-        row += self.first_row
         of_row, of_column = (
             "" if names is None or at >= len(names) else f" ({str(names[at])!r})"
             for names, at in ((self.sample_names, row), (self.feature_names, column))
@@ -56,9 +56,7 @@ class EntryNames(NamedTuple):
 class CompressedRows(NamedTuple):
     """Counts without duplicates and explicit zeros, and what was found or changed."""
 
-    indptr: Array
-    indices: Array
-    data: Array
+    rows: RowRange
     shape: tuple[int, int]
     has_sorted_indices: bool
     first_fraction: str | None
@@ -73,44 +71,43 @@ class Findings(NamedTuple):
     first_fraction: str | None
 
 
-def compressed_rows(matrix: Any, names: EntryNames, *, sort: bool = False) -> CompressedRows:
-    """Convert a dense or sparse matrix, check every entry, and bring it into canonical form."""
+def compressed_rows(
+    matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False
+) -> CompressedRows:
+    """Convert a matrix whose top row is number `first`; check it, make it canonical."""
     if sp.issparse(matrix):
-        indptr, indices, data, shape = rows_of_sparse(matrix, names)
+        rows, shape = rows_of_sparse(matrix, names)
     else:
-        array = _as_dense(matrix, names)
-        indptr, indices, data = rows_of_blocks(array)
-        data, shape = working_type(data), array.shape
-    return canonical_rows(indptr, indices, data, shape, names, sort=sort)
+        array = _as_dense(matrix, names, first)
+        rows, shape = rows_of_blocks(array), array.shape
+    return canonical_rows(rows._replace(first=first), shape, names, sort=sort)
 
 
 def canonical_rows(
-    indptr: Array, indices: Array, data: Array, shape: tuple[int, int], names: EntryNames,
-    *, sort: bool = False,
-) -> CompressedRows:  # fmt: skip
+    rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False
+) -> CompressedRows:
     """Check every value of sound compressed rows; add up duplicates, drop zeros, maybe sort."""
     notes = []
-    findings = _examine(indptr, indices, data, names)
-    if not findings.rising and _has_duplicates(indptr, indices, shape):
-        n_stored = data.size
-        indptr, indices, data = _sum_duplicates(indptr, indices, data, shape)
-        findings = _examine(indptr, indices, data, names)
-        notes.append(f"{n_stored - data.size:,} duplicate entries were added up")
+    rows = rows._replace(data=working_type(rows.data))
+    findings = _examine(rows, names)
+    if not findings.rising and _has_duplicates(rows, shape[1]):
+        n_stored = rows.data.size
+        rows = _sum_duplicates(rows, shape[1])
+        findings = _examine(rows, names)
+        notes.append(f"{n_stored - rows.data.size:,} duplicate entries were added up")
     if findings.n_zeros:
-        indptr, indices, data = _drop_zeros(indptr, indices, data, shape)
+        rows = changed(rows, shape[1], "eliminate_zeros")
         notes.append(f"{findings.n_zeros:,} explicit zeros were left out")
-    rising = findings.rising
-    if sort and not rising:
-        indptr, indices, data = sort_columns(indptr, indices, data, shape)
-        rising = True
-    data = _canonical_type(data)
-    return CompressedRows(indptr, indices, data, shape, rising, findings.first_fraction, notes)
+    if sort and not findings.rising:
+        rows = changed(rows, shape[1], "sort_indices")
+    rows = rows._replace(data=_canonical_type(rows.data))
+    return CompressedRows(rows, shape, sort or findings.rising, findings.first_fraction, notes)
 
 
-def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[Array, Array, Array, tuple[int, int]]:
-    """Row pointers, column numbers, values and shape of a sparse matrix of any format."""
+def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[RowRange, tuple[int, int]]:
+    """Return the rows and the shape of a sparse matrix of any format."""
     if matrix.ndim != 2:
-        _refuse_dimensions(matrix.ndim, matrix, names)
+        raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data.")
     check_shape(matrix.shape)
     check_kind(matrix.dtype, names, None)
     check_parts(matrix, names.whom)
@@ -120,7 +117,8 @@ def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[Array, Array, Array,
     data = np.ascontiguousarray(rows.data[:n_stored])
     if data.dtype.kind == "O":
         data = _numbers(data, names)
-    return indptr, indices, working_type(data), (int(matrix.shape[0]), int(matrix.shape[1]))
+    n_rows, n_columns = map(int, matrix.shape)
+    return RowRange(0, indptr, indices, working_type(data)), (n_rows, n_columns)
 
 
 def _rows_of_triplets(matrix: Any, names: EntryNames) -> Any:
@@ -141,7 +139,7 @@ def _rows_of_triplets(matrix: Any, names: EntryNames) -> Any:
 
 def rows_of_blocks(
     matrix: Any, n_entries: int = CHUNK, start: int = 0, stop: int | None = None
-) -> tuple[Array, Array, Array]:
+) -> RowRange:
     """Compress rows of a dense matrix that can be sliced, an array or an HDF5 dataset."""
     n_columns = matrix.shape[1]
     stop = matrix.shape[0] if stop is None else stop
@@ -157,14 +155,14 @@ def rows_of_blocks(
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     indices = np.concatenate(columns)
     columns.clear()
-    return indptr.astype(index_type(indices.size)), indices, np.concatenate(values)
+    indptr = indptr.astype(index_type(indices.size))
+    return RowRange(start, indptr, indices, np.concatenate(values))
 
 
-# ---------------------------------------------------------------------------
-# Checks of what was given
+# Checks of what was given ---------------------------------------------------------------------
 
 
-def _as_dense(matrix: Any, names: EntryNames) -> Array:
+def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
     """Return a two-dimensional array of real numbers, not copied if it is one."""
     if hasattr(matrix, "dask") and hasattr(matrix, "compute"):
         raise TypeError(
@@ -175,11 +173,16 @@ def _as_dense(matrix: Any, names: EntryNames) -> Array:
     array = np.asarray(matrix)
     check_kind(array.dtype, names, array)
     if array.dtype.kind == "O" and array.ndim:
-        array = _numbers(array, names)
-    if array.ndim != 2:
-        _refuse_dimensions(array.ndim, array, names)
-    check_shape(array.shape)
-    return array
+        array = _numbers(array, names, first)
+    elif array.dtype.kind == "O":
+        found = array.item()
+        remedy = " Pass adata.raw.X or adata.raw.to_adata()." * hasattr(found, "to_adata")
+        raise ValueError(
+            f"Expected 2D array, got scalar array instead: {names.whom} is a "
+            f"{type(found).__name__}, which is no matrix of counts that is known here.{remedy}"
+        )
+    checked: Array = check_array(array, dtype=None, ensure_all_finite=False)
+    return checked
 
 
 def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> None:
@@ -200,28 +203,7 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
     )
 
 
-def _refuse_dimensions(ndim: int, array: Any, names: EntryNames) -> NoReturn:
-    if ndim < 2:
-        what = "scalar" if ndim == 0 else "1D"
-        if ndim == 0 and array.dtype.kind == "O":
-            found = array.item()
-            remedy = " Pass adata.raw.X or adata.raw.to_adata()." * hasattr(found, "to_adata")
-            raise ValueError(
-                f"Expected 2D array, got scalar array instead: {names.whom} is a "
-                f"{type(found).__name__}, which is no matrix of counts that is known here.{remedy}"
-            )
-        raise ValueError(
-            f"Expected 2D array, got {what} array instead:\narray={array}.\n"
-            "Reshape your data either using array.reshape(-1, 1) if it has a single feature "
-            "or array.reshape(1, -1) if it contains a single sample."
-        )
-    raise ValueError(
-        f"Found array with dim {ndim} (shape={array.shape}), while {names.whom} expects 2: "
-        "samples x features. Reshape your data."
-    )
-
-
-def _numbers(array: Array, names: EntryNames) -> Array:
+def _numbers(array: Array, names: EntryNames, first: int = 0) -> Array:
     """float64 of an object array, or an error that names the entry that is no number."""
     try:
         return array.astype(np.float64)
@@ -231,7 +213,9 @@ def _numbers(array: Array, names: EntryNames) -> Array:
                 float(value)
             except (TypeError, ValueError) as error:
                 shown = reprlib.repr(value)  # a text may be a whole document
-                where = names.entry(*at, shown) if len(at) == 2 else f"entry {at[0]} holds {shown}"
+                where = f"entry {at[0]} holds {shown}"
+                if len(at) == 2:
+                    where = names.entry(first + at[0], at[1], shown)
                 is_text = isinstance(value, (str, bytes))
                 why, remedy = ("", _TEXT_TO_NUMBERS) if is_text else (f" ({error})", _TO_NUMBERS)
                 raise EntryTypeError(
@@ -240,136 +224,98 @@ def _numbers(array: Array, names: EntryNames) -> Array:
         raise
 
 
-# ---------------------------------------------------------------------------
-# Checks of the entries
+# Checks of the entries ------------------------------------------------------------------------
 
 
-def row_chunks(indptr: Array, n_entries: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about `n_entries` entries each."""
-    cuts = np.searchsorted(indptr, np.arange(n_entries, int(indptr[-1]), n_entries))
-    edges = np.unique(np.concatenate(([0], cuts, [len(indptr) - 1]))).tolist()
-    return zip(edges[:-1], edges[1:], strict=True)
-
-
-def _examine(indptr: Array, indices: Array, data: Array, names: EntryNames) -> Findings:
+def _examine(rows: RowRange, names: EntryNames) -> Findings:
     """Refuse what cannot be a count; find out about order, zeros and fractions."""
     rising, n_zeros, first_fraction = True, 0, None
-    for first, last in row_chunks(indptr, CHUNK):
-        start, stop = int(indptr[first]), int(indptr[last])
-        if start == stop:
+    for part in rows.parts(CHUNK):
+        values, columns = part.data, part.indices
+        if not values.size:
             continue
-        values, columns = data[start:stop], indices[start:stop]
         with np.errstate(invalid="ignore"):
             least, most = values.min().item(), values.max().item()
         if not (least >= 0 and most <= LARGEST_COUNT):
-            _refuse_value(indptr, indices, data, start, stop, names)
+            _refuse_value(part, names)
         if least == 0:
             n_zeros += values.size - int(np.count_nonzero(values))
-        if first_fraction is None and data.dtype.kind == "f":
+        if first_fraction is None and values.dtype.kind == "f":
             whole = np.rint(values) == values
             if not whole.all():
-                at = start + int(np.argmin(whole))
-                first_fraction = names.entry(*_row_and_column(indptr, indices, at), data[at])
+                first_fraction = _entry(part, int(np.argmin(whole)), names)
         if rising:
             rises = columns[1:] > columns[:-1]
             # From the last entry of a row to the first of the next, any step is fine.
-            ends = indptr[first + 1 : last] - start
-            rises[ends[(ends > 0) & (ends < stop - start)] - 1] = True
+            ends = part.indptr[1:-1]
+            rises[ends[(ends > 0) & (ends < values.size)] - 1] = True
             rising = bool(rises.all())
     return Findings(rising, n_zeros, first_fraction)
 
 
-def _row_and_column(indptr: Array, indices: Array, at: int) -> tuple[int, int]:
-    return int(np.searchsorted(indptr, at, side="right")) - 1, int(indices[at])
+def _entry(rows: RowRange, at: int, names: EntryNames) -> str:
+    """Name entry `at` of a range of rows."""
+    row = rows.first + int(np.searchsorted(rows.indptr, at, side="right")) - 1
+    return names.entry(row, int(rows.indices[at]), rows.data[at])
 
 
-def _refuse_value(
-    indptr: Array, indices: Array, data: Array, start: int, stop: int, names: EntryNames
-) -> NoReturn:
-    """Name the first entry of the range that cannot be a count."""
-    values = data[start:stop]
-    refusals = (
-        (np.isnan, f"Input X contains NaN, passed to {names.whom}", "leave out or fill in its row"),
-        (np.isinf, f"Input X contains infinity, passed to {names.whom}", "correct the entry"),
+def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
+    """Name the first entry of a range that cannot be a count."""
+    values, whom = rows.data, f"passed to {names.whom}"
+    for found, fault, remedy in (
+        (np.isnan(values), f"Input X contains NaN, {whom}", "leave out or fill in its row"),
+        (np.isinf(values), f"Input X contains infinity, {whom}", "correct the entry"),
         (
-            lambda counts: counts < 0,
-            f"Negative values in data passed to {names.whom}",
+            values < 0,
+            f"Negative values in data {whom}",
             "pass the raw counts, not scaled or log-transformed values",
         ),
-        (
-            lambda counts: counts > LARGEST_COUNT,
-            f"A count above 2**53 passed to {names.whom}",
-            "rescale the counts",
-        ),
-    )
-    for test, fault, remedy in refusals:
-        found = np.flatnonzero(test(values))
-        if found.size:
-            at = start + int(found[0])
-            where = names.entry(*_row_and_column(indptr, indices, at), data[at])
-            raise ValueError(f"{fault}: {where}; {remedy}.")
+        (values > LARGEST_COUNT, f"A count above 2**53 {whom}", "rescale the counts"),
+    ):
+        if found.any():
+            raise ValueError(f"{fault}: {_entry(rows, int(found.argmax()), names)}; {remedy}.")
     raise AssertionError("no entry to refuse")
 
 
-# ---------------------------------------------------------------------------
-# Canonical form, always in copies
+# Canonical form, always in copies -------------------------------------------------------------
 
 
-def _has_duplicates(indptr: Array, indices: Array, shape: tuple[int, int]) -> bool:
+def _has_duplicates(rows: RowRange, n_columns: int) -> bool:
     """Whether a column number stands twice in a row, in linear time also for unsorted rows."""
-    for first, last in row_chunks(indptr, max(CHUNK, shape[1])):
-        start, stop = int(indptr[first]), int(indptr[last])
-        unread = np.empty(stop - start, dtype=np.int8)
-        part = unread, indices[start:stop], indptr[first : last + 1] - start
-        pattern = sp.csr_array(part, shape=(last - first, shape[1]))
+    for part in rows.parts(max(CHUNK, n_columns)):
+        pattern = part._replace(data=np.empty(part.indices.size, np.int8)).matrix(n_columns)
         if not pattern.tocsc().has_canonical_format:
             return True
     return False
 
 
-def _copied(indptr: Array, indices: Array, data: Array, shape: tuple[int, int]) -> sp.csr_array:
-    """Return a matrix that SciPy may change in place."""
-    return sp.csr_array((data.copy(), indices.copy(), indptr.copy()), shape=shape)
+def changed(rows: RowRange, n_columns: int, method: str) -> RowRange:
+    """Return a copy to which SciPy has applied a method of its own that works in place."""
+    matrix = RowRange(0, *(array.copy() for array in rows[1:])).matrix(n_columns)
+    getattr(matrix, method)()
+    return RowRange(rows.first, matrix.indptr, matrix.indices, matrix.data)
 
 
-def _sum_duplicates(
-    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
-) -> tuple[Array, Array, Array]:
+def _sum_duplicates(rows: RowRange, n_columns: int) -> RowRange:
     """Return rows whose duplicates are added up, in the type of the counts or one that is exact.
 
     Sums above 2**53 stay, for the checks of entries to refuse.
     """
+    data = rows.data
     whole = data.dtype.kind != "f" or bool((np.rint(data) == data).all())
-    rows = _copied(indptr, indices, data.astype(np.float64, copy=False), shape)
-    rows.sum_duplicates()
-    sums = rows.data
-    if whole and sums.max() <= LARGEST_COUNT:
-        # float64 rounds 2**53 + 1 to 2**53
-        exact = _copied(indptr, indices, data.astype(np.int64, copy=False), shape)
-        exact.sum_duplicates()
-        sums = exact.data
-    if sums.max() <= LARGEST_COUNT:
-        sums = sums.astype(np.float64, copy=False) if data.dtype.kind == "f" else sums
-        narrow = sums.astype(data.dtype)
-        sums = narrow if (narrow == sums).all() else sums
-    return rows.indptr, rows.indices, sums
-
-
-def _drop_zeros(
-    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
-) -> tuple[Array, Array, Array]:
-    rows = _copied(indptr, indices, data, shape)
-    rows.eliminate_zeros()
-    return rows.indptr, rows.indices, rows.data
-
-
-def sort_columns(
-    indptr: Array, indices: Array, data: Array, shape: tuple[int, int]
-) -> tuple[Array, Array, Array]:
-    """Return copies with the entries of every row by column."""
-    rows = _copied(indptr, indices, data, shape)
-    rows.sort_indices()
-    return rows.indptr, rows.indices, rows.data
+    wide = rows._replace(data=data.astype(np.float64, copy=False))
+    summed = changed(wide, n_columns, "sum_duplicates")
+    if summed.data.max() > LARGEST_COUNT:
+        return summed
+    sums = summed.data
+    if whole:  # float64 rounds 2**53 + 1 to 2**53
+        wide = rows._replace(data=data.astype(np.int64, copy=False))
+        sums = changed(wide, n_columns, "sum_duplicates").data
+        if sums.max() > LARGEST_COUNT:
+            return summed._replace(data=sums)
+    sums = sums.astype(np.float64, copy=False) if data.dtype.kind == "f" else sums
+    narrow = sums.astype(data.dtype)
+    return summed._replace(data=narrow if (narrow == sums).all() else sums)
 
 
 def _index_array(numbers: Array) -> Array:

@@ -7,9 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
+from ..counts.base import RowRange
 from ..counts.structure import check_shape
-from ..counts.validation import CompressedRows, EntryNames, compressed_rows
+from ..counts.validation import CompressedRows, compressed_rows
+from .stream import RowStream
 
 
 def is_dask_array(X: Any) -> bool:
@@ -19,14 +22,13 @@ def is_dask_array(X: Any) -> bool:
     return "dask" in kinds and hasattr(X, "numblocks")
 
 
-class DaskRows:
-    """Ranges of rows of a dask array of chunks of whole rows, in the manner of `CountStream`.
+class DaskRows(RowStream):
+    """Ranges of rows of a dask array of chunks of whole rows.
 
     One chunk is computed at a time, by dask's own scheduler for arrays or the client that is
     active; the last one is kept.
     """
 
-    path = None
     whom = "dask array"
 
     def __init__(
@@ -46,45 +48,38 @@ class DaskRows:
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.sample_names, self.feature_names = sample_names, feature_names
-        self.about = {
-            "sample_names": sample_names, "feature_names": feature_names, "groups": groups,
-        }  # fmt: skip
+        self.about = dict(sample_names=sample_names, feature_names=feature_names, groups=groups)
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
-        self._last: tuple[int, CompressedRows] | None = None
+        self._chunk: tuple[int, CompressedRows] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the chunk that is kept."""
-        return {**self.__dict__, "_last": None}
+        return {**super().__getstate__(), "_chunk": None}
 
-    def rows(self, start: int, stop: int) -> CompressedRows:
-        """Return rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
-        import scipy.sparse as sp
-
-        # what an empty range is made of
-        parts, fraction = [sp.csr_array((0, self.shape[1]), dtype=np.uint8)], None
+    def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
+        n_columns, fraction = self.shape[1], None
+        parts = [sp.csr_array((0, n_columns), dtype=np.uint8)]  # what an empty range is made of
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if max(low, start) < min(high, stop):
-                rows = self._chunk(i)
-                fraction = fraction or rows.first_fraction
-                piece = sp.csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape)
-                parts.append(piece[max(start - low, 0) : stop - low])
+                found = self._checked(i)
+                fraction = fraction or found.first_fraction
+                part = found.rows.part(max(start - low, 0), min(stop, high) - low)
+                parts.append(part.matrix(n_columns))
         X = parts[-1] if len(parts) < 3 else sp.vstack(parts[1:], format="csr")
-        return CompressedRows(
-            X.indptr, X.indices, X.data, (stop - start, self.shape[1]), True, fraction, []
-        )
+        rows = RowRange(start, X.indptr, X.indices, X.data)
+        return CompressedRows(rows, (stop - start, n_columns), True, fraction, [])
 
-    def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
-        """Return all rows, a chunk of the array at a time whatever its size is."""
+    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+        """Yield all rows, a chunk of the array at a time whatever its size is."""
         for i, (start, stop) in enumerate(pairwise(self._ends.tolist())):
             if stop > start:
-                yield start, self._chunk(i)
+                yield self._checked(i)
 
-    def _chunk(self, i: int) -> CompressedRows:
-        last = self._last
+    def _checked(self, i: int) -> CompressedRows:
+        last = self._chunk
         if last is None or last[0] != i:
-            last = self._last = None  # one chunk in memory, not two
+            last = self._chunk = None  # one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
             start, stop = self._ends[i : i + 2].tolist()
             if np.shape(matrix) != (stop - start, self.shape[1]):
@@ -92,6 +87,6 @@ class DaskRows:
                     f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
                     f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
-            names = EntryNames(self.whom, self.sample_names, self.feature_names, start)
-            last = self._last = i, compressed_rows(matrix, names, sort=True)
+            found = compressed_rows(matrix, self.entry_names(), first=start, sort=True)
+            last = self._chunk = i, found
         return last[1]  # not of self: another thread may have read meanwhile

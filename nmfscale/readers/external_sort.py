@@ -10,12 +10,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.base import RowRange, row_chunks
 from ..counts.structure import index_type
-from ..counts.validation import row_chunks
-from .sources import Arrays, Workspace
+from .sources import Triplets, Workspace
 
 Array = NDArray[Any]
-Triplets = tuple[Array, Array, Array]
 
 # Entries between two rows that a run remembers.
 _STRIDE = 1024
@@ -61,8 +60,8 @@ class SortedRows:
         self._sorted_runs()
         return self._row_counts[start:stop]
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Compressed rows; the entries of a row come in the order in which they were given."""
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop, the entries of each in the order in which they were given."""
         runs = self._sorted_runs()
         indptr = np.zeros(stop - start + 1, dtype=np.int64)
         np.cumsum(self._row_counts[start:stop], out=indptr[1:])
@@ -77,7 +76,7 @@ class SortedRows:
             where = slice(indptr[first], indptr[last])
             order = _order(rows)
             indices[where], data[where] = columns[order], values[order]
-        return indptr.astype(index_type(n_entries), copy=False), indices, data
+        return RowRange(start, indptr.astype(index_type(n_entries), copy=False), indices, data)
 
     def close(self) -> None:
         """Forget the entries, remove the temporary file, and close the source."""
@@ -132,8 +131,9 @@ class SortedRows:
         # Not bincount: the rows of few entries may lie far apart.
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
         self._row_counts[rows[starts]] += np.diff(starts, append=rows.size)
-        if self._dtype is None and values.size and index_type(_magnitude(values)) is np.int32:
-            values = values.astype(np.int32)
+        if self._dtype is None and values.size:
+            largest = max(-int(values.min()), int(values.max()))
+            values = values.astype(index_type(largest), copy=False)
         return _Run(rows, columns, values)
 
     def _spill(self, runs: list[_Run]) -> None:
@@ -210,7 +210,3 @@ def _order(rows: Array) -> Any:
     if rows.size < 2 or bool((rows[1:] >= rows[:-1]).all()):
         return slice(None)
     return np.argsort(rows, kind="stable")
-
-
-def _magnitude(values: Array) -> int:
-    return max(-int(values.min()), int(values.max()))

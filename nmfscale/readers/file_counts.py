@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
 from ..counts.blocks import Layout
-from ..counts.sizes import parse_bytes
-from .dask_array import DaskRows
-from .stream import MEMORY_LIMIT, CountStream, open_stream
+from .stream import CountStream, RowStream
 
 Array = NDArray[Any]
 # Bytes of the compressed rows that are looked at together.
@@ -21,27 +18,6 @@ _PIECE_BYTES = 1 << 25
 # Counts above this are told apart in memory: the widest narrow type has two bytes, in pieces of
 # one byte.
 _SMALL = 255
-
-
-class StreamRows:
-    """Reads ranges of rows from a stream, and counts the bytes.
-
-    The last range is kept: where its rows were wanted, its columns often are as well.
-    """
-
-    def __init__(self, stream: CountStream | DaskRows):
-        self.stream, self.bytes_read = stream, 0
-        self._last: tuple[Any, tuple[Array, Array, Array]] | None = None
-
-    def read(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Return rows start:stop as compressed rows, columns sorted."""
-        last = self._last
-        if last is None or last[0] != (start, stop):
-            last = self._last = None  # one range in memory, not two
-            rows = self.stream.rows(start, stop)
-            self.bytes_read += rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-            last = self._last = (start, stop), (rows.indptr, rows.indices, rows.data)
-        return last[1]  # not of self: another thread may have read meanwhile
 
 
 class FileCounts(CountMatrix):
@@ -54,22 +30,23 @@ class FileCounts(CountMatrix):
 
     from_file = True
 
-    def __init__(self, stream: CountStream | DaskRows):
-        self._reader = StreamRows(stream)
+    def __init__(self, stream: RowStream):
+        self._stream = stream
         n, m = stream.shape
         self.row_nnz, self.column_nnz = np.zeros(n, np.int64), np.zeros(m, np.int64)
         self.row_totals, self.column_totals = np.zeros(n), np.zeros(m)
         self.largest, fraction, large = 0.0, None, (np.zeros(0, np.int64), np.zeros(0, np.int64))
         kinds = set()
-        for start, rows in stream.chunks(_PIECE_BYTES):
-            here = slice(start, start + rows.shape[0])
+        for found in stream.chunks(_PIECE_BYTES):
+            rows = found.rows
+            here = slice(rows.first, rows.first + found.shape[0])
             kinds.add(rows.data.dtype)
             self.row_nnz[here] = np.diff(rows.indptr)
-            self.row_totals[here] = totals_of_rows(rows.indptr, rows.data)
+            self.row_totals[here] = totals_of_rows(rows)
             self.largest = max(self.largest, float(rows.data.max(initial=0)))
             self.column_nnz += np.bincount(rows.indices, minlength=m)
             self.column_totals += np.bincount(rows.indices, weights=rows.data, minlength=m)
-            fraction = fraction or rows.first_fraction
+            fraction = fraction or found.first_fraction
             if fraction is None:
                 large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
         self._large, self._dtype = large, np.result_type(*kinds)
@@ -77,11 +54,11 @@ class FileCounts(CountMatrix):
         self._layout: Layout | None = None
         self.whom, self.source = stream.whom, {"object": stream.whom}
         if isinstance(stream, CountStream):
-            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint()._asdict()}
+            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint._asdict()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
-        return {**self.__dict__, "_layout": None, "_reader": StreamRows(self._reader.stream)}
+        return {**self.__dict__, "_layout": None}
 
     @property
     def nnz(self) -> int:
@@ -95,31 +72,16 @@ class FileCounts(CountMatrix):
 
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         if self._layout is None:
-            self._layout = Layout(self, self._reader, n_threads, keep=False)
+            self._layout = Layout(self, self._stream, n_threads, keep=False)
         return self._layout
 
-    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
-        values, times = self._large
-        return values[values > above], times[values > above]
+    def _count_values(self, above: float) -> tuple[Array, Array]:
+        return self._large
 
-    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
-        for start, rows in self._reader.stream.chunks(_PIECE_BYTES):
-            data = rows.data.astype(self._dtype, copy=False)
-            yield RowRange(start, rows.indptr, rows.indices, data)
-
-
-def stream_counts(
-    path: str | os.PathLike[str], memory_limit: int | float | str | None = None, **choices: Any
-) -> FileCounts:
-    """Open a file, but no packed store, to be read a block at a time; choices as `read_counts`."""
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
-    stream = open_stream(path, memory_limit=pieces, table_limit=limit, **choices)
-    try:
-        return FileCounts(stream)
-    except BaseException:
-        stream.close()
-        raise
+    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
+        for found in self._stream.chunks(_PIECE_BYTES):
+            rows = found.rows
+            yield rows._replace(data=rows.data.astype(self._dtype, copy=False))
 
 
 def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:

@@ -16,16 +16,9 @@ from ..counts.sizes import MemoryLimitError, check_table_size
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
 from ..storage.hdf5 import find, guarded_hdf5, is_transient
-from ..storage.store import is_store
 from . import h5ad, tenx
 from .sources import OpenedTable, Workspace, named_errors
-from .text import (
-    docword_rows,
-    is_docword,
-    matrix_market_rows,
-    matrix_market_shape,
-    vocabulary_beside,
-)
+from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
@@ -77,17 +70,13 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
         return _open_docword, ()
     if name.endswith((".h5ad", ".h5", ".hdf5")):
         return _hdf5_opener(path)
-    if name.endswith(".nmf"):
-        if is_store(path):
-            raise ValueError(f"{path} is a packed store already.")
-        raise ValueError(
-            f"{path} is no packed store: empty, cut off or of another kind. Write it again with "
-            "nmfscale store."
-        )
-    raise ValueError(
-        f"{path} has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, "
-        "docword.*.txt.gz, .h5ad, .h5 or a 10x folder."
+    why = (
+        "is no packed store: empty, cut off or of another kind. Write it again with nmfscale store."
+        if name.endswith(".nmf")
+        else "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
+        ".h5ad, .h5 or a 10x folder."
     )
+    raise ValueError(f"{path} {why}")
 
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
@@ -130,11 +119,8 @@ def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             with archive.open(info) as member:
-                version = np.lib.format.read_magic(member)
-                read = {
-                    (1, 0): np.lib.format.read_array_header_1_0,
-                    (2, 0): np.lib.format.read_array_header_2_0,
-                }[version]
+                major, _ = np.lib.format.read_magic(member)
+                read = getattr(np.lib.format, f"read_array_header_{major}_0")
                 shape, _, dtype = read(member)
                 claimed = math.prod(shape) * dtype.itemsize
                 if claimed > info.file_size:
@@ -148,7 +134,7 @@ def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
 
 
 def _open_docword(path: Path, workspace: Workspace) -> OpenedTable:
-    rows = docword_rows(path, workspace)
+    rows = rows_of_text(path, workspace)
     return OpenedTable(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
 
 
@@ -159,28 +145,24 @@ def _open_folder(
 
 
 def _open_mtx(
-    path: Path,
-    workspace: Workspace,
-    *,
-    transpose: bool | None = None,
+    path: Path, workspace: Workspace, *, transpose: bool | None = None,
     feature_type: str | None = None,
-) -> OpenedTable:
+) -> OpenedTable:  # fmt: skip
     found = tenx.names_beside(path)
     if found is None:
         if feature_type is not None:
-            raise ValueError(
-                f"{path}: feature_type={feature_type!r} needs a features.tsv beside it."
-            )
-        return OpenedTable(path, matrix_market_rows(path, workspace, bool(transpose)), str(path))
+            what = f"feature_type={feature_type!r}"
+            raise ValueError(f"{path}: {what} needs a features.tsv beside it.")
+        return OpenedTable(path, rows_of_text(path, workspace, bool(transpose)), str(path))
     barcodes, features = found
     by_cells = (len(barcodes), len(features.ids))
     if transpose is None:
-        transpose = matrix_market_shape(path) == by_cells[::-1]
-    rows = matrix_market_rows(path, workspace, transpose)
+        transpose = shape_of_text(path) == by_cells[::-1]
+    rows = rows_of_text(path, workspace, transpose)
     if rows.shape != by_cells:
         raise ValueError(
             f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "
             f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
         )
-    selection = tenx.select_features(path, features, feature_type=feature_type)
+    selection = tenx.select_features(path, features, feature_type)
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +18,24 @@ from ..storage.hdf5 import (
     need,
     shape_of,
     strings,
+    text_of,
     values_of,
 )
 from .external_sort import SortedRows
-from .sources import (
-    SLICE,
-    CompressedGroup,
-    DenseDataset,
-    OpenedTable,
-    RowReader,
-    Workspace,
-    column_of,
-)
+from .sources import SLICE, CompressedGroup, DenseDataset, OpenedTable, Workspace, column_of
 
 
 def open_h5ad(
-    path: Path,
-    workspace: Workspace,
-    *,
-    layer: str | None = None,
-    raw: bool = False,
+    path: Path, workspace: Workspace, *, layer: str | None = None, raw: bool = False,
     groups: str | None = None,
-) -> OpenedTable:
+) -> OpenedTable:  # fmt: skip
     """Open X, a layer or the X of raw, with names and the labels of one column of obs."""
     if raw and layer is not None:
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
     with guarded_hdf5(path) as file, ExitStack() as failed:
         name = "X" if layer is None else f"layers/{layer}"
-        matrices = _matrices(file)
+        matrices = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
+        matrices += [f"layers/{each}" for each in find(file, "layers") or ()]
         if raw:
             # Up to AnnData 0.6 the dot is part of a name at the top of the file.
             name = "raw.X" if "raw.X" in file else "raw/X"
@@ -52,9 +43,9 @@ def open_h5ad(
             raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices)}.")
         node = need(file, name)
         others = [f"{other} is there too" for other in matrices if other != name]
-        shape = _shape(node)
-        rows = _rows(node, shape, path.absolute(), workspace)
+        rows = _rows(node, path.absolute(), workspace)
         failed.callback(rows.close)
+        shape = rows.shape
         obs, var = need(file, "obs"), need(file, name[:-1] + "var" if raw else "var")
         names: dict[str, Any] = {
             "sample_names": strings(_index(obs, shape[0])),
@@ -65,46 +56,31 @@ def open_h5ad(
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
 
 
-def _matrices(file: Any) -> list[str]:
-    """Names of the tables of numbers in the file."""
-    layers = [f"layers/{layer}" for layer in find(file, "layers") or ()]
-    return [name for name in ("X", "raw/X", "raw.X") if find(file, name) is not None] + layers
-
-
-def _shape(node: Any) -> tuple[int, int]:
-    """Numbers of samples and features of a dense dataset or a sparse group."""
-    if not is_group(node):
-        return shape_of(node.shape, node)
-    sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
-    return shape_of(sizes, node)
-
-
-def _rows(node: Any, shape: tuple[int, int], path: Path, workspace: Workspace) -> RowReader:
+def _rows(
+    node: Any, path: Path, workspace: Workspace
+) -> DenseDataset | CompressedGroup | SortedRows:
     """Rows of a dense dataset or a sparse group, samples x features."""
     if not is_group(node):
+        shape_of(node.shape, node)
         return DenseDataset(node, path, workspace.memory_limit)
-    encoding = _text(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
+    sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
+    shape = shape_of(sizes, node)
+    encoding = text_of(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
     if encoding[:3] not in ("csr", "csc"):
-        raise ValueError(
-            f"{path}: {node.name} is a group with encoding {encoding!r}; "
-            "expected a dense dataset, csr_matrix or csc_matrix."
-        )
+        found = f"{node.name} is a group with encoding {encoding!r}"
+        raise ValueError(f"{path}: {found}; expected a dense dataset, csr_matrix or csc_matrix.")
     if encoding[:3] == "csr":
         return CompressedGroup(node, shape, path)
     columns = CompressedGroup(node, shape[::-1], path)
-    return SortedRows(
-        shape,
-        lambda: columns.transposed(min(SLICE // 4, workspace.memory_limit // 256)),
-        workspace,
-        columns.dtype,
-        columns.close,
-    )
+    n_entries = min(SLICE // 4, workspace.memory_limit // 256)
+    triplets = partial(columns.transposed, n_entries)
+    return SortedRows(shape, triplets, workspace, columns.dtype, columns.close)
 
 
 def _index(frame: Any, size: int) -> Any:
     """Row names of obs or var: a group of columns, or (up to 0.6) one compound dataset."""
     if is_group(frame):
-        return _values(need(frame, _text(frame.attrs["_index"])), size)
+        return _values(need(frame, text_of(frame.attrs["_index"])), size)
     fields = _fields(frame)
     name = "index" if "index" in fields else fields[0]
     return column_of(checked_dataset(frame)[name], frame, size)
@@ -130,7 +106,7 @@ def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
         categories = find(file, f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories, _values(categories))
-    return _with_text(values)
+    return _withtext_of(values)
 
 
 def _values(node: Any, size: int | None = None) -> NDArray[Any]:
@@ -151,20 +127,14 @@ def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArra
     if codes.dtype.kind not in "iu":
         raise ValueError(f"{node.file.filename}: {node.name} has codes of type {codes.dtype}.")
     if codes.size and not (codes.min() >= -1 and codes.max() < categories.size):
-        raise ValueError(
-            f"{node.file.filename}: {node.name} has codes {codes.min()} to {codes.max()}, but "
-            f"{categories.size} categories."
-        )
+        found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
+        raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
     # The code of a missing value, -1, finds the last entry.
-    return np.append(_with_text(categories).astype(object), "missing")[codes]
+    return np.append(_withtext_of(categories).astype(object), "missing")[codes]
 
 
-def _with_text(values: NDArray[Any]) -> NDArray[Any]:
+def _withtext_of(values: NDArray[Any]) -> NDArray[Any]:
     """Decode bytes; numbers stay numbers."""
     if values.dtype.kind not in "OS":
         return values
-    return np.array([_text(v) if isinstance(v, bytes) else v for v in values.tolist()], object)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return np.array([text_of(v) if isinstance(v, bytes) else v for v in values.tolist()], object)

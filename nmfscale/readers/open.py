@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from ..counts.base import CountMatrix, IntegerPolicy, check_integer, labels_of, 
 from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.store import StoredCounts, open_store
-from .file_counts import stream_counts
+from .file_counts import FileCounts
 from .formats import check_choices, given_choices
 from .objects import is_annotated, object_counts
-from .stream import open_stream
+from .stream import MEMORY_LIMIT, open_stream
 
 
 def as_counts(
@@ -123,13 +124,19 @@ def _file_counts(
     """Open a file, and say what messages call its counts."""
     stored = open_store(path)
     if stored is not None:
-        check_choices(given, (), str(path))
+        check_choices(given, (), f"{path}, a packed store")
         return stored, str(path)
-    if not in_memory:
-        counts = stream_counts(path, limit, **given)
-        return counts, counts.whom
-    with open_stream(path, **given, memory_limit=sys.maxsize, table_limit=limit) as stream:
-        return checked_counts(stream.whole(limit), **stream.about, whom=stream.whom), stream.whom
+    pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
+    pieces = sys.maxsize if in_memory else pieces
+    stream = open_stream(path, **given, memory_limit=pieces, table_limit=limit)
+    with ExitStack() as failed:
+        failed.callback(stream.close)
+        if in_memory:
+            rows = stream.whole(limit)
+            return checked_counts(rows, **stream.about, whom=stream.whom), stream.whom
+        counts = FileCounts(stream)
+        failed.pop_all()
+    return counts, stream.whom
 
 
 def read_counts(

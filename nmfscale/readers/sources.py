@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.base import RowRange
 from ..counts.structure import (
-    check_ends,
-    check_index_arrays,
+    check_pointers,
     check_range,
     check_rising,
     check_shape,
+    corrupt,
     index_type,
 )
 from ..counts.validation import EntryNames, check_kind, rows_of_blocks
 from ..storage.hdf5 import Reader, checked_dataset, need, opened_hdf5, sequential
 
 Array = NDArray[Any]
-Arrays = tuple[Array, Array, Array]
+# Row numbers, column numbers and values of entries in any order.
+Triplets = tuple[Array, Array, Array]
 
 # Entries read from a dataset at a time, about: whole chunks, if they are smaller.
 SLICE = 2**20
@@ -59,8 +62,8 @@ class RowReader(Protocol):
     def entry_counts(self, start: int, stop: int) -> Array:
         """Entries of each row, or a bound on them, (stop - start,)."""
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Row pointers that start at 0, column numbers and values of a range of rows."""
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop."""
 
     def close(self) -> None:
         """Let go of files."""
@@ -87,20 +90,16 @@ def named_errors(path: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, ValueError) and path.name in str(error):
             raise
-        raise ValueError(
-            f"{path} is damaged, or not laid out as its format says "
-            f"({type(error).__name__}: {error})."
-        ) from error
+        what = "is damaged, or not laid out as its format says"
+        raise ValueError(f"{path} {what} ({type(error).__name__}: {error}).") from error
 
 
 def column_of(values: Any, node: Any, size: int | None = None) -> Array:
     """Return values of a dataset that must be one for each of `size` rows or columns."""
     if np.ndim(values) != 1 or size not in (None, len(values)):
-        length = "n" if size is None else size
-        raise ValueError(
-            f"{node.file.filename}: {node.name} has the shape {np.shape(values)}, but should have "
-            f"({length},): one value for each row or column."
-        )
+        wanted = f"({'n' if size is None else size},): one value for each row or column"
+        found = f"{node.name} has the shape {np.shape(values)}, but should have {wanted}"
+        raise ValueError(f"{node.file.filename}: {found}.")
     return np.asarray(values)
 
 
@@ -120,19 +119,14 @@ class CompressedGroup:
             group = need(file, looked_at.name)
             self._reader = Reader(group, path)
             self._attach(group)
-            self._check()
-
-    def _check(self) -> None:
-        data, indices, indptr = self._data, self._indices, self._indptr
-        check_index_arrays(indptr, indices, self.whom)
-        if data.ndim != 1:
-            raise ValueError(f"Corrupt sparse matrix {self.whom}: data is no 1-d array.")
-        check_number_type(data, self.whom)
-        first, last = (int(indptr[at]) for at in (0, -1)) if indptr.size else (0, 0)
-        check_ends(indptr.size, first, last, indices.size, data.size, self.shape[0], self.whom)
+            data, indices, indptr = self._data, self._indices, self._indptr
+            if data.ndim != 1:
+                raise corrupt(self.whom, "data is no 1-d array")
+            check_number_type(data, self.whom)
+            self.n_stored = check_pointers(indptr, indices, data, shape[0], self.whom)
         self.dtype = data.dtype
-        self.n_stored = last
-        self.n_bytes = last * (self.dtype.itemsize + np.dtype(index_type(self.shape[1])).itemsize)
+        itemsize = self.dtype.itemsize + np.dtype(index_type(shape[1])).itemsize
+        self.n_bytes = self.n_stored * itemsize
 
     def _attach(self, group: Any) -> None:
         self._data, self._indices, self._indptr = (
@@ -146,22 +140,20 @@ class CompressedGroup:
         check_rising(numbers, self.whom, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
             # Pointers outside this range may be wrong: here only those asked for are known.
-            raise ValueError(
-                f"Corrupt sparse matrix {self.whom}: indptr leaves the range 0 to {self.n_stored} "
-                f"between rows {start} and {stop}."
-            )
+            leaves = f"indptr leaves the range 0 to {self.n_stored}"
+            raise corrupt(self.whom, f"{leaves} between rows {start} and {stop}")
         return numbers.astype(np.int64)
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """Entries of each row, (stop - start,)."""
         return np.diff(self.pointers(start, stop))
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Compressed rows of a range; one slice each of indices and data."""
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop; one slice each of indices and data is read."""
         pointers = self.pointers(start, stop)
         indices, data = self.entries(int(pointers[0]), int(pointers[-1]))
         pointers -= pointers[0]
-        return pointers.astype(index_type(data.size), copy=False), indices, data
+        return RowRange(start, pointers.astype(index_type(data.size), copy=False), indices, data)
 
     def entries(self, first: int, last: int) -> tuple[Array, Array]:
         """Column numbers, checked in their own type before they are narrowed, and values."""
@@ -180,7 +172,7 @@ class CompressedGroup:
         self._reader.read(self._attach, fill)
         return indices, data
 
-    def transposed(self, n_entries: int) -> Iterator[Arrays]:
+    def transposed(self, n_entries: int) -> Iterator[Triplets]:
         """Yield all entries as (column, row, value), about `n_entries` at a time."""
         pointers = self.pointers(0, self.shape[0])
         narrow = index_type(self.shape[0])
@@ -223,11 +215,10 @@ class DenseDataset:
         """All columns: what is zero shows when it is read."""
         return np.full(stop - start, self.shape[1], dtype=np.int64)
 
-    def read(self, start: int, stop: int) -> Arrays:
-        """Nonzero entries of a range of rows."""
-        rows: Arrays = self._reader.read(
-            self._attach,
-            lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop),
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return the nonzero entries of rows start:stop."""
+        rows: RowRange = self._reader.read(
+            self._attach, lambda: rows_of_blocks(self._dataset, self._n_entries, start, stop)
         )
         return rows
 
@@ -249,8 +240,5 @@ def slices(
     """Cut a range of entries where chunks end, so that none is decompressed twice."""
     length = dataset.chunks[0] if dataset.chunks else 1
     step = length * max(1, n_entries // length)
-    start = first
-    while start < last:
-        stop = min(last, (start // step + 1) * step)
-        yield start, stop
-        start = stop
+    edges = [first, *range((first // step + 1) * step, last, step), last]
+    return pairwise(edges if first < last else [])

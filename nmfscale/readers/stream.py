@@ -4,44 +4,76 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..counts.base import labels_of
+from ..counts.base import RowRange, labels_of, row_chunks
 from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
-from ..counts.validation import (
-    CHUNK,
-    CompressedRows,
-    EntryNames,
-    canonical_rows,
-    row_chunks,
-    working_type,
-)
+from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
 from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import Arrays, OpenedTable, Workspace, named_errors
+from .sources import OpenedTable, Workspace, named_errors
 
 MEMORY_LIMIT = 2**30
-ABOUT = "sample_names", "feature_names", "groups", "notes"
 _SMALLEST_LIMIT = 2**20
 
 
-class CountStream:
+class RowStream(ABC):
+    """A table whose rows are checked when they are read, a range of them at a time.
+
+    `whom` is what messages call it, `about` names, groups and notes as `CountMatrix` takes them.
+    """
+
+    whom: str
+    shape: tuple[int, int]
+    about: dict[str, Any]
+    bytes_read = 0
+    _last: tuple[int, int, RowRange] | None = None
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> CompressedRows:
+        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+
+    def entry_names(self) -> EntryNames:
+        """Return what messages call the entries."""
+        return EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
+
+    @abstractmethod
+    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+        """Yield all rows in pieces of at most `max_bytes`, where rows and file allow it."""
+
+    def read(self, start: int, stop: int) -> RowRange:
+        """Return rows start:stop, which are kept: their columns are often wanted after them."""
+        last = self._last
+        if last is None or last[:2] != (start, stop):
+            last = self._last = None  # one range in memory, not two
+            rows = self.rows(start, stop).rows
+            self.bytes_read += rows.nbytes
+            last = self._last = start, stop, rows
+        return last[2]  # not of self: another thread may have read meanwhile
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read."""
+        return {**self.__dict__, "_last": None}
+
+
+class CountStream(RowStream, AbstractContextManager["CountStream"]):
     """Counts in a file, samples x features, read a range of rows at a time by one thread.
 
-    Made by `open_stream`; a context manager. It holds the names, not the counts. `whom` is what
-    messages call the table: the file, and the part of it where it has several.
+    Made by `open_stream`; a context manager. It holds the names, not the counts.
     """
 
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
         # it is asked for again when the current folder may be another
         self.path = table.path.absolute()
-        self.whom, self.notes = table.whom, tuple(table.notes)
-        self._source, self._columns, self._seen = table.source, table.columns, seen
+        self.whom = table.whom
+        self._source, self._columns, self.fingerprint = table.source, table.columns, seen
         n_rows, n_columns = table.source.shape
         if table.columns is not None:
             self._positions = np.full(n_columns, -1, dtype=index_type(n_columns))
@@ -49,25 +81,20 @@ class CountStream:
             n_columns = table.columns.size
         self.shape = (n_rows, n_columns)
         check_shape(self.shape)
+        self.about = {"notes": table.notes}
         with named_errors(self.path):
-            self.sample_names = labels_of(table.sample_names, n_rows, "sample_names", "row")
-            names = labels_of(table.feature_names, n_columns, "feature_names", "column")
-            self.feature_names = names
-            self.groups = labels_of(table.groups, n_rows, "groups", "row")
+            for name in ("sample_names", "feature_names", "groups"):
+                size, of = (n_columns, "column") if name == "feature_names" else (n_rows, "row")
+                self.about[name] = labels_of(getattr(table, name), size, name, of)
         self._closed = False
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Names, groups and notes, as `CountMatrix` takes them."""
-        return {name: getattr(self, name) for name in ABOUT}
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the counts in the file; text files are read through to learn it."""
         return self._source.dtype
 
-    def chunks(self, max_bytes: int) -> Iterator[tuple[int, CompressedRows]]:
-        """Yield first row and rows of pieces of at most `max_bytes`, but of one row at least.
+    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+        """Yield pieces of at most `max_bytes`, but of one row at least.
 
         About five times as much is in use while a piece is made. Sums of duplicates that need a
         wider type may make it larger.
@@ -77,11 +104,10 @@ class CountStream:
         start = 0
         while start < self.shape[0]:
             stop = start + self._rows_that_fit(start, max_bytes)
-            yield start, self.rows(start, stop)
+            yield self.rows(start, stop)
             start = stop
 
-    def rows(self, start: int, stop: int) -> CompressedRows:
-        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+    def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         if not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
         return self._canonical(start, stop, sort=True)
@@ -92,26 +118,14 @@ class CountStream:
         check_table_size(self.shape, self.whom, table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
 
-    def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that the file had when it was opened."""
-        return self._seen
-
     def close(self) -> None:
         """Close the file and remove temporary files."""
         self._closed = True
         self._source.close()
 
-    def __enter__(self) -> CountStream:
-        """Return the stream."""
-        return self
-
     def __exit__(self, *_: object) -> None:
         """Close the stream."""
         self.close()
-
-    def __repr__(self) -> str:
-        """Shape and file."""
-        return f"<CountStream {self.shape[0]} x {self.shape[1]}, {self.whom}>"
 
     def _rows_that_fit(self, start: int, max_bytes: int) -> int:
         """Return how many rows from `start` on make a piece."""
@@ -130,21 +144,15 @@ class CountStream:
     def _canonical(self, start: int, stop: int, sort: bool) -> CompressedRows:
         self._check_usable()
         with named_errors(self.path):
-            indptr, indices, data = self._source.read(start, stop)
+            rows = self._source.read(start, stop)
             if self._columns is not None:
-                indptr, indices, data = self._selected(indptr, indices, data)
-            return canonical_rows(
-                indptr,
-                indices,
-                working_type(data),
-                (stop - start, self.shape[1]),
-                EntryNames(self.whom, self.sample_names, self.feature_names, start),
-                sort=sort,
-            )
+                rows = self._selected(rows)
+            shape = stop - start, self.shape[1]
+            return canonical_rows(rows, shape, self.entry_names(), sort=sort)
 
-    def _selected(self, indptr: Any, indices: Any, data: Any) -> Arrays:
+    def _selected(self, rows: RowRange) -> RowRange:
         """Leave the columns out that were not asked for, in the arrays themselves."""
-        n_kept = 0
+        n_kept, (start, indptr, indices, data) = 0, rows
         pointers = np.zeros_like(indptr)
         for first, last in row_chunks(indptr, CHUNK):
             part = slice(indptr[first], indptr[last])
@@ -155,28 +163,23 @@ class CountStream:
             stop = n_kept + int(before[-1])
             indices[n_kept:stop], data[n_kept:stop] = columns[keep], data[part][keep]
             n_kept = stop
-        return pointers, indices[:n_kept], data[:n_kept]
+        return RowRange(start, pointers, indices[:n_kept], data[:n_kept])
 
     def _check_usable(self) -> None:
         if self._closed:
             raise ValueError(f"The stream of {self.whom} is closed.")
         status = retry(self.path, self.path.stat)
-        if (status.st_size, status.st_mtime_ns) != self._seen[:2]:
+        if (status.st_size, status.st_mtime_ns) != self.fingerprint[:2]:
             raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
 
 
 def open_stream(
     path: str | os.PathLike[str],
     *,
-    layer: str | None = None,
-    raw: bool = False,
-    groups: str | None = None,
-    genome: str | None = None,
-    feature_type: str | None = None,
-    transpose: bool | None = None,
     scratch: str | os.PathLike[str] | None = None,
     memory_limit: int = MEMORY_LIMIT,
     table_limit: int | None = None,
+    **choices: Any,
 ) -> CountStream:
     """Open a file of counts to read it a range of rows at a time; choices as `read_counts`.
 
@@ -191,15 +194,8 @@ def open_stream(
     folder = None if scratch is None else Path(scratch).absolute()
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(f"scratch={str(scratch)!r} is no folder.")
-    given = given_choices(
-        layer=layer,
-        raw=raw,
-        groups=groups,
-        genome=genome,
-        feature_type=feature_type,
-        transpose=transpose,
-    )
-    table = open_table(Path(path), Workspace(folder, memory_limit, table_limit), given)
+    workspace = Workspace(folder, memory_limit, table_limit)
+    table = open_table(Path(path), workspace, given_choices(**choices))
     try:
         check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))

@@ -5,7 +5,6 @@ Both hold genes x cells by columns, which is cells x genes by rows: nothing is c
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need, shape_of, strings, values_of
 from .sources import CompressedGroup, OpenedTable, Workspace, column_of
+from .text import lines_beside
 
 GENES = "Gene Expression"
 
@@ -36,11 +36,7 @@ def genome_groups(file: Any) -> list[str]:
 
 
 def open_tenx_h5(
-    path: Path,
-    _workspace: Workspace,
-    *,
-    genome: str | None = None,
-    feature_type: str | None = None,
+    path: Path, _workspace: Workspace, *, genome: str | None = None, feature_type: str | None = None
 ) -> OpenedTable:
     """Open a matrix of Cell Ranger 2 or 3."""
     with guarded_hdf5(path) as file:
@@ -55,14 +51,9 @@ def open_tenx_h5(
             barcodes, features = None, None
         else:
             barcodes = _texts(group, "barcodes", n_cells)
-            features = Features(
-                *(
-                    _texts(columns, name, n_features)
-                    for name in places
-                    if name in (*places[:2], *columns)
-                )
-            )
-        selection = select_features(path, features, feature_type=feature_type, genome=genome)
+            there = [name for name in places if name in (*places[:2], *columns)]
+            features = Features(*(_texts(columns, name, n_features) for name in there))
+        selection = select_features(path, features, feature_type, genome)
         rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)
 
@@ -82,11 +73,7 @@ def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
 
 
 def select_features(
-    path: Path,
-    features: Features | None,
-    *,
-    feature_type: str | None = None,
-    genome: str | None = None,
+    path: Path, features: Features | None, feature_type: str | None, genome: str | None = None
 ) -> dict[str, Any]:
     """Keep the columns asked for; by default gene expression where other types are mixed in."""
     if features is None:
@@ -97,20 +84,16 @@ def select_features(
     notes = []
     if feature_type is None and features.types is not None and GENES in features.types:
         keep = features.types == GENES
-        for other, number in sorted(Counter(features.types[~keep].tolist()).items()):
-            notes.append(
-                f"{number:,} features of type {other!r} were left out (feature_type='all')"
-            )
+        others = sorted(Counter(features.types[~keep].tolist()).items())
+        left_out = "were left out (feature_type='all')"
+        notes = [f"{number:,} features of type {other!r} {left_out}" for other, number in others]
     elif feature_type not in (None, "all"):
         keep = _where(path, features.types, feature_type, "feature_type")
     if genome is not None:
         keep = keep & _where(path, features.genomes, genome, "genome")
     names = _distinct_names(features.symbols[keep], features.ids[keep])
-    return {
-        "columns": None if keep.all() else np.flatnonzero(keep),
-        "feature_names": names,
-        "notes": notes,
-    }
+    columns = None if keep.all() else np.flatnonzero(keep)
+    return {"columns": columns, "feature_names": names, "notes": notes}
 
 
 def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: str) -> Any:
@@ -123,23 +106,19 @@ def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: 
 
 def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
     """Gene symbols; those that stand for several genes are told apart by another identifier."""
-    times = Counter(symbols.tolist())
-    names = symbols.copy()
-    repeated = np.array([times[symbol] > 1 for symbol in symbols.tolist()], dtype=bool)
-    for at in np.flatnonzero(repeated & (symbols != ids)):
-        names[at] = f"{symbols[at]}_{ids[at]}"
+    times, names = Counter(symbols.tolist()), symbols.copy()
+    for at in np.flatnonzero(symbols != ids):
+        if times[symbols[at]] > 1:
+            names[at] = f"{symbols[at]}_{ids[at]}"
     return names
 
 
-# ---------------------------------------------------------------------------
-# The text files beside a matrix.mtx
+# The text files beside a matrix.mtx -----------------------------------------------------------
 
 
 def find_mtx(folder: Path, genome: str | None = None) -> Path:
     """Return the one .mtx file of a folder, or of the one in it that has the name of a genome."""
-    genomes = sorted(
-        below.name for below in folder.iterdir() if below.is_dir() and _mtx_files(below)
-    )
+    genomes = sorted(below.name for below in folder.iterdir() if _mtx_files(below))
     if genome is not None and genome not in genomes:
         known = ", ".join(genomes) or "none"
         raise ValueError(
@@ -164,20 +143,14 @@ def _mtx_files(folder: Path) -> list[Path]:
 def names_beside(path: Path) -> tuple[NDArray[Any], Features] | None:
     """Barcodes and features of the .tsv files beside a .mtx file, if both are there."""
     prefix = path.name.partition("matrix.mtx")[0] if "matrix.mtx" in path.name else ""
-    barcodes = _table(path.parent, prefix, "barcodes")
-    features = _table(path.parent, prefix, "features") or _table(path.parent, prefix, "genes")
+    barcodes, features, genes = (
+        [line.split("\t") for line in lines_beside(path.parent, f"{prefix}{name}.tsv")[1]]
+        for name in ("barcodes", "features", "genes")
+    )
+    features = features or genes
     if not barcodes or not features:
         return None
     columns = [strings(column) for column in zip(*features, strict=False)]
     symbols = columns[1] if len(columns) > 1 else columns[0]
     types = columns[2] if len(columns) > 2 else None
     return strings(line[0] for line in barcodes), Features(columns[0], symbols, types)
-
-
-def _table(folder: Path, prefix: str, name: str) -> list[list[str]]:
-    for suffix, opener in ((".tsv", open), (".tsv.gz", gzip.open)):
-        path = folder / f"{prefix}{name}{suffix}"
-        if path.is_file():
-            with opener(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
-                return [line.rstrip("\r\n").split("\t") for line in lines]
-    return []

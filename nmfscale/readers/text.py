@@ -17,8 +17,8 @@ from ..counts.structure import check_shape, index_type
 from ..counts.validation import LARGEST_COUNT
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
-from .external_sort import SortedRows, Triplets
-from .sources import Workspace
+from .external_sort import SortedRows
+from .sources import Triplets, Workspace
 
 Array = NDArray[Any]
 
@@ -228,22 +228,22 @@ class Header(NamedTuple):
         return np.float64 if self.field in _REAL else np.int64
 
 
-def matrix_market_shape(path: Path) -> tuple[int, int]:
+def shape_of_text(path: Path) -> tuple[int, int]:
     """Return the number of rows and columns that the header of a file gives."""
-    with NumberLines(path, "Matrix Market") as lines:
+    with NumberLines(path, _kind(path)) as lines:
         return _header(lines).shape
 
 
-def matrix_market_rows(path: Path, workspace: Workspace, transposed: bool) -> SortedRows:
+def rows_of_text(path: Path, workspace: Workspace, transposed: bool = False) -> SortedRows:
     """Return the rows of a file, or its columns; only the header is read at once."""
-    with NumberLines(path, "Matrix Market") as lines:
+    with NumberLines(path, _kind(path)) as lines:
         header = _header(lines)
     shape = header.shape[::-1] if transposed else header.shape
     check_shape(shape)
     place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, "Matrix Market", workspace.memory_limit, place) as lines:
+        with NumberLines(path, _kind(path), workspace.memory_limit, place) as lines:
             header = _header(lines)
             read = _coordinates if header.layout == "coordinate" else _array
             for rows, columns, values in read(lines, header):
@@ -253,7 +253,27 @@ def matrix_market_rows(path: Path, workspace: Workspace, transposed: bool) -> So
     return SortedRows(shape, triplets, workspace, dtype)
 
 
+def is_docword(path: Path) -> bool:
+    """Whether a file has the name of a bag of words."""
+    name = path.name.lower()
+    return name.startswith("docword.") and name.endswith((".txt", ".txt.gz"))
+
+
+def _kind(path: Path) -> str:
+    return "docword" if is_docword(path) else "Matrix Market"
+
+
 def _header(lines: NumberLines) -> Header:
+    if lines.kind == "docword":
+        declared = []
+        for what in ("documents", "words", "entries"):
+            text = lines.header_line()
+            if not (text.isascii() and text.isdigit()):
+                raise lines.fault(f"expected the number of {what}, found {text[:60]!r}")
+            declared.append(int(text))
+        n_rows, n_columns, n_stored = declared
+        lines.check_declared_size((n_rows, n_columns))
+        return Header("coordinate", "integer", False, (n_rows, n_columns), n_stored)
     words = lines.header_line().lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         raise lines.fault("expected '%%MatrixMarket matrix coordinate integer general' or alike")
@@ -287,10 +307,8 @@ def _coordinates(lines: NumberLines, header: Header) -> Iterator[Triplets]:
         n_found += len(piece.numbers)
         lines.check_number_of_entries(n_found, header.n_entries, end=False)
         rows, columns = positions(lines, piece, header.shape)
-        if n_fields == 2:
-            values = np.ones(rows.size, dtype=np.int64)
-        else:
-            values = piece.numbers[:, 2].copy()
+        ones = np.ones(rows.size if n_fields == 2 else 0, dtype=np.int64)
+        values = ones if n_fields == 2 else piece.numbers[:, 2].copy()
         yield rows, columns, values
         if header.symmetric:
             yield from _mirrored(lines, piece, rows, columns, values)
@@ -335,56 +353,19 @@ def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
     lines.check_number_of_entries(n_found, header.n_entries, end=True)
 
 
-_SIZES = ("documents", "words", "entries")
-
-
-def is_docword(path: Path) -> bool:
-    """Whether the name is that of such a file."""
-    name = path.name.lower()
-    return name.startswith("docword.") and name.endswith((".txt", ".txt.gz"))
-
-
-def docword_rows(path: Path, workspace: Workspace) -> SortedRows:
-    """Return the documents of a file; only its header is read at once."""
-    with NumberLines(path, "docword") as lines:
-        n_documents, n_words, _ = _sizes(lines)
-    shape = (n_documents, n_words)
-    check_shape(shape)
-    place = path.absolute()
-
-    def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, "docword", workspace.memory_limit, place) as lines:
-            *_, n_entries = _sizes(lines)
-            n_found = 0
-            for piece in lines.pieces(3, np.int64):
-                n_found += len(piece.numbers)
-                lines.check_number_of_entries(n_found, n_entries, end=False)
-                yield *positions(lines, piece, shape), piece.numbers[:, 2].copy()
-            lines.check_number_of_entries(n_found, n_entries, end=True)
-
-    return SortedRows(shape, triplets, workspace)
-
-
 def vocabulary_beside(path: Path, n_words: int) -> NDArray[np.object_] | None:
     """Words of the vocab file beside a docword file, plain or gzip, if there is one."""
     stem = "vocab" + path.name[len("docword") :].removesuffix(".gz")
-    for name, opener in ((stem, open), (f"{stem}.gz", gzip.open)):
-        beside = path.parent / name
-        if beside.is_file():
-            with opener(beside, "rt", encoding="utf-8-sig", errors="replace") as lines:
-                words = strings(line.rstrip("\r\n") for line in lines)
-            if words.size != n_words:
-                raise ValueError(f"{beside} has {words.size} words, but {path} is about {n_words}.")
-            return words
-    return None
+    beside, lines = lines_beside(path.parent, stem)
+    if beside is not None and len(lines) != n_words:
+        raise ValueError(f"{beside} has {len(lines)} words, but {path} is about {n_words}.")
+    return None if beside is None else strings(lines)
 
 
-def _sizes(lines: NumberLines) -> list[int]:
-    sizes = []
-    for what in _SIZES:
-        text = lines.header_line()
-        if not (text.isascii() and text.isdigit()):
-            raise lines.fault(f"expected the number of {what}, found {text[:60]!r}")
-        sizes.append(int(text))
-    lines.check_declared_size(tuple(sizes[:2]))
-    return sizes
+def lines_beside(folder: Path, name: str) -> tuple[Path | None, list[str]]:
+    """Return the text file of a name in a folder, plain or gzip, and its lines; None without."""
+    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
+        if path.is_file():
+            with opener(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
+                return path, [line.rstrip("\r\n") for line in lines]
+    return None, []

@@ -85,13 +85,9 @@ def _nameless(folder: Path) -> BinaryIO | None:
     if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_OPEN_FILES):
         return None
     try:
-        return open(folder, "rb+", buffering=0, opener=_open_nameless)
+        return open(os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o666), "rb+", buffering=0)
     except OSError:  # a file system without; or atomic_write says what is wrong
         return None
-
-
-def _open_nameless(folder: str, flags: int) -> int:
-    return os.open(folder, flags | os.O_TMPFILE, 0o666)
 
 
 @contextmanager
@@ -103,12 +99,10 @@ def atomic_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
     """
     import h5py
 
-    with atomic_stream(target) as raw:
-        disk = _Disk(raw.fileno(), target)
-        with disk:
-            # this version of HDF5 has checksums of all but the arrays and text of any length
-            with h5py.File(disk, "w", libver=("v110", "v110")) as file:
-                yield file, disk.check
+    with atomic_stream(target) as raw, _Disk(raw.fileno(), target) as disk:
+        # this version of HDF5 has checksums of all but the arrays and text of any length
+        with h5py.File(disk, "w", libver=("v110", "v110")) as file:
+            yield file, disk.check
 
 
 class _Disk:
@@ -141,9 +135,8 @@ class _Disk:
         """Raise what went wrong so far, and let a Ctrl-C have its effect."""
         while self._pressed:
             self._handler(*self._pressed.pop())
-        if self._failure is not None:
-            number, why = self._failure.errno, self._failure.strerror
-            raise OSError(number, why, str(self._target)) from self._failure
+        if (failure := self._failure) is not None:
+            raise OSError(failure.errno, failure.strerror, str(self._target)) from failure
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
@@ -273,20 +266,22 @@ def read_into(file: int, buffer: memoryview, first: int) -> int:
     return done
 
 
-def retry(path: Path, read: Any) -> Any:
-    """Call `read`, again for a while if the file system stumbles."""
-    deadline, pause = time.monotonic() + RETRY_SECONDS, 0.05
+def retry(
+    path: Path, read: Any, errors: tuple[int, ...] = TRANSIENT, seconds: float | None = None,
+    what: str = "cannot be read",
+) -> Any:  # fmt: skip
+    """Call `read`, again for a while if it fails with one of the errors that may pass."""
+    seconds = RETRY_SECONDS if seconds is None else seconds
+    deadline, pause = time.monotonic() + seconds, 0.05
     while True:
         try:
             return read()
         except OSError as error:
-            if error.errno not in TRANSIENT:
+            if error.errno not in errors:
                 raise
             if time.monotonic() + pause > deadline:
-                raise OSError(
-                    error.errno,
-                    f"{path} cannot be read ({error.strerror}); gave up after {RETRY_SECONDS:g} s",
-                ) from error
+                why = f"{path} {what} ({error.strerror or error}); gave up after {seconds:g} s"
+                raise OSError(error.errno, why) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 

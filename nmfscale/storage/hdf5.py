@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,8 +37,18 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
+
+    def attempt() -> str | None:
+        if not has_signature(Path(path)):
+            return None
+        with guarded_hdf5(Path(path)) as file:
+            # ours is text of fixed length; of any other kind, damage may keep HDF5 busy for ever
+            if "format" not in file.attrs or file.attrs.get_id("format").dtype.kind != "S":
+                return None
+            return bytes(file.attrs["format"]).decode()
+
     try:
-        return cast(str | None, retry(Path(path), lambda: _format_of(Path(path))))
+        return cast(str | None, retry(Path(path), attempt))
     except (OSError, RuntimeError, ValueError) as error:
         if is_transient(error):
             raise
@@ -57,24 +66,6 @@ def has_signature(path: Path) -> bool:
         return False
     with path.open("rb") as beginning:
         return beginning.read(len(_SIGNATURE)) == _SIGNATURE
-
-
-def _format_of(path: Path) -> str | None:
-    if not has_signature(path):
-        return None
-    with guarded_hdf5(path) as file:
-        # ours is text of fixed length; of any other kind, damage may keep HDF5 busy for ever
-        if "format" not in file.attrs or file.attrs.get_id("format").dtype.kind != "S":
-            return None
-        found = file.attrs["format"]
-    return found.decode() if isinstance(found, bytes) else str(found)
-
-
-@contextmanager
-def open_hdf5(path: Path) -> Iterator[Any]:
-    """Open a file for reading; what goes wrong inside the block is said of this file."""
-    with opened_hdf5(path) as file, file:
-        yield file
 
 
 @contextmanager
@@ -97,7 +88,7 @@ def guarded_hdf5(path: Path) -> Iterator[Any]:
     """
     import h5py
 
-    with open_hdf5(path) as file, _HeapGuard(path, file) as guard:
+    with opened_hdf5(path) as file, file, _HeapGuard(path, file) as guard:
         with h5py.File(path, "r", driver="fileobj", fileobj=guard) as guarded:
             yield guarded
 
@@ -172,26 +163,18 @@ def open_file(path: Path) -> Any:
     with path.open("rb"):
         # Python's own error where there is no such file or no permission.
         pass
-    deadline = time.monotonic() + LOCK_SECONDS
-    pause = 0.05
-    while True:
+
+    def attempt() -> Any:
         try:
             return h5py.File(path, "r")
         except OSError as error:
-            if error.errno != errno.EAGAIN:
-                if error.errno not in TRANSIENT and not h5py.is_hdf5(path):
-                    raise ValueError(
-                        f"{path} is not an HDF5 file: it was cut off, or is of another kind."
-                    ) from error
+            if error.errno in (errno.EAGAIN, *TRANSIENT) or h5py.is_hdf5(path):
                 raise
-            if time.monotonic() + pause > deadline:
-                raise BlockingIOError(
-                    errno.EAGAIN,
-                    f"{path} is locked, probably by a program that writes to it; gave up after "
-                    f"{LOCK_SECONDS:g} s ({error})",
-                ) from error
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
+            what = "is not an HDF5 file: it was cut off, or is of another kind"
+            raise ValueError(f"{path} {what}.") from error
+
+    what = "is locked, probably by a program that writes to it"
+    return retry(path, attempt, (errno.EAGAIN,), LOCK_SECONDS, what)
 
 
 @contextmanager
@@ -213,8 +196,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
         raise OSError(f"{path} cannot be read; {remedy} ({error}).") from error
 
 
-# ---------------------------------------------------------------------------
-# Finding things
+# Finding things -------------------------------------------------------------------------------
 
 
 def find(group: Any, path: str, n_links: int = 0) -> Any:
@@ -227,10 +209,9 @@ def find(group: Any, path: str, n_links: int = 0) -> Any:
         if link is None:
             return None
         if isinstance(link, h5py.ExternalLink):
-            raise ValueError(
-                f"{group.file.filename}: {node.name.rstrip('/')}/{name} is a link to another file "
-                f"({link.filename}), which is not followed; copy the data into one file."
-            )
+            what = f"{node.name.rstrip('/')}/{name} is a link to another file ({link.filename})"
+            remedy = "which is not followed; copy the data into one file"
+            raise ValueError(f"{group.file.filename}: {what}, {remedy}.")
         if isinstance(link, h5py.SoftLink):
             if n_links == _MOST_LINKS:
                 raise ValueError(f"{group.file.filename}: the links at {path!r} lead in a circle.")
@@ -269,15 +250,15 @@ def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
 
 def strings(values: Iterable[Any]) -> NDArray[np.object_]:
     """Decode names, stored as bytes of fixed length, as strings or as numbers."""
-    decoded = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        for value in values
-    ]
-    return np.array(decoded, dtype=object)
+    return np.array([text_of(value) for value in values], dtype=object)
 
 
-# ---------------------------------------------------------------------------
-# Datasets that can be trusted
+def text_of(value: Any) -> str:
+    """Decode one name."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# Datasets that can be trusted -----------------------------------------------------------------
 
 
 def checked_dataset(dataset: Any) -> Any:

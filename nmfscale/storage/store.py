@@ -45,15 +45,8 @@ from ..counts.base import CountMatrix, RowRange
 from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
 from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
-from ..counts.validation import CHUNK, canonical_type_of, row_chunks
-from .arrays import (
-    DamagedFileError,
-    damaged,
-    read_attribute,
-    read_checked,
-    read_json,
-    read_names,
-)
+from ..counts.validation import CHUNK, canonical_type_of
+from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names
 from .atomic import file_id, retry
 from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
 from .store_blocks import (
@@ -278,24 +271,15 @@ class StoredCounts(CountMatrix):
         self._is_store = False
         try:
             read_file(self.path, self._open)
-        except DamagedFileError as error:
-            if not self._is_store:
-                raise NoStoreError(
-                    f"{path} is not a packed store of counts, or is damaged."
-                ) from error
-            raise DamagedStoreError(f"{error}. Pack the counts again.") from error
-        except (
-            AttributeError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError,
-        ) as error:  # fmt: skip
+        except (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             if is_transient(error):
                 raise
             if not self._is_store:
-                raise NoStoreError(
-                    f"{path} is not a packed store of counts, or is damaged."
-                ) from error
-            raise DamagedStoreError(
-                f"{path} is damaged or incomplete: {error}. Pack the counts again."
-            ) from error
+                what = "is not a packed store of counts, or is damaged"
+                raise NoStoreError(f"{path} {what}.") from error
+            known = isinstance(error, DamagedFileError)
+            why = error if known else f"{path} is damaged or incomplete: {error}"
+            raise DamagedStoreError(f"{why}. Pack the counts again.") from error
 
     def _open(self, file: Any) -> None:
         self._is_store = "format" in file.attrs and read_attribute(file, "format", "S") == FORMAT
@@ -303,11 +287,9 @@ class StoredCounts(CountMatrix):
             raise KeyError("its format is another")
         about = _about(file)
         n, m = (int(size) for size in about["shape"])
-        names = {
-            name: read_names(file, part, (m if part == "names/feature" else n,))
-            for part, name in NAMES.items()
-            if part in about["parts"]
-        }
+        sizes = {"names/sample": n, "names/feature": m, "names/group": n}
+        there = [part for part in NAMES if part in about["parts"]]
+        names = {NAMES[part]: read_names(file, part, (sizes[part],)) for part in there}
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
         )
@@ -335,35 +317,18 @@ class StoredCounts(CountMatrix):
     def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
         return self._layout
 
-    def large_counts(self, above: float) -> tuple[Array, Array]:  # noqa: D102
+    def _count_values(self, above: float) -> tuple[Array, Array]:
         values, times = self._layout.count_values() or self._layout.large
         order = np.argsort(values)
-        return values[order][values[order] > above], times[order][values[order] > above]
+        return values[order], times[order]
 
-    def chunks(self) -> Iterator[RowRange]:  # noqa: D102
+    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
         for block, slices in self._layout.visit("rows"):
-            rows = self._compressed(block.number, slices)
-            for first, last in row_chunks(rows.indptr, CHUNK):
-                low, high = rows.indptr[first], rows.indptr[last]
-                yield RowRange(
-                    block.start + first,
-                    rows.indptr[first : last + 1] - low,
-                    rows.indices[low:high],
-                    rows.data[low:high],
-                )
+            chosen = None if wanted is None else wanted[block.start : block.stop]
+            rows = self._compressed(block.number, slices, chosen)
+            yield from rows.parts(CHUNK)
 
-    def take_rows(self, rows: Array | None = None) -> sp.csr_array:  # noqa: D102
-        wanted = np.ones(self.shape[0], bool) if rows is None else np.zeros(self.shape[0], bool)
-        wanted[slice(None) if rows is None else rows] = True
-        found = [
-            self._compressed(block.number, slices, wanted[block.start : block.stop])
-            for block, slices in self._layout.visit("rows")
-        ]
-        return sp.csr_array(sp.vstack(found, format="csr")[np.flatnonzero(wanted)])
-
-    def _compressed(
-        self, number: int, slices: SellBlock, wanted: Array | None = None
-    ) -> sp.csr_array:
+    def _compressed(self, number: int, slices: SellBlock, wanted: Array | None) -> RowRange:
         """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
         block, order = self._layout.blocks[number], self._layout.orders[number]
         lane = np.arange(LANES) + LANES * np.repeat(
@@ -380,7 +345,8 @@ class StoredCounts(CountMatrix):
             (data, (row, column)), shape=(block.stop - block.start, self.shape[1])
         ).tocsr()
         matrix.sort_indices()
-        return matrix.astype(self.dtype)
+        data = matrix.data.astype(self.dtype)
+        return RowRange(block.start, matrix.indptr, matrix.indices, data)
 
     def in_memory(self) -> Counts:
         """Read all counts into memory.

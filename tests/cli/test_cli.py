@@ -137,7 +137,7 @@ class TestFit:
         )
         assert target.read_text() == "precious"
         absent = tmp_path / "absent" / "model.h5"
-        assert f"there is no folder {absent.parent}" in failure(
+        assert f"folder {absent.parent} does not exist" in failure(
             capsys, "fit", counts, "-k", 2, "-o", absent
         )
         assert "is a folder" in failure(capsys, "fit", counts, "-k", 2, "-o", tmp_path)
@@ -401,7 +401,8 @@ class TestStore:
         assert "exists" in failure(capsys, "store", folder / "counts.npz", store)
         assert "packed store already" in failure(capsys, "store", store, tmp_path / "two.nmf")
         words = ["fit", store, "-k", 2, "--layer", "twice", "-o", tmp_path / "model.h5"]
-        assert "--layer does not apply to a packed store" in failure(capsys, *words)
+        error = failure(capsys, *words)
+        assert f"--layer twice does not apply to {store}, a packed store" in error
         assert run("store", folder / "counts.npz", store, "--force", "--quiet") == 0
 
 

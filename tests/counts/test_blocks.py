@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from nmfscale.counts.base import RowRange
 from nmfscale.counts.blocks import Layout, cut_blocks
 from nmfscale.counts.memory import MemoryRows
 from nmfscale.counts.sell import LANES
@@ -18,7 +19,7 @@ from nmfscale.readers.open import as_counts
 
 
 def build_layout(counts, n_threads=1):
-    reader = MemoryRows(counts.indptr, counts.indices, counts.data, counts.shape)
+    reader = MemoryRows(RowRange(0, counts.indptr, counts.indices, counts.data), counts.shape)
     return Layout(counts, reader, n_threads, has_sorted_indices=counts.has_sorted_indices)
 
 

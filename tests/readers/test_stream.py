@@ -55,16 +55,17 @@ def dense(rows):
     return sp.csr_array((rows.data, rows.indices, rows.indptr), shape=rows.shape).toarray()
 
 
-def check_piece(rows, table):
+def check_piece(piece, table):
     """A piece is canonical, and equals the rows of the table."""
-    assert rows.shape == table.shape
-    assert rows.has_sorted_indices and rows.indptr[0] == 0 and (rows.data != 0).all()
+    rows = piece.rows
+    assert piece.shape == table.shape
+    assert piece.has_sorted_indices and rows.indptr[0] == 0 and (rows.data != 0).all()
     steps = np.diff(rows.indices.astype(np.int64))
     ends = rows.indptr[1:-1]
     inner = np.ones(max(0, rows.indices.size - 1), dtype=bool)
     inner[ends[(ends > 0) & (ends < rows.indices.size)] - 1] = False
     assert (steps[inner] > 0).all()
-    np.testing.assert_array_equal(dense(rows), table)
+    np.testing.assert_array_equal(rows.matrix(table.shape[1]).toarray(), table)
 
 
 def check_stream(path, table, max_bytes=(1, 300, 2000, 10**9), **choices):
@@ -74,13 +75,13 @@ def check_stream(path, table, max_bytes=(1, 300, 2000, 10**9), **choices):
         assert stream.shape == table.shape
         for size in max_bytes:
             next_row = 0
-            for start, rows in stream.chunks(size):
-                assert start == next_row
-                next_row += rows.shape[0]
-                check_piece(rows, table[start:next_row])
-                n_bytes = rows.indptr.nbytes + rows.indices.nbytes + rows.data.nbytes
-                widened = rows.data.itemsize > stream.dtype.itemsize and rows.notes
-                assert n_bytes <= size or rows.shape[0] == 1 or widened
+            for piece in stream.chunks(size):
+                start, rows = next_row, piece.rows
+                assert rows.first == start
+                next_row += piece.shape[0]
+                check_piece(piece, table[start:next_row])
+                widened = rows.data.itemsize > stream.dtype.itemsize and piece.notes
+                assert rows.nbytes <= size or piece.shape[0] == 1 or widened
             assert next_row == table.shape[0]
         rng = np.random.default_rng(len(table))
         for start, stop in np.sort(rng.integers(0, len(table) + 1, (20, 2)), axis=1).tolist():
@@ -106,13 +107,14 @@ def test_h5ad(tmp_path, form, at):
     choices = {"X": {}, "layers/counts": {"layer": "counts"}, "raw/X": {"raw": True}}[at]
     stream = check_stream(path, TABLE, **choices)
     assert stream.dtype == np.int32 and at in stream.whom
-    assert stream.sample_names[5] == "obs-5" and stream.feature_names[7] == "var-7"
+    assert stream.about["sample_names"][5] == "obs-5"
+    assert stream.about["feature_names"][7] == "var-7"
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_old_h5ad(tmp_path, form):
     stream = check_stream(write_old_h5ad(tmp_path / "a.h5ad", COUNTS.asformat(form)), TABLE)
-    assert stream.sample_names[5] == "obs-5"
+    assert stream.about["sample_names"][5] == "obs-5"
 
 
 @pytest.mark.parametrize("dtype", ["?", "u1", "i2", "u2", "<u4", ">i4", "i8", "u8", "f2", ">f8"])
@@ -158,12 +160,13 @@ def test_tenx(tmp_path, version, indices):
         tmp_path / "a.h5", reversed_columns(COUNTS), version, indices=indices, settings=options
     )
     if version == 2:
-        assert check_stream(path, TABLE, genome="hg19").feature_names[2] == "var-2"
+        assert check_stream(path, TABLE, genome="hg19").about["feature_names"][2] == "var-2"
         return
     check_stream(path, TABLE, feature_type="all")
     kept = np.arange(23) % 3 != 1
     stream = check_stream(path, TABLE[:, kept])
-    assert stream.feature_names[1] == "var-2" and "Antibody Capture" in stream.notes[0]
+    assert stream.about["feature_names"][1] == "var-2"
+    assert "Antibody Capture" in stream.about["notes"][0]
     both = (np.arange(23) % 3 == 1) & (np.arange(23) % 2 == 1)
     check_stream(path, TABLE[:, both], feature_type="Antibody Capture", genome="hg")
 
@@ -210,10 +213,10 @@ def test_text_formats(tmp_path, suffix, order, memory_limit):
     check_stream(path, TABLE, **options)
     assert check_stream(path, TABLE.T, transpose=True, **options).whom == str(path)
     path = write_docword(tmp_path / f"docword.a.txt{suffix}", COUNTS, order=order)
-    assert check_stream(path, TABLE, **options).feature_names is None
+    assert check_stream(path, TABLE, **options).about["feature_names"] is None
     words = [f"word-{number}" for number in range(23)]
     write_text(tmp_path / f"vocab.a.txt{suffix}", "\n".join(words) + "\n")
-    assert check_stream(path, TABLE, **options).feature_names.tolist() == words
+    assert check_stream(path, TABLE, **options).about["feature_names"].tolist() == words
 
 
 @pytest.mark.parametrize("field", ["integer", "unsigned-integer", "real", "double", "pattern"])
@@ -263,7 +266,8 @@ def test_npz_and_folder(tmp_path):
         "".join(f"id-{n}\tvar-{n}\t{kinds[n % 2]}\n" for n in range(23))
     )
     with open_stream(tmp_path) as stream:
-        assert stream.path == tmp_path / "matrix.mtx" and stream.feature_names[1] == "var-2"
+        assert stream.path == tmp_path / "matrix.mtx"
+        assert stream.about["feature_names"][1] == "var-2"
         check_piece(stream.rows(0, 57), TABLE[:, ::2])
 
 
@@ -313,7 +317,8 @@ def peak_of(path, max_bytes, n_names, **options):
     with open_stream(path, **options) as stream:
         tracemalloc.start()
         try:
-            for _, rows in stream.chunks(max_bytes):
+            for piece in stream.chunks(max_bytes):
+                rows = piece.rows
                 total += np.bincount(rows.indices, weights=rows.data, minlength=1000)
             return tracemalloc.get_traced_memory()[1] - n_names * 8, total
         finally:
@@ -356,7 +361,8 @@ def test_real_files(data_dir):
     ):
         counts = read_counts(data_dir / name, **choices, integer="allow")
         with open_stream(data_dir / name, **choices) as stream:
-            assert (stream.groups is None) == ("groups" not in choices)
+            assert (stream.about["groups"] is None) == ("groups" not in choices)
             table = dense(counts)
-            for start, rows in stream.chunks(500_000):
-                check_piece(rows, table[start : start + rows.shape[0]])
+            for piece in stream.chunks(500_000):
+                start = piece.rows.first
+                check_piece(piece, table[start : start + piece.shape[0]])

@@ -76,7 +76,7 @@ def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypat
             stream.rows(0, 10)
         assert temporary_files[0].closed
         monkeypatch.undo()
-        assert stream.rows(0, 10).data.sum() == 30
+        assert stream.rows(0, 10).rows.data.sum() == 30
     assert os.listdir(tmp_path) == [shuffled.name]
 
 
@@ -95,7 +95,7 @@ def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
 @pytest.mark.parametrize("replaced", [False, True])
 def test_changed_file(tmp_path, sound, replaced):
     with open_stream(sound) as stream:
-        assert stream.fingerprint() == fingerprint(sound)
+        assert stream.fingerprint == fingerprint(sound)
         if replaced:
             os.replace(write_h5ad(tmp_path / "b.h5ad", COUNTS * 2), sound)
         else:
