@@ -22,6 +22,18 @@ def _around(patch, name, function):
     _set(patch, name, lambda *args, **options: function(original, *args, **options))
 
 
+def _noted(patch, init):
+    """Return a list to which every object is added that is initialized there."""
+    found = []
+
+    def note(original, self, *args, **options):
+        original(self, *args, **options)
+        found.append(self)
+
+    _around(patch, init, note)
+    return found
+
+
 # The command line -------------------------------------------------------------------------------
 
 
@@ -146,17 +158,9 @@ def around_choice_of_steps(patch, function):
     _around(patch, "methods.newton.MomentumSchedule.options", function)
 
 
-def note_state(patch):
-    """Return a dict with the `schedule` and the `executor` last used by a fit on a cluster."""
-    found = {}
-
-    def note(name, original, self, *args, **options):
-        found[name] = self
-        return original(self, *args, **options)
-
-    _around(patch, "methods.newton.MomentumSchedule.options", partial(note, "schedule"))
-    _around(patch, "engine.remote.DaskExecutor.run", partial(note, "executor"))
-    return found
+def note_executors(patch):
+    """Return a list to which the executors of all fits on a cluster are added."""
+    return _noted(patch, "engine.remote.DaskExecutor.__init__")
 
 
 def draw_rows_of(patch, n_nonzeros):
@@ -223,14 +227,7 @@ def retry_policy(patch, **options):
 
 def note_pools(patch):
     """Return a list to which the worker pools of all fits are added."""
-    found = []
-
-    def note(init, self, *args, **options):
-        init(self, *args, **options)
-        found.append(self)
-
-    _around(patch, "cluster.pool.WorkerPool.__init__", note)
-    return found
+    return _noted(patch, "cluster.pool.WorkerPool.__init__")
 
 
 def note_sessions(patch):

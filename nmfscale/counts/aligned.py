@@ -71,6 +71,13 @@ def _mapped(size: int) -> NDArray[np.uint8]:
     return raw[start : start + size]
 
 
+def aligned_copy(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """Return a copy of an array, in another type if wanted."""
+    out = aligned_empty(array.shape, dtype or array.dtype)
+    out[...] = array
+    return out
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return such an array, of zeros."""
     out = aligned_empty(shape, dtype)

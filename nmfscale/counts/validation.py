@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 
 from .base import RowRange
-from .base import row_chunks as row_chunks
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..counts.base import CountMatrix
+from ..counts.base import CountMatrix, row_chunks
 from ..counts.sell import LANES
-from ..counts.validation import CHUNK, row_chunks
+from ..counts.validation import CHUNK
 from ..counts.warn import warn_caller
 from ..storage.arrays import put, put_json, read_checked, read_json
 from ..storage.atomic import UNFINISHED, atomic_hdf5, file_lock

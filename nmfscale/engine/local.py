@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
 from typing import Any
 
 from ..counts.aligned import aligned_empty
@@ -21,11 +23,18 @@ class _RowArray:
 
 
 class LocalBlock:
-    """One block as a step sees it in this process."""
+    """One block as a step sees it in this process.
 
-    def __init__(self, number: int, n_rows: int, n_lanes: int, counts: SellBlock | None):
-        self.number, self.n_rows, self.n_lanes, self.counts = number, n_rows, n_lanes, counts
-        self.known: dict[str, Array] = {}
+    Arrays that steps make are in memory of the block's own, or in what ``room(name, like, dtype)``
+    returns for it.
+    """
+
+    def __init__(
+        self, number: int, n_rows: int, known: dict[str, Array], counts: SellBlock | None = None,
+        room: Callable[[str, Array, Any], Array] | None = None,
+    ):  # fmt: skip
+        self.number, self.n_rows, self.counts = number, n_rows, counts
+        self.known, self._room = known, room
         self.made: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
@@ -37,8 +46,12 @@ class LocalBlock:
         return self[name] if name in self.made or name in self.known else None
 
     def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
-        """Return memory of the block's own for a row array."""
-        self.made[name] = aligned_empty(like.shape, dtype or like.dtype)
+        """Return memory for a row array."""
+        dtype = dtype or like.dtype
+        if self._room is None:
+            self.made[name] = aligned_empty(like.shape, dtype)
+        else:
+            self.made[name] = self._room(name, like, dtype)
         return self.made[name]
 
     def put(self, name: str, array: Array) -> None:
@@ -47,30 +60,8 @@ class LocalBlock:
 
     def reading(self, counts: SellBlock | None) -> LocalBlock:
         """Return the same block, with the same arrays, for a step that reads these counts."""
-        block = LocalBlock(self.number, self.n_rows, self.n_lanes, counts)
-        block.known, block.made = self.known, self.made
-        return block
-
-
-class _BlockOfWhole(LocalBlock):
-    """A block whose arrays are made in their place of one array in lane order."""
-
-    def __init__(self, *args: Any, first: int, room: Callable[[str, Array, Any], Array]):
-        super().__init__(*args)
-        self._first, self._room = first, room
-
-    def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
-        """Return the place of this block in an array of all blocks."""
-        whole = self._room(name, like, dtype or like.dtype)
-        self.made[name] = whole[self._first : self._first + self.n_lanes]
-        return self.made[name]
-
-    def reading(self, counts: SellBlock | None) -> LocalBlock:
-        """Return the same block for a step that reads these counts."""
-        block = _BlockOfWhole(
-            self.number, self.n_rows, self.n_lanes, counts, first=self._first, room=self._room
-        )
-        block.known, block.made = self.known, self.made
+        block = copy(self)
+        block.counts = counts
         return block
 
 
@@ -173,34 +164,33 @@ class LocalExecutor(Executor):
 
     def _forget_unused(self, steps: Sequence[Step]) -> None:
         """Let arrays be written in the memory of those that they replace, if no step needs them."""
-        used = {name for step in steps for name in step.arrays.uses}
+        used: set[str] = set()
+        made: set[str] = set()
         for step in steps:
-            for name in step.arrays.makes:
-                if name not in used:
-                    self._forget(name)
+            used |= set(step.arrays.uses) - made
+            made |= set(step.arrays.makes)
+        for name in made - used:
+            self._forget(name)
 
     def _blocks(
         self, steps: Sequence[Step], whole: dict[str, Array] | None
     ) -> Iterator[list[LocalBlock]]:
-        """Return every block, as each step sees it."""
+        """Return every block, as each step sees it; with `whole` they make parts of its arrays."""
 
-        def room(name: str, like: Array, dtype: Any) -> Array:
+        def room(place: Any, name: str, like: Array, dtype: Any) -> Array:
             assert whole is not None
             if name not in whole:
                 shape = (len(self.layout.row_order), *like.shape[1:])
                 whole[name] = self._room(shape, dtype)
-            return whole[name]
+            return whole[name][place.first : place.last]
 
         used = {name for step in steps for name in step.arrays.uses}
         for i, (place, counts) in enumerate(self._counts({step.reads for step in steps})):
-            n_rows, n_lanes = place.stop - place.start, place.last - place.first
-            if whole is None:
-                one = LocalBlock(i, n_rows, n_lanes, None)
-            else:
-                one = _BlockOfWhole(i, n_rows, n_lanes, None, first=place.first, room=room)
-            one.known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
-            one.known |= {n: self._made_by[n](place) for n in used if n in self._made_by}
-            yield [one.reading(counts.get(step.reads)) for step in steps]
+            known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
+            known |= {n: self._made_by[n](place) for n in used if n in self._made_by}
+            room_here = None if whole is None else partial(room, place)
+            block = LocalBlock(i, place.stop - place.start, known, room=room_here)
+            yield [block.reading(counts.get(step.reads)) for step in steps]
 
     def _counts(self, orders: set[str | None]) -> Iterator[tuple[Any, dict[Any, SellBlock]]]:
         orders = orders - {None}

@@ -6,7 +6,7 @@ import hashlib
 import os
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,9 @@ class DaskExecutor(Executor):
 
     def apply(self, step: Step) -> None:
         """Note how arrays are made; whoever needs them makes them."""
+        (published, _), run_name = self._publish(step), self._new_name("step")
         for i in range(len(self.partitions)):
-            (run,) = self._runs([self._publish(step)[0]], [self._new_name("step")], i)
+            (run,) = self._runs([published], [run_name], i)
             for name in step.arrays.makes:
                 self._set(name, i, Output(run, name))
 
@@ -270,19 +271,6 @@ class DaskExecutor(Executor):
             _, number, order = name.split("-")
             return self.layout.file.read(self.layout.blocks[int(number)], order)
         return read_arrays(str(self._files / name))
-
-    def lineage(self, name: str) -> Iterator[ArrayRef]:
-        """Yield all row arrays that are needed to make one again."""
-        seen: set[int] = set()
-        left = list(self._arrays[name])
-        while left:
-            array = left.pop()
-            if id(array) in seen:
-                continue
-            seen.add(id(array))
-            yield array
-            if isinstance(array, Output):
-                left += array.run.inputs.values()
 
 
 def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:

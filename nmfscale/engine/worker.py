@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
-from ..counts.aligned import aligned_empty
+from ..counts.aligned import aligned_copy
 from ..counts.sell import SellBlock
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
@@ -141,6 +141,8 @@ class TaskContext:
 
     def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
         self.config, self.partition, self.given = config, partition, given
+        # what steps of this task made: the cache may be too small to keep it to the end
+        self._of_task: dict[str, tuple[list[Values], dict[str, list[Array]]]] = {}
 
     def arrays(self, ref: Ref) -> Arrays:
         """Return arrays from the cache, from what was sent, or from their file."""
@@ -151,7 +153,7 @@ class TaskContext:
             if found is None:
                 found = self._load(ref)
             # what was sent may be shared with other tasks, and starts anywhere
-            found = {name: _aligned_copy(array) for name, array in found.items()}
+            found = {name: aligned_copy(array) for name, array in found.items()}
             _cache.put(key, found, sum(array.nbytes for array in found.values()))
         return found
 
@@ -196,13 +198,14 @@ class TaskContext:
     def run(self, run: StepRun) -> tuple[list[Values], Sums]:
         """Return what a step finds in every block, and its sums over them."""
         if run.step.arrays.makes:
-            return self._made(run)[0], []
+            self._of_task[run.name] = self._made(run)
+            return self._of_task[run.name][0], []
         runner, _ = self._run(run)
         return runner.values[0], runner.sums()[0]
 
     def _made(self, run: StepRun) -> tuple[list[Values], dict[str, list[Array]]]:
         key = self.config.run, self.partition.number, run.name
-        found = _cache.get(key)
+        found = self._of_task.get(run.name) or _cache.get(key)
         if found is None:
             runner, made = self._run(run)
             found = runner.values[0], made
@@ -217,9 +220,8 @@ class TaskContext:
         made: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
-            n_rows, n_lanes = place.stop - place.start, place.last - place.first
-            block = LocalBlock(place.number, n_rows, n_lanes, of_block)
-            block.known = {name: arrays[i] for name, arrays in known.items()}
+            here = {name: arrays[i] for name, arrays in known.items()}
+            block = LocalBlock(place.number, place.stop - place.start, here, of_block)
             runner.add([block])
             for name, array in block.made.items():
                 made.setdefault(name, []).append(array)
@@ -256,12 +258,6 @@ class TaskContext:
         found = make()
         save_arrays(path, found)
         return found
-
-
-def _aligned_copy(array: Array) -> Array:
-    out = aligned_empty(array.shape, array.dtype)
-    out[...] = array
-    return out
 
 
 @contextmanager

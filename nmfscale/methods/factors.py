@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from .. import kernels
-from ..counts.aligned import aligned_empty
+from ..counts.aligned import aligned_copy, aligned_empty
 from ..counts.sell import LANES
 
 Array = NDArray[Any]
@@ -135,13 +135,6 @@ def at_floor(values: Array) -> Array:
     """Say which parameters are at the floor: zeros of the fit."""
     # the floor as float32 has it is a little above, and float32 may have carried the fit
     return values <= MINVAL * (1 + 1e-6)
-
-
-def aligned_copy(values: Array, dtype: Any = None) -> Array:
-    """Return a copy of an array in lane order, in another type if wanted."""
-    out = aligned_empty(values.shape, dtype or values.dtype)
-    out[:] = values
-    return out
 
 
 def to_lanes(

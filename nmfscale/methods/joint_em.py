@@ -17,8 +17,7 @@ import numpy as np
 
 from ..engine.protocol import Values
 from .factors import MINVAL, Array, aligned_copy, at_floor
-from .objective import SEEN, FactorModel
-from .poisson import Seen
+from .objective import FactorModel
 from .steps import Convert, ExtrapolateRows, Momentum
 
 
@@ -34,16 +33,15 @@ class JointEM(FactorModel):
         self.blocks.apply(Convert("L", "L", K, scale=sums))
         state.sum_columns()
         self.pending: dict[str, Any] = {}
-        self._seen, self._loglik = Seen(), np.nan
+        self._loglik = np.nan
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Find the new rows, and see on the way what the present point is worth."""
-        self._seen, terms = self.state.update_rows(em_steps=1, reports=SEEN)
-        at = self.objective.at(self.state, self._seen, terms)
+        seen, at = self.look("next", em_steps=1)
         self._loglik = at["loglik"]
         if not iteration:
             return None
-        return self.pending | at | {"kkt_loadings": self._seen.kkt / self.objective.scale_L}
+        return self.pending | at | {"kkt_loadings": seen.kkt / self.objective.scale_L}
 
     def update(self, iteration: int, ending: bool) -> None:
         """Find the new F from the old L, and go to both."""

@@ -32,8 +32,8 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Values
 from .factors import Array, Constraints, aligned_copy
-from .objective import FELL, HISTORY, SEEN, FactorModel, beyond_float32
-from .poisson import SHARED, Seen
+from .objective import FELL, HISTORY, FactorModel, beyond_float32
+from .poisson import SHARED
 from .steps import Convert, ExtrapolateRows, Momentum
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
@@ -233,18 +233,17 @@ class Newton(FactorModel):
         )
         self.pending: dict[str, Any] = {}
         self._columns: dict[str, Any] = {}
-        self._seen, self._loglik = Seen(), np.nan
+        self._loglik = np.nan
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Update the rows, and see on the way what the present point is worth."""
         rows, self._columns = self.schedule.options(iteration)
-        self._seen, terms = self.state.update_rows(reports=SEEN, **rows)
-        state = self.objective.at(self.state, self._seen, terms)
-        self._loglik = state["loglik"]
+        seen, at = self.look("next", **rows)
+        self._loglik = at["loglik"]
         if not iteration:
             return None
         # kkt_factors was seen in the columns' update half an iteration earlier
-        return self.pending | state | {"kkt_loadings": self._seen.kkt / self.objective.scale_L}
+        return self.pending | at | {"kkt_loadings": seen.kkt / self.objective.scale_L}
 
     def update(self, iteration: int, ending: bool) -> None:
         """Judge the point, extrapolate L, then move and extrapolate F; or go back."""
@@ -256,7 +255,7 @@ class Newton(FactorModel):
                 return
             # The last iteration is one of EM: from the best point known it can only rise.
             schedule.warmup, self._columns = 1, {"em_steps": 1}
-            self._seen, _ = state.update_rows(reports=SEEN, em_steps=1)
+            state.update_rows(em_steps=1)
         self._advance()
         if ending:
             return

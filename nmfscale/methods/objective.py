@@ -100,10 +100,10 @@ class FactorModel(Model):
         """
         state = self.state
         state.restore_zeros()
-        seen, at = self._look()
+        seen, at = self.look(None, em_steps=1)
         if at["loglik"] < known - FELL * abs(known):
             state.lift_zeros()
-            seen, at = self._look()
+            seen, at = self.look(None, em_steps=1)
         _, sums = state.advance(columns={"em_steps": 1})
         kkt_factors = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
         return pending | at | {
@@ -111,8 +111,9 @@ class FactorModel(Model):
             "kkt_factors": kkt_factors / self.objective.scale_F,
         }  # fmt: skip
 
-    def _look(self) -> tuple[Seen, dict[str, Any]]:
-        seen, terms = self.state.update_rows(None, em_steps=1, reports=SEEN)
+    def look(self, target: str | None, **options: Any) -> tuple[Seen, dict[str, Any]]:
+        """Update the rows into `target`; return what the point is worth where they began."""
+        seen, terms = self.state.update_rows(target, reports=SEEN, **options)
         return seen, self.objective.at(self.state, seen, terms)
 
     def result(self) -> dict[str, Array]:

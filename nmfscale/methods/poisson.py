@@ -91,8 +91,9 @@ class PoissonState:
     def _put_rows(self, L: Array) -> None:
         """Hand L, and what is known of the samples, to the executor."""
         order, given = self.layout.row_order, self.constraints
-        # an executor on a cluster may get arrays in one piece only
-        self.blocks.put("L", self._lanes(L, order, least=MINVAL))
+        folder = self.blocks.folder
+        L = to_lanes(L, order, self.stride, self.dtype, least=MINVAL, folder=folder)
+        self.blocks.put("L", L)
         pseudo, rate = self._prior(given.prior_loadings, order)
         held = None if given.samples is None else per_lane(given.samples, order)
         known = {"totals": self.totals, "weights": self.weights, "held": held,
@@ -100,9 +101,6 @@ class PoissonState:
         for name, array in known.items():
             if array is not None:
                 self.blocks.put(name, array)
-
-    def _lanes(self, plain: Array, order: Array, **options: Any) -> Array:
-        return to_lanes(plain, order, self.stride, self.dtype, folder=self.blocks.folder, **options)
 
     def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
         if prior is None:
@@ -117,8 +115,9 @@ class PoissonState:
         reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
         **options: Any,
     ) -> tuple[Seen, Values]:  # fmt: skip
-        """Update every row of L into `target`, F held; return also the terms of the samples.
+        """Update every row of L into `target`, F held.
 
+        With a report of the log-likelihood the terms of the samples are returned, too.
         `curvature` is SHARED, or a mode of the kernels, by default the row's own; with `refresh`
         later steps share the correlations found here; `options` are those of `kernels.RowProblem`.
         """
@@ -128,10 +127,12 @@ class PoissonState:
             self.F.values, self.total_F, self.n_components, source, target, kernel, options,
             reports, curvature, refresh,
         )  # fmt: skip
-        (found, _), (of_samples, _) = self.blocks.run(update, self.sample_terms(source))
+        terms = [self.sample_terms(source)] if "loglik_start" in reports else []
+        (found, _), *of_samples = self.blocks.run(update, *terms)
         if refresh:
             self._share("L", found["correlations"])
-        return Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan)), of_samples
+        seen = Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan))
+        return seen, of_samples[0].values if of_samples else {}
 
     def _share(self, side: str, found: Array) -> None:
         """Let the next steps share these correlations."""

@@ -345,7 +345,7 @@ def test_no_slow_leak(store, tmp_path, monkeypatch):
 
     state, seen, unused = tmp_path / "state", [], []
     n_groups = len(as_counts(X).layout().blocks)
-    holders = internals.note_state(monkeypatch)
+    executors = internals.note_executors(monkeypatch)
     # what Dask keeps for its own dashboard is not ours to judge
     short = {f"distributed.admin.{name}log-length": 100 for name in ("", "low-level-")}
     with dask.config.set(short), cluster_of(2) as client:
@@ -354,7 +354,7 @@ def test_no_slow_leak(store, tmp_path, monkeypatch):
 
         def look(record):
             files = {str(path) for path in run_folder(state).rglob("*") if path.is_file()}
-            used = files_of(holders["executor"]._arrays)
+            used = files_of(executors[-1]._arrays)
             assert used <= files
             # two points make where L is, two the best, two where curvature was stored with F; one
             # is next; one has the totals of the samples
