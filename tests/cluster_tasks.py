@@ -15,7 +15,6 @@ import pytest
 
 from nmfscale.cluster.pool import perform
 from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
-from nmfscale.engine.tasks import run_steps
 
 
 def twice(number, given):
@@ -52,6 +51,7 @@ def always(error, number, given):
 
 def perform_and_count(folder, kind, number, function, args, given):
     """Run a task, count it and what is computed in it; kill its worker in the middle of one."""
+    from nmfscale.engine.tasks import run_steps
 
     def count(which):
         with Path(folder, which).open("ab", buffering=0) as file:

@@ -11,8 +11,9 @@ from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
 from .protocol import Array, Executor, Outcome, Step, StepRunner, combine
 
-# Memory of row arrays that are no longer needed, kept for the next ones of the same shape.
-_MOST_SPARE = 2
+# Memory of row arrays that are no longer needed, kept for the next ones of the same shape: a fit
+# that goes back to its best point lets go of three at once, and needs them again soon after.
+_MOST_SPARE = 3
 
 
 class _RowArray:
