@@ -314,16 +314,19 @@ class TaskBatch:
         if lost and lost.isdisjoint(busy):
             raise self.results_lost("gone with their workers")
         done = self.pool.holders(waiting) if waiting else {}
-        for key in waiting:
-            if key not in busy and not done.get(key):
-                attempt = self.running.pop(key)
-                others = {other.number for other in self.running.values()}
-                self.pool.client.cancel([attempt.future], force=True)
-                if not others:  # alone, so that no other task has killed the worker
-                    self.fail(attempt.number, WorkerDiedError("its worker died"))
-                elif attempt.number not in others:
-                    self.submit(attempt.number)
-                self.last_copy_at = time.monotonic()
+        keys = [key for key in waiting if key not in busy and not done.get(key)]
+        gone = [self.running.pop(key) for key in keys]
+        if not gone:
+            return
+        self.pool.client.cancel([attempt.future for attempt in gone], force=True)
+        self.last_copy_at = time.monotonic()
+        lost_tasks = {attempt.number for attempt in gone}
+        left = {attempt.number for attempt in self.running.values()}
+        for number in sorted(lost_tasks):
+            if left | lost_tasks == {number}:  # so that no other task has killed the worker
+                self.fail(number, WorkerDiedError("its worker died"))
+            elif number not in left:
+                self.submit(number)
 
     def results_lost(self, where: str) -> BlockFailedError:
         """Return what to raise when results that tasks need are gone."""

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import cluster_tasks as tasks
 import internals
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
 
+from nmfscale.cluster.batch import Attempt, TaskBatch
 from nmfscale.cluster.pool import WorkerPool
 from nmfscale.cluster.tasks import (
     BlockFailedError,
@@ -133,6 +136,20 @@ def test_a_task_that_kills_its_worker_is_named_and_others_are_not(client):
         BlockFailedError, match="rows 2 failed 3 times.*(Killed|WorkerDied).*checkpoint"
     ):
         run(pool(client), tasks.abort_at, make_tasks(*((n, 2) for n in range(6))))
+
+
+def test_a_death_counts_while_a_copy_of_the_task_runs():
+    """Else a task that kills its workers is copied and tried again for ever."""
+    futures = [SimpleNamespace(key=f"key {n}", status="pending") for n in range(2)]
+    here = SimpleNamespace(
+        retry=RetryPolicy(), hint="", next_batch=lambda: "1", workers=lambda: {"alive": 1},
+        busy=lambda: {}, holders=lambda keys: {}, client=MagicMock(),
+    )  # fmt: skip
+    batch = TaskBatch(here, "name", None, make_tasks((0, 0)), keep=False, even=True)
+    for future, worker in zip(futures, ("dead", "alive"), strict=True):
+        batch.running[future.key] = Attempt(0, future, [worker])
+    batch.resubmit_lost()
+    assert batch.failures == {0: 1} and list(batch.running) == ["key 1"]
 
 
 @pytest.mark.parametrize("error", ["os", "memory"])
