@@ -27,12 +27,14 @@ import numpy as np
 import problems
 import report
 
+from nmfscale.readers.stream import RowStream
+
 N_ITER = 10
 # Above this, counts are fitted from the file alone.
 MOST_IN_MEMORY = 3e8
 
 
-class DrawnRows:
+class DrawnRows(RowStream):
     """Rows drawn from a fit, the same ones whenever they are asked for; stands in for a file."""
 
     def __init__(self, L, F, n_rows: int, groups: int):
@@ -56,18 +58,19 @@ class DrawnRows:
         """Compressed rows start:stop."""
         import scipy.sparse as sp
 
+        from nmfscale.counts.base import RowRange
         from nmfscale.counts.validation import CompressedRows
 
         first, last = start // 1000, -(-stop // 1000)
         X = sp.vstack([self._group(g) for g in range(first, last)], format="csr")
         X = X[start - first * 1000 : stop - first * 1000]
         X.sort_indices()
-        return CompressedRows(X.indptr, X.indices, X.data, X.shape, True, None, [])
+        return CompressedRows(RowRange(start, X.indptr, X.indices, X.data), X.shape, True, None, [])
 
     def chunks(self, max_bytes: int):
         """All rows, some thousands at a time."""
         for start in range(0, self.shape[0], 5000):
-            yield start, self.rows(start, min(start + 5000, self.shape[0]))
+            yield self.rows(start, min(start + 5000, self.shape[0]))
 
 
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
