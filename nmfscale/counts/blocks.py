@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import _sell
 from .base import CountMatrix
+from .cached import cached_property
 from .sell import LANES, SellBlock, SellBuilder, largest_of, pieces_of
 
 Array = NDArray[Any]

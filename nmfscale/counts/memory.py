@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from . import _sell
 from .base import CountMatrix, RowRange, totals_of_rows
+from .cached import cached_property
 from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
 
 Array = NDArray[Any]

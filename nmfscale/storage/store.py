@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange
 from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
+from ..counts.cached import cached_property
 from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of
