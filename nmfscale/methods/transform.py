@@ -2,6 +2,7 @@
 
 With u the column sums of F, a row is ``min over b >= 0 of sum_k b_k u_k - sum_j x_j log(f_j . b)``.
 It takes EM and Newton steps until its KKT residual is small and no EM step would raise a loading.
+In float64 always: where topics are nearly dependent, float32 ends short of a row's optimum.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ TOL = 1e-8
 # A row rests where its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and say nothing of one that is next to zero.
 _LIFTS = 1e-3
-# Copies of the loadings of a block in their own type and in float64, copies of F in float64, and
-# numbers of 8 bytes for every row of a block and for every row.
-_COPIES_BLOCK, _COPIES_MADE, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 3, 3, 5, 8, 4
+# Copies of the loadings of a block and of F, and numbers for every row of a block and every row.
+_COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
 
 class Projector:
@@ -195,6 +195,7 @@ class Projection:
         At most.
     tol : float, default=1e-8
     dtype : float32 or float64, default=float64
+        Type of the loadings; the arithmetic is float64.
     n_threads : int, default=1
         The loadings do not depend on it.
     prior : tuple of ndarray (n, K), optional
@@ -207,11 +208,11 @@ class Projection:
         prior: tuple[Array, Array] | None = None,
     ):  # fmt: skip
         self._scales = balancing_scales(counts.total, counts.shape, L, F)
-        F, L = F / self._scales.astype(F.dtype), None if L is None else L * self._scales
-        self._counts, self._F, self._n_threads = counts, F, n_threads
+        F, L = F / self._scales, None if L is None else L * self._scales
+        self._counts, self._F, self._dtype = counts, F, np.dtype(dtype)
         self._blocks = LocalExecutor(counts.layout(n_threads), n_threads)
         layout = self._blocks.layout
-        design, total = design_of(F, layout.column_order, np.dtype(dtype))
+        design, total = design_of(F, layout.column_order, np.float64)
         self._step = ProjectRows(design, total, F.shape[1], n_steps, tol)
 
         self._blocks.put("totals", per_lane(counts.row_totals, layout.row_order))
@@ -227,8 +228,8 @@ class Projection:
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """Rows of one block after the other, and their loadings."""
         for place, made in self._blocks.stream(self._step):
-            loadings = self._plain(place, made["projected"])
-            yield slice(place.start, place.stop), loadings / self._scales.astype(loadings.dtype)
+            loadings = self._plain(place, made["projected"]) / self._scales
+            yield slice(place.start, place.stop), loadings.astype(self._dtype, copy=False)
 
     def _plain(self, place: Any, values: Array) -> Array:
         return plain_rows(self._blocks.layout, place, values, self._F.shape[1])
@@ -239,7 +240,7 @@ class Projection:
         log_mu = LogMu.of(self._F, self._blocks.layout.column_order, "projected")
         for place, made in self._blocks.stream(self._step, log_mu):
             rows = slice(place.start, place.stop)
-            L = self._plain(place, made["projected"]).astype(np.float64, copy=False)
+            L = self._plain(place, made["projected"])
             # summed row by row: the rounding of a product of matrices depends on their size
             sizes = np.maximum((L * u).sum(axis=1), LEAST)
             out[rows] = self._plain(place, made["log_mu"][:, None])[:, 0]
@@ -256,12 +257,12 @@ def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
     return out
 
 
-def projection_needs(counts: CountMatrix, n_components: int, dtype: Any) -> Needs:
+def projection_needs(counts: CountMatrix, n_components: int) -> Needs:
     """Return the memory that loadings of new rows need; `row` is for each row of a block."""
-    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
+    stride = kernels.row_stride(n_components)
     n, m = counts.shape
     return Needs(
-        row=stride * (_COPIES_BLOCK * itemsize + _COPIES_MADE * 8) + _PER_BLOCK_ROW * 8,
+        row=(stride * _COPIES_BLOCK + _PER_BLOCK_ROW) * 8,
         shared=m * stride * _COPIES_HELD * 8 + n * _PER_NEW_ROW * 8,
         sums=0,
     )

@@ -285,7 +285,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         if self.memory_limit is not None or counts.from_file:
             n_bytes = counts.shape[0] * self.n_components_ * dtype.itemsize if gathered else 0
             check_stream(
-                counts, projection_needs(counts, self.n_components_, dtype), self.memory_limit,
+                counts, projection_needs(counts, self.n_components_), self.memory_limit,
                 gathered=n_bytes, n_threads=n_threads,
             )  # fmt: skip
         shape = counts.shape[0], self.n_components_

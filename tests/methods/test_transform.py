@@ -6,6 +6,7 @@ import tracemalloc
 
 import internals
 import numpy as np
+import oracle
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad
@@ -14,7 +15,7 @@ from small_fits import run
 
 import nmfscale
 from nmfscale.engine.memory import MemoryLimitError, check_stream
-from nmfscale.methods.transform import projection_needs
+from nmfscale.methods.transform import project_rows, projection_needs
 from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
 from nmfscale.readers.stream import open_stream
@@ -78,6 +79,25 @@ def test_a_score_is_the_mean_log_probability(model):
         expected = (counts * logs).sum() / counts.sum()
         np.testing.assert_allclose(one.score(counts), expected, rtol=1e-12)
     assert 1 <= one.perplexity(X) <= X.shape[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_rows_end_at_their_optimum_whatever_the_rank_and_the_scales(seed, dtype):
+    # more topics than features, nearly dependent, of sizes 20 orders of magnitude apart
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.gamma(0.3, size=(8, 2)) @ rng.gamma(0.3, size=(2, 10)) * 1e5)
+    F = (rng.gamma(0.2, size=(10, 14)) * 10.0 ** rng.integers(-10, 11, 14)).astype(dtype)
+    F[:, 0] += F[:, 0].max() / 1e3
+    loadings, sizes = project_rows(as_counts(counts), F, dtype=dtype), F.sum(axis=0, dtype=float)
+    A, best = F / sizes, np.repeat(counts.sum(axis=1, keepdims=True) / 14, 14, axis=1)
+    for _ in range(20_000):  # EM steps, of all rows
+        best = best * ((counts / (best @ A.T)) @ A)
+    losses = [
+        np.array([oracle.row_loss(y, A, np.ones(14), b) for y, b in zip(counts, L, strict=True)])
+        for L in (loadings * sizes, best)
+    ]
+    assert (losses[0] <= losses[1] + 1e-6).all()
 
 
 # To a file --------------------------------------------------------------------------------------
@@ -186,7 +206,7 @@ def test_what_does_not_fit_is_refused_or_written(tmp_path, monkeypatch, few_step
     one = model(K, max_iter=2, tol=0, init="random", random_state=0).fit(counts[:300])
     expected = one.transform(counts)
     in_file = FileCounts(open_stream(tmp_path / "counts.h5ad"))
-    least = check_stream(in_file, projection_needs(in_file, K, np.float64), 1 << 40)
+    least = check_stream(in_file, projection_needs(in_file, K), 1 << 40)
     one.set_params(memory_limit=least)
     wanted = f"{least + n * K * 8:,} bytes"
     with pytest.raises(MemoryLimitError, match=rf"loadings need .*{wanted}.*out='NAME\.npy'"):
@@ -207,7 +227,7 @@ import internals
 from pathlib import Path
 from nmfscale.storage.store import StoredCounts
 from nmfscale.engine.memory import check_stream
-from nmfscale.methods.transform import projection_needs
+from nmfscale.methods.transform import project_rows, projection_needs
 internals.few_projection_steps(internals.FOR_GOOD)
 internals.small_blocks(internals.FOR_GOOD, 60_000)
 
@@ -223,7 +243,7 @@ model = nmfscale.TopicModel(12, max_iter=1, tol=0, init="random", random_state=0
 model.fit(rng.integers(1, 3, (60, 40)))
 counts = StoredCounts(folder / "counts.nmf")
 n_bytes = counts.shape[0] * 12 * 8 if gathered else 0
-needs = projection_needs(counts, 12, np.float64)
+needs = projection_needs(counts, 12)
 predicted = check_stream(counts, needs, "1TB", gathered=n_bytes)
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")
