@@ -203,7 +203,7 @@ class Alternating(FactorModel):
             self.F[name] = aligned_copy(self.F[source])
 
     def _rescale(self, name: str, least: float | None = None) -> Any:
-        """Scale the columns of a pair so that their means agree (weights aside).
+        """Scale the columns of a pair so that their means agree; that of L counts weights.
 
         Returns what those of L were multiplied by. Columns may be scaled only where nothing is
         fixed and no prior has its own scale.
@@ -212,8 +212,10 @@ class Alternating(FactorModel):
         ratio: Any = 1.0
         F = Factor(self.F[name], state.F.n_rows, K)
         if self.rescaling:
-            ((found, _),) = self.blocks.run(ColumnSums(K, name, weighted=False))
-            ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (found["sums"][:K] / state.n_rows))
+            ((found, _),) = self.blocks.run(ColumnSums(K, name))
+            weights = state.weights
+            n = state.n_rows if weights is None else weights.sum()
+            ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (found["sums"][:K] / n))
             F.values[:, :K] /= ratio.astype(F.values.dtype)
         if least is not None:
             convert(F, least=least)

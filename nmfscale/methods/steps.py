@@ -337,11 +337,10 @@ class SumColumns(Step):
 
 @dataclass(frozen=True)
 class ColumnSums(Step):
-    """Adds up the columns of L, weighted if samples have weights and it is wanted."""
+    """Adds up the columns of L, weighted if samples have weights."""
 
     n_components: int
     source: str = "L"
-    weighted: bool = True
 
     @property
     def arrays(self) -> RowArrays:
@@ -351,7 +350,7 @@ class ColumnSums(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up the rows of a block."""
         rows = rows_of(block, self.source, self.n_components)
-        return {"sums": rows.column_sums(block.get("weights") if self.weighted else None)}
+        return {"sums": rows.column_sums(block.get("weights"))}
 
 
 @dataclass(frozen=True)
