@@ -29,8 +29,8 @@ X[7, 5] = 700
 X[:, 8] = X[11] = 0
 
 
-def write(kind, folder):
-    """Write X in a format and return where."""
+def write(kind, folder, X=X):
+    """Write counts in a format and return where."""
     path = folder / {"docword": "docword.x.txt", "mtx": "counts.mtx.gz"}.get(kind, "counts.h5ad")
     if kind == "tenx":
         path = folder / "counts.h5"
@@ -80,6 +80,14 @@ def test_what_is_known_of_streamed_counts(source):
                 counts.large_counts(above), memory.large_counts(above), strict=True
             ):
                 assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_counts_are_taken_exactly(tmp_path, kind):
+    large = X.copy()
+    large[3] = 2**25 + 1  # float32 has no such number
+    with open_stream(write(kind, tmp_path, large)) as stream:
+        assert (FileCounts(stream).take_rows().toarray()[3] == 2**25 + 1).all()
 
 
 @pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
