@@ -158,6 +158,11 @@ def around_choice_of_steps(patch, function):
     _around(patch, "methods.newton.MomentumSchedule.options", function)
 
 
+def no_start(patch):
+    """Fail where the start of a fit would be computed."""
+    _set(patch, "methods.fit.initialize", None)
+
+
 def note_executors(patch):
     """Return a list to which the executors of all fits on a cluster are added."""
     return _noted(patch, "engine.remote.DaskExecutor.__init__")

@@ -21,7 +21,7 @@ from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import checkpoints_for
 from ..engine.local import LocalExecutor
-from ..engine.loop import fit
+from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
@@ -203,8 +203,8 @@ class CountModel(RowsTransformer, BaseEstimator):
     ) -> Fitted:  # fmt: skip
         """Fit `n_init` times where the work is done, and return the best.
 
-        ``make(counts, blocks, rng)`` makes the model; `parts` and `options` are those of
-        `checkpoints_for`.
+        ``make(counts, blocks, rng)`` makes the model, without finding its start; `parts` and
+        `options` are those of `checkpoints_for`.
         """
         rng, seed = check_random_state(self.random_state), self.random_state
         n_threads = resolve_threads(self.n_threads)
@@ -229,12 +229,16 @@ class CountModel(RowsTransformer, BaseEstimator):
                 else:
                     blocks = session.executor(cast(Any, counts), n_threads)
                 model = make(counts, blocks, rng)
-                with single_blas_thread(), monitor:
-                    fit(model, monitor, saved)
-                    result = Fitted(
-                        model.result(), monitor.history, monitor.converged, monitor.interrupted,
-                        monitor.stopped,
-                    )  # fmt: skip
+                known = None if seed is None else rng  # NumPy's own generator is left alone
+                with single_blas_thread():
+                    # Ctrl-C ends this at once: there is no model yet
+                    iteration = begin(model, monitor, saved, known)
+                    with monitor:
+                        fit(model, monitor, saved, iteration, known)
+                        result = Fitted(
+                            model.result(), monitor.history, monitor.converged,
+                            monitor.interrupted, monitor.stopped,
+                        )  # fmt: skip
                 del model, blocks
                 if best is None or result.objective > best.objective:
                     best = result

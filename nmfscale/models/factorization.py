@@ -17,11 +17,10 @@ from ..engine.protocol import Executor, Model
 from ..engine.session import client_of_fit
 from ..engine.threads import resolve_threads
 from ..methods.conversion import balancing_scales
-from ..methods.factors import MINVAL, Constraints
-from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of
-from ..methods.initialize import STARTS, check_factors, initialize
+from ..methods.factors import Constraints
+from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
+from ..methods.initialize import STARTS, check_factors
 from ..methods.objective import FactorModel
-from ..methods.transform import fit_rows
 from .base import CountModel, Fitted
 from .validation import checked_vector, constraints_of
 
@@ -216,6 +215,8 @@ class CountFactorization(CountModel):
             for A, d in ((start, scales), (F, 1 / scales))
         )
         constraints = constraints.scaled(scales)
+        if constraints.topics is not None or constraints.features is not None:
+            constraints = replace(constraints, factors=F)
         fitted = self._fit_blocks(
             counts,
             needs_of(
@@ -239,34 +240,14 @@ class CountFactorization(CountModel):
         constraints: Constraints,
     ) -> Model:  # fmt: skip
         """Return the model of one start."""
-        if L is None or F is None:
-            start_L, start_F = self._start(counts, blocks, F, rng, dtype)
-            L, F = start_L if L is None else L, start_F if F is None else F
+        K = self.n_components
+        start = partial(start_of, counts, blocks, K, self.init, rng=rng, dtype=dtype, L=L, F=F)
         method = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
         )  # fmt: skip
-        model: Model = method(counts, blocks, L, F, dtype, constraints)
+        model: Model = method(counts, blocks, start, K, dtype, constraints)
         return model
-
-    def _start(
-        self, counts: CountMatrix, blocks: Executor, F: Any, rng: Any, dtype: Any
-    ) -> tuple[Array, Array]:
-        def few_steps(factors: Array, loadings: Array) -> Array:
-            return fit_rows(counts, blocks, factors, loadings, n_steps=4, dtype=dtype)
-
-        if F is None:
-            return initialize(
-                counts,
-                self.n_components,
-                self.init,
-                random_state=rng,
-                dtype=dtype,
-                fit_rows=few_steps,
-            )
-        F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
-        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
-        return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         raise NotImplementedError
