@@ -177,12 +177,12 @@ def few_projection_steps(patch):
     """Compute loadings of new rows roughly."""
     from nmfscale.methods.transform import Projection
 
-    _set(patch, "models.transform.Projection", partial(Projection, n_steps=2))
+    _set(patch, "models.factorization.Projection", partial(Projection, n_steps=2))
 
 
 def no_projection(patch):
     """Fail where loadings of new rows would be computed."""
-    _set(patch, "models.transform.Projection", None)
+    _set(patch, "models.factorization.Projection", None)
 
 
 def around_projected_blocks(patch, function):
