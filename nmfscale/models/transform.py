@@ -129,8 +129,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         float
             ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
-            multinomial log-likelihood without its combinatorial constant, per count. Higher is
-            better; 0 if there are no counts.
+            multinomial log-likelihood without its combinatorial constant, per count. Where samples
+            have posteriors it is their evidence lower bound, per count. Higher is better; 0 if
+            there are no counts.
 
         Raises
         ------
