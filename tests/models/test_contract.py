@@ -48,9 +48,17 @@ def of_topic_model(fitted, counts):
     return oracle.loglik_poisson(counts, *oracle.multinomial_to_poisson(*topics)).sum()
 
 
+def of_lda(fitted, counts):
+    return oracle.elbo_lda(
+        counts, fitted.doc_topic_posterior_, fitted.topic_word_posterior_,
+        fitted.doc_topic_prior_, fitted.topic_word_prior_,
+    )  # fmt: skip
+
+
 MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
+    Model(nmfscale.LDA, of_lda),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
 
