@@ -119,13 +119,18 @@ def markdown(rows: list[dict], machine: dict) -> str:
     return "\n".join(lines)
 
 
-def describe(options, curves: list[Curve]) -> dict:
-    """Machine, versions and command of this run."""
+def processor() -> str:
+    """Name of this machine's processor."""
     model = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
+    return model[0] if model else platform.machine()
+
+
+def describe(options, curves: list[Curve]) -> dict:
+    """Machine, versions and command of this run."""
     versions = {"python": platform.python_version()}
     versions |= {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
     for curve in curves:
@@ -142,7 +147,7 @@ def describe(options, curves: list[Curve]) -> dict:
         Path(part).name if os.sep in part else part for part in sys.argv[1:]
     ]
     return {
-        "cpu": model[0] if model else platform.machine(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": options.threads,
         "repeats": options.repeats,
@@ -209,11 +214,11 @@ def write_csv(path: Path, rows: list[dict]) -> None:
         writer.writerows(rows)
 
 
-def write_readme(text: str) -> None:
+def write_readme(text: str, markers: tuple[str, str] = MARKERS) -> None:
     """Put the table between the markers of every README that has them."""
     for path in (HERE / "README.md", HERE.parent / "README.md"):
         content = path.read_text() if path.exists() else ""
-        if all(marker in content for marker in MARKERS):
-            before, rest = content.split(MARKERS[0], 1)
-            after = rest.split(MARKERS[1], 1)[1]
-            path.write_text(f"{before}{MARKERS[0]}\n{text}\n{MARKERS[1]}{after}")
+        if all(marker in content for marker in markers):
+            before, rest = content.split(markers[0], 1)
+            after = rest.split(markers[1], 1)[1]
+            path.write_text(f"{before}{markers[0]}\n{text}\n{markers[1]}{after}")

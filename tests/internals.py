@@ -158,6 +158,11 @@ def around_choice_of_steps(patch, function):
     _around(patch, "methods.newton.MomentumSchedule.options", function)
 
 
+def no_start(patch):
+    """Fail where the start of a fit would be computed."""
+    _set(patch, "methods.fit.initialize", None)
+
+
 def note_executors(patch):
     """Return a list to which the executors of all fits on a cluster are added."""
     return _noted(patch, "engine.remote.DaskExecutor.__init__")
@@ -172,12 +177,12 @@ def few_projection_steps(patch):
     """Compute loadings of new rows roughly."""
     from nmfscale.methods.transform import Projection
 
-    _set(patch, "models.transform.Projection", partial(Projection, n_steps=2))
+    _set(patch, "models.factorization.Projection", partial(Projection, n_steps=2))
 
 
 def no_projection(patch):
     """Fail where loadings of new rows would be computed."""
-    _set(patch, "models.transform.Projection", None)
+    _set(patch, "models.factorization.Projection", None)
 
 
 def around_projected_blocks(patch, function):

@@ -394,6 +394,48 @@ def from_clusters(X, labels):
     return np.maximum(members * t[:, None], MINVAL), np.maximum(F, MINVAL)
 
 
+# Latent Dirichlet allocation -------------------------------------------------------------------
+
+
+def expected_log_dirichlet(parameters):
+    """Return psi(a_k) - psi(sum a) for each row of parameters."""
+    return psi(parameters) - psi(parameters.sum(axis=1, keepdims=True))
+
+
+def minus_divergence_dirichlet(q, prior):
+    """Return E_q[log p - log q] of each row, Dirichlet distributions with these parameters."""
+    prior = np.broadcast_to(prior, q.shape)
+    return (
+        gammaln(prior.sum(axis=1)) - gammaln(q.sum(axis=1))
+        + np.sum(gammaln(q) - gammaln(prior) + (prior - q) * expected_log_dirichlet(q), axis=1)
+    )  # fmt: skip
+
+
+def phi_lda(gamma, topics, eta):
+    """Return the best shares phi (n, m, K); topics (K, m) are points where eta is 0."""
+    logs = expected_log_dirichlet(topics) if eta > 0 else np.log(np.maximum(topics, 1e-300))
+    scores = expected_log_dirichlet(gamma)[:, None, :] + logs.T[None, :, :]
+    phi = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return phi / phi.sum(axis=2, keepdims=True)
+
+
+def elbo_lda(X, gamma, topics, alpha, eta, phi=None):
+    """Return the evidence lower bound; by default with the best phi."""
+    phi = phi_lda(gamma, topics, eta) if phi is None else phi
+    logs = expected_log_dirichlet(topics) if eta > 0 else np.log(np.maximum(topics, 1e-300))
+    scores = expected_log_dirichlet(gamma)[:, None, :] + logs.T[None, :, :]
+    of_counts = np.sum(X[:, :, None] * (phi * scores - xlogy(phi, phi)))
+    of_topics = minus_divergence_dirichlet(topics, eta).sum() if eta > 0 else 0.0
+    return of_counts + minus_divergence_dirichlet(gamma, alpha).sum() + of_topics
+
+
+def step_lda(X, gamma, topics, alpha, eta):
+    """Return gamma and topics after one step, both from the same phi."""
+    expected = X[:, :, None] * phi_lda(gamma, topics, eta)
+    topics = eta + expected.sum(axis=0).T
+    return alpha + expected.sum(axis=1), topics if eta > 0 else topics / topics.sum(axis=1)[:, None]
+
+
 # Topic-SCORE -----------------------------------------------------------------------------------
 
 

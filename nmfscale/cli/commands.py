@@ -161,7 +161,9 @@ def _save(model: Any, target: Path) -> None:
 def _describe_fit(model: Any) -> None:
     from ..plots.progress import label, objective, residuals
 
-    history = model.history_
+    history = getattr(model, "history_", None)
+    if history is None:  # fitted in batches
+        return
     last, names, rises = history[-1], history.dtype.names, objective(history)
     more = [name for name in names if name.startswith(f"{rises}_")]
     others = ", ".join(f"{name.removeprefix(f'{rises}_')} {last[name]:,.2f}" for name in more)
@@ -268,6 +270,12 @@ def plot(arguments: argparse.Namespace) -> int:
     models = {Path(path).stem: load_model(path) for path in arguments.models}
     if len(models) < len(arguments.models):
         raise ValueError("models of the same name cannot be told apart in one plot.")
+    drawn = {"progress": "history_", "structure": "loadings_"}.get(arguments.kind, "components_")
+    for name, model in models.items():
+        if not hasattr(model, drawn):
+            raise ValueError(
+                f"the model {name} has no {drawn.strip('_')} to draw: it was fitted in batches."
+            )
     groups = None
     if arguments.groups is not None:
         model = next(iter(models.values()))

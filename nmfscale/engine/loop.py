@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .checkpoint import Checkpoint, CheckpointError
 from .monitor import Monitor
 from .protocol import Model
 
 
-def fit(model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None) -> None:
-    """Run a model until the monitor says stop.
+def begin(
+    model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
+) -> int:
+    """Stand where the last checkpoint was taken, or else at the start; return the iteration.
+
+    `rng` is what the start draws from. It is brought to where the start left it, so that later
+    starts draw what they would have drawn.
+    """
+    found = None if checkpoint is None else checkpoint.load()
+    if found is None:
+        model.start()
+        return 0
+    numbers, arrays = found
+    for name, expected in model.shapes().items():
+        shape = arrays[name].shape if name in arrays else None
+        if shape != expected:
+            raise CheckpointError(
+                f"a checkpoint has {name} of shape {shape}, not {expected}: it is damaged, or of "
+                "another fit."
+            )
+    model.restore(numbers["model"], arrays)
+    monitor.restore(numbers["monitor"])
+    if rng is not None:
+        rng.set_state(numbers["random"])
+    return int(numbers["iteration"])
+
+
+def fit(
+    model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, iteration: int = 0,
+    rng: Any = None,
+) -> None:  # fmt: skip
+    """Run a model that has begun until the monitor says stop.
 
     In each iteration the model looks at the point reached so far, whose record decides whether to
     go on, and then goes to the next. The record of the last point is that of what is handed back.
     """
-    model.start()
-    iteration = _resume(model, monitor, checkpoint)
     while iteration < monitor.max_iter:
         if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
-            _save(model, monitor, checkpoint, iteration)
+            _save(model, monitor, checkpoint, iteration, rng)
         record = model.observe(iteration)
         if record is not None:
             monitor.record(**record)
         # a fit that was interrupted is saved first, at the beginning of the next iteration
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         finished = monitor.finished and not unsaved
-        if finished and not model.ends_with_update:
+        if finished and monitor.records and not model.ends_with_update:
             monitor.forget_last()
             break
         iteration += 1
@@ -38,24 +68,16 @@ def fit(model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None) ->
     monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
 
 
-def _resume(model: Model, monitor: Monitor, checkpoint: Checkpoint | None) -> int:
-    """Stand where the last checkpoint was taken, if there is one; return the iteration."""
-    found = None if checkpoint is None else checkpoint.load()
-    if found is None:
-        return 0
-    numbers, arrays = found
-    for name, expected in model.snapshot()[1].items():
-        if name in arrays and arrays[name].shape != expected.shape:
-            raise CheckpointError(
-                f"a checkpoint has {name} of shape {arrays[name].shape}, not {expected.shape}: "
-                "it is damaged, or of another fit."
-            )
-    model.restore(numbers["model"], arrays)
-    monitor.restore(numbers["monitor"])
-    return int(numbers["iteration"])
-
-
-def _save(model: Model, monitor: Monitor, checkpoint: Checkpoint, iteration: int) -> None:
+def _save(model: Model, monitor: Monitor, checkpoint: Checkpoint, iteration: int, rng: Any) -> None:
     numbers, arrays = model.snapshot()
     everything = {"iteration": iteration, "model": numbers, "monitor": monitor.state()}
+    if rng is not None:
+        everything["random"] = _plain(rng.get_state(legacy=False))
     checkpoint.save(iteration, everything, arrays)
+
+
+def _plain(state: Any) -> Any:
+    """Return the state of random numbers as JSON takes it."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state

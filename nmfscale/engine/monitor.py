@@ -72,8 +72,9 @@ class Monitor:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(
-                total=self.max_iter, unit="it", file=sys.stderr, dynamic_ncols=True, leave=True
-            )
+                total=self.max_iter, initial=len(self.records), unit="it", file=sys.stderr,
+                dynamic_ncols=True, leave=True,
+            )  # fmt: skip
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
@@ -133,8 +134,6 @@ class Monitor:
         for record in self.records:
             self._note(record[self.objective])
         self.started = time.perf_counter() - state["seconds"]
-        if self._bar is not None:
-            self._bar.update(len(self.records))
 
     def forget_last(self) -> None:
         """Drop the last record: the end of the fit completes it, without showing it again."""

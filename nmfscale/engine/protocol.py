@@ -250,8 +250,12 @@ class Model(ABC):
         """Return numbers and arrays from which `restore` makes the same state."""
 
     @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has, known before the start."""
+
+    @abstractmethod
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Stand where the state was taken, of a model that was not started."""
 
 
 def combine(values: list[Values]) -> Values:

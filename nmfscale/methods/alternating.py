@@ -81,6 +81,7 @@ class Alternating(FactorModel):
     ):  # fmt: skip
         super().__init__(*given, **options)
         self.kernel, self.options = METHODS[solver].kernel, options_of(solver, inner_iter)
+        self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
         self.whole = needs_whole_columns(solver, inner_iter)
         if self.whole:  # refused before any work starts
@@ -94,7 +95,7 @@ class Alternating(FactorModel):
         self.F: dict[str, Array] = {"best": state.F.values}
         self.blocks.copy("L", "best")
         self._rescale("best", least=MINVAL)
-        for name in ("plain", "ahead") if self.extrapolating else ():
+        for name in self.pairs[1:]:
             self._set(name, "best")
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
@@ -128,7 +129,7 @@ class Alternating(FactorModel):
         self.blocks.copy("next", "best")
         np.copyto(self.F["best"], Fn)
         self.scale = np.ones_like(self.scale) * self._rescale("best")
-        for name in ("plain", "ahead") if self.extrapolating else ():
+        for name in self.pairs[1:]:
             self._set(name, "best")
         self.last_loglik, self.accepted = self.at["loglik"], True
 
@@ -237,6 +238,11 @@ class Alternating(FactorModel):
         self.F = {}  # the other pairs are not needed for the rest
         return self.record_end(self.pending, self.at["loglik"])
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        names = (f"{pair}_{side}" for pair in self.pairs for side in "LF")
+        return self.shapes_of(*names) | {"scale": (self.n_components,)}
+
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what `restore` takes."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
@@ -246,11 +252,12 @@ class Alternating(FactorModel):
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
+        self.state = self.make_state(self.dtype, begun=True)
         for name in _NUMBERS:
             setattr(self, name, numbers[name])
-        self.scale = arrays["scale"]
-        for name, F in self.F.items():
-            np.copyto(F, arrays[f"{name}_F"])
+        self.scale, self.F = arrays["scale"], {}
+        for name in self.pairs:
+            self.F[name] = aligned_copy(arrays[f"{name}_F"])
             self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
 
 

@@ -33,6 +33,8 @@ class Constraints:
         Topics whose factors stay as they were given.
     features, samples : ndarray of bool (m,) and (n,), optional
         Rows of F and of L that stay as they were given.
+    factors : ndarray (m, K), optional
+        F as it was given, where something of it stays.
     weights : ndarray (n,), optional
         Weight of each sample in the likelihood.
     prior_factors, prior_loadings : tuple (pseudo, rate), optional
@@ -42,6 +44,7 @@ class Constraints:
     topics: Array | None = None
     features: Array | None = None
     samples: Array | None = None
+    factors: Array | None = None
     weights: Array | None = None
     prior_factors: tuple[Array, Array] | None = None
     prior_loadings: tuple[Array, Array] | None = None

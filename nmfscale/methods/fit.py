@@ -1,4 +1,4 @@
-"""The methods of fitting a Poisson NMF by name, what they need."""
+"""The methods of fitting a Poisson NMF by name, their start, what they need."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
-from ..engine.protocol import Needs
+from ..engine.loop import begin, fit
+from ..engine.monitor import Monitor
+from ..engine.protocol import Executor, Needs
 from .alternating import METHODS, Alternating, needs_whole_columns
+from .factors import MINVAL, Array, Constraints
+from .initialize import initialize
 from .joint_em import JointEM
 from .newton import SHARED_FROM, Newton
+from .transform import fit_rows
 
 SOLVERS = ("auto", "joint-em", *METHODS)
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
@@ -35,6 +40,41 @@ def method_of(
     if solver == "joint-em":
         return JointEM
     return partial(Alternating, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate)
+
+
+def start_of(
+    counts: CountMatrix, blocks: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
+    L: Array | None = None, F: Array | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return factors L (n, K) and F (m, K) to start from; they may be given."""
+    if L is not None and F is not None:
+        return L, F
+
+    def few_steps(factors: Array, loadings: Array) -> Array:
+        return fit_rows(counts, blocks, factors, loadings, n_steps=4, dtype=dtype)
+
+    if F is None:
+        found, F = initialize(
+            counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps
+        )
+        return found if L is None else L, F
+    F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
+    equal = counts.row_totals[:, None] / (n_components * F.sum(axis=0))
+    return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
+
+
+def factors_of(
+    counts: CountMatrix, blocks: Executor, n_components: int, *, max_iter: int, tol: float,
+    rng: Any, dtype: Any,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return L (n, K) and F (m, K) of a fit by the default method, from which others may start."""
+    start = partial(start_of, counts, blocks, n_components, "auto", rng=rng, dtype=dtype)
+    model = Newton(counts, blocks, start, n_components, dtype, Constraints(), max_iter=max_iter)
+    monitor = Monitor(Newton, max_iter, tol)
+    fit(model, monitor, iteration=begin(model, monitor))
+    found = model.result()
+    model.release()
+    return found["L"], found["F"]
 
 
 def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:

@@ -70,5 +70,6 @@ class JointEM(FactorModel):
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
+        self.state = self.make_state(self.dtype, begun=True)
         self.state.restore(arrays)
         self.pending = numbers["pending"]

@@ -220,6 +220,9 @@ class Newton(FactorModel):
             first_type(self.dtype, counts, K, constraints, max_iter, self.blocks.n_threads)
         )
         self.max_iter, self.momentum = max_iter, momentum
+        self.pending: dict[str, Any] = {}
+        self._columns: dict[str, Any] = {}
+        self._loglik = np.nan
 
     def start(self) -> None:
         """Stand at the start."""
@@ -228,12 +231,12 @@ class Newton(FactorModel):
         self.blocks.copy("L", "best")
         self.best_F = aligned_copy(state.F.values)
         self.lag = np.zeros(state.F.values.shape, np.uint16)
-        self.schedule = MomentumSchedule(
-            self.momentum, self.n_components >= SHARED_FROM, self.blocks.one_block
-        )
-        self.pending: dict[str, Any] = {}
-        self._columns: dict[str, Any] = {}
-        self._loglik = np.nan
+        self.schedule = self._schedule()
+
+    def _schedule(self, **state: Any) -> MomentumSchedule:
+        """Return the schedule of the momentum, new or as it was."""
+        own = {"shared": self.n_components >= SHARED_FROM, "columns_whole": self.blocks.one_block}
+        return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Update the rows, and see on the way what the present point is worth."""
@@ -303,7 +306,7 @@ class Newton(FactorModel):
 
     def _as_type(self, dtype: Any) -> None:
         self.blocks.drop("next")  # makes room for what is larger
-        self.state.as_type(dtype, "before")
+        self.state.as_type(dtype, "L", "before")
 
     def finish(self, converged: bool) -> Values:
         """Restore exact zeros."""
@@ -311,8 +314,12 @@ class Newton(FactorModel):
         self.blocks.drop("next", "before", "best")
         del self.best_F, self.lag  # not needed for the rest
         if self.state.dtype != self.dtype:
-            self.state.as_type(self.dtype)
+            self.state.as_type(self.dtype, "L")
         return self.record_end(self.pending, known)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        return super().shapes() | self.shapes_of("before_L", "best_L", "lag_F", "best_F")
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what `restore` takes."""
@@ -326,17 +333,14 @@ class Newton(FactorModel):
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Stand where the state was taken."""
-        if self.state.dtype != np.dtype(numbers["dtype"]):
-            self.blocks.copy("L", "next")
-            self._as_type(np.dtype(numbers["dtype"]))
-        self.state.restore(arrays)
-        own = {name: getattr(self.schedule, name) for name in ("shared", "columns_whole")}
-        self.schedule = MomentumSchedule(**numbers["schedule"] | own)
-        self.pending = numbers["pending"]
+        self.state = state = self.make_state(self.begin_dtype, begun=True)
+        if state.dtype != np.dtype(numbers["dtype"]):
+            state.as_type(np.dtype(numbers["dtype"]))
+        state.restore(arrays)
+        self.schedule, self.pending = self._schedule(**numbers["schedule"]), numbers["pending"]
         for name in ("before", "best"):
             self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
-        self.lag[:] = arrays["lag_F"]
-        np.copyto(self.best_F, arrays["best_F"])
+        self.lag, self.best_F = (aligned_copy(arrays[name]) for name in ("lag_F", "best_F"))
 
 
 def first_type(

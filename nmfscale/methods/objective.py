@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.special import gammaln, xlogy
 
+from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model, Values
 from .factors import Array, Constraints, aligned_copy, from_lanes, sum_lanes
-from .poisson import PoissonState, Seen
-from .steps import weighted_sum
+from .poisson import TOTALS, PoissonState, Seen
+from .steps import SAMPLES, weighted_sum
 
 # Columns of the history of a fit of two factors.
 HISTORY = (
@@ -63,8 +65,9 @@ class FactorModel(Model):
     ----------
     counts : CountMatrix of shape (n, m)
     blocks : Executor
-    L, F : ndarray (n, K) and (m, K)
-        Start, positive.
+    start : callable
+        Returns where to start, L (n, K) and F (m, K), positive. A fit that is resumed needs none.
+    n_components : int
     dtype : float32 or float64
         In which the fit ends.
     constraints : Constraints
@@ -75,19 +78,17 @@ class FactorModel(Model):
     state: PoissonState
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, L: Array, F: Array, dtype: Any,
-        constraints: Constraints,
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], tuple[Array, Array]],
+        n_components: int, dtype: Any, constraints: Constraints,
     ):  # fmt: skip
         self.counts, self.blocks, self.constraints = counts, blocks, constraints
-        self.n_components, self.dtype = F.shape[1], np.dtype(dtype)
-        self._start: tuple[Array, Array] | None = (L, F)
+        self.n_components, self.dtype, self._start = n_components, np.dtype(dtype), start
         self.objective: Objective
 
-    def make_state(self, dtype: Any) -> PoissonState:
-        """Return the state at the start."""
-        assert self._start is not None
-        L, F = self._start
-        self._start = None
+    def make_state(self, dtype: Any, *, begun: bool = False) -> PoissonState:
+        """Return the state at the start, or if the fit has begun, one that is to be restored."""
+        shape = self.counts.shape[1], self.n_components
+        L, F = (None, np.broadcast_to(0.0, shape)) if begun else self._start()
         state = PoissonState(self.counts, self.blocks, L, F, dtype, self.constraints)
         self.objective = Objective(self.counts, state.layout, state.totals, state.weights)
         return state
@@ -116,12 +117,27 @@ class FactorModel(Model):
         seen, terms = self.state.update_rows(target, reports=SEEN, **options)
         return seen, self.objective.at(self.state, seen, terms)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        stride = kernels.row_stride(self.n_components)
+        return self.shapes_of("L", "F") | dict.fromkeys(TOTALS, (stride,))
+
+    def shapes_of(self, *names: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of factors in lane order; names end with L or F."""
+        layout, stride = self.blocks.layout, kernels.row_stride(self.n_components)
+        lanes = {"L": len(layout.row_order), "F": len(layout.column_order)}
+        return {name: (lanes[name[-1]], stride) for name in names}
+
     def result(self) -> dict[str, Array]:
         """Return L (n, K) and F (m, K) in the order of the counts."""
         state, K = self.state, self.n_components
         rows, columns = state.layout.row_order, state.layout.column_order
         L = from_lanes(self.blocks.get("L"), rows, state.n_rows, K, self.blocks.folder)
         return {"L": L, "F": from_lanes(state.F.values, columns, state.F.n_rows, K)}
+
+    def release(self) -> None:
+        """Give back what the executor holds."""
+        self.blocks.drop("L", "totals", "curvature", *SAMPLES)
 
 
 def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:

@@ -38,7 +38,7 @@ from .steps import (
 SHARED, SHARED_MARGIN = -1, 1.2
 # Momentum follows changes of scale up to this factor; what changes more is no longer the same.
 MOST_SCALE = 2.0
-_TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
+TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
 class Seen(NamedTuple):
@@ -57,43 +57,42 @@ class PoissonState:
     blocks : Executor
         Of these counts.
     L, F : ndarray (n, K) and (m, K)
-        Start, positive.
+        Start, positive. Without L only the shape of F is looked at, and `restore` is to follow.
     dtype : float32 or float64
         Of the arithmetic; sums over rows are float64 always.
     constraints : Constraints, optional
     """
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, L: Array, F: Array, dtype: Any,
+        self, counts: CountMatrix, blocks: Executor, L: Array | None, F: Array, dtype: Any,
         constraints: Constraints | None = None,
     ):  # fmt: skip
         self.counts, self.blocks = counts, blocks
         self.constraints = given = constraints or Constraints()
         self.layout, self.n_threads = blocks.layout, blocks.n_threads
-        (self.n_rows, self.n_components), self.dtype = L.shape, np.dtype(dtype)
+        self.n_rows, self.n_components, self.dtype = counts.shape[0], F.shape[1], np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
         self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
         rows, columns = self.layout.row_order, self.layout.column_order
         self.totals = per_lane(counts.row_totals, rows)
         self.weights = None if given.weights is None else per_lane(given.weights, rows)
-        self._put_rows(L)
-        fixed = given.topics is not None or given.features is not None
-        self._given_F = F if fixed else np.zeros((0, 0))
+        self._put_samples()
         values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
         held = None if given.features is None else per_lane(given.features, columns)
         pseudo, rate = self._prior(given.prior_factors, columns)
         self.F = Factor(values, len(F), self.n_components, held, pseudo, rate)
-        self.sum_columns()
+        if L is not None:
+            folder = self.blocks.folder
+            lanes = to_lanes(L, rows, self.stride, self.dtype, least=MINVAL, folder=folder)
+            self.blocks.put("L", lanes)
+            self.sum_columns()
         self._curvature_F: Array | None = None
         self._whole: Any = None
         self._shared: dict[str, Array] = {}
 
-    def _put_rows(self, L: Array) -> None:
-        """Hand L, and what is known of the samples, to the executor."""
+    def _put_samples(self) -> None:
+        """Hand what is known of the samples to the executor."""
         order, given = self.layout.row_order, self.constraints
-        folder = self.blocks.folder
-        L = to_lanes(L, order, self.stride, self.dtype, least=MINVAL, folder=folder)
-        self.blocks.put("L", L)
         pseudo, rate = self._prior(given.prior_loadings, order)
         held = None if given.samples is None else per_lane(given.samples, order)
         known = {"totals": self.totals, "weights": self.weights, "held": held,
@@ -358,26 +357,27 @@ class PoissonState:
         convert(self.F, zeros=zeros)
         # give back what is fixed of F, which was raised to the floor
         order, held = self.layout.column_order, self.F.held
+        given: Any = self.constraints.factors
         if self.constraints.topics is not None:
             lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.constraints.topics)
-            self.F.values[np.ix_(lanes, topics)] = self._given_F[np.ix_(order[lanes], topics)]
+            self.F.values[np.ix_(lanes, topics)] = given[np.ix_(order[lanes], topics)]
         if held is not None:
-            self.F.values[held, : self.n_components] = self._given_F[order[held]]
+            self.F.values[held, : self.n_components] = given[order[held]]
         self.sum_columns()
 
     def as_type(self, dtype: Any, *names: str) -> None:
-        """Go on in another type; `names` are other row arrays that go along."""
+        """Go on in another type; `names` are the loadings that go along."""
         self.dtype = np.dtype(dtype)
-        given = "L", *(n for n in ("pseudo", "rate") if self.constraints.prior_loadings), *names
-        for name in given:
+        for name in (*names, *(("pseudo", "rate") if self.constraints.prior_loadings else ())):
             self.blocks.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
         self.F = self.F.as_type(dtype)
-        self.sum_columns()
+        if names:
+            self.sum_columns()
 
     def state(self) -> dict[str, Array]:
         """Return arrays from which `restore` makes the same state."""
         arrays = {"L": self.blocks.get("L"), "F": self.F.values}
-        arrays |= {name: getattr(self, name) for name in _TOTALS}
+        arrays |= {name: getattr(self, name) for name in TOTALS}
         if self._curvature_F is not None:
             arrays["curvature_F"] = self._curvature_F
         for i, stored in enumerate(self.blocks.get_blocks("curvature") or ()):
@@ -388,7 +388,7 @@ class PoissonState:
         """Stand where the state was taken."""
         self.blocks.put("L", aligned_copy(arrays["L"]))
         np.copyto(self.F.values, arrays["F"])
-        for name in _TOTALS:
+        for name in TOTALS:
             setattr(self, name, arrays[name])
         self._curvature_F = arrays.get("curvature_F")
         stored = sorted(name for name in arrays if name.startswith("curvature_L_"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from numbers import Integral, Real
@@ -21,11 +22,11 @@ from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import checkpoints_for
 from ..engine.local import LocalExecutor
-from ..engine.loop import fit
+from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
-from ..engine.session import ClusterSession, session_of_fit
+from ..engine.session import ClusterSession, client_of_fit, session_of_fit
 from ..engine.threads import resolve_threads, single_blas_thread
 from .transform import RowsTransformer
 
@@ -66,6 +67,8 @@ class CountModel(RowsTransformer, BaseEstimator):
         "callback": [callable, None],
     }
     _model: ClassVar[type[Model]]
+    # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
+    _axes: ClassVar[dict[str, str]] = {}
 
     n_components: int
     max_iter: int
@@ -98,7 +101,8 @@ class CountModel(RowsTransformer, BaseEstimator):
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
-        return self._loadings(counts, given.kwargs.get("size_factors"))
+        both = signature(self.transform).parameters.keys() & given.kwargs.keys()
+        return self._loadings(counts, **{name: given.kwargs[name] for name in both})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
@@ -144,20 +148,34 @@ class CountModel(RowsTransformer, BaseEstimator):
     def _fit(self, X: Any, **given: Any) -> CountMatrix:
         """Do as `fit` says, and return the counts; if that fails, nothing has changed."""
         self._check_parameters()
-        before = self.__dict__.copy()
-        try:
+        with self._all_or_nothing():
             counts, fitted = self._fit_counts(X, **given)
-        except BaseException:
-            # neither half fitted nor with names that are not those of the factors
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
         self.history_ = fitted.history
         self.converged_ = fitted.converged
         self.interrupted_ = fitted.interrupted
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)
         return counts
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the estimator as it was where what is done inside fails."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            # neither half fitted nor with names that are not those of the factors
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _counts_and_client(
+        self, X: Any, client: Any, refusal: str | None = None
+    ) -> tuple[CountMatrix, Any]:
+        """Return the counts of a fit, and its client: the active one is for files alone."""
+        given, client = client, client_of_fit(client, refusal)
+        counts = self._counts(X, reset=True, in_memory=client is None)
+        return counts, client if given is not None or counts.from_file else None
 
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
         """Fit and set all attributes but those of the history."""
@@ -203,8 +221,8 @@ class CountModel(RowsTransformer, BaseEstimator):
     ) -> Fitted:  # fmt: skip
         """Fit `n_init` times where the work is done, and return the best.
 
-        ``make(counts, blocks, rng)`` makes the model; `parts` and `options` are those of
-        `checkpoints_for`.
+        ``make(counts, blocks, rng)`` makes the model, without finding its start; `parts` and
+        `options` are those of `checkpoints_for`.
         """
         rng, seed = check_random_state(self.random_state), self.random_state
         n_threads = resolve_threads(self.n_threads)
@@ -229,12 +247,16 @@ class CountModel(RowsTransformer, BaseEstimator):
                 else:
                     blocks = session.executor(cast(Any, counts), n_threads)
                 model = make(counts, blocks, rng)
-                with single_blas_thread(), monitor:
-                    fit(model, monitor, saved)
-                    result = Fitted(
-                        model.result(), monitor.history, monitor.converged, monitor.interrupted,
-                        monitor.stopped,
-                    )  # fmt: skip
+                known = None if seed is None else rng  # NumPy's own generator is left alone
+                with single_blas_thread():
+                    # Ctrl-C ends this at once: there is no model yet
+                    iteration = begin(model, monitor, saved, known)
+                    with monitor:
+                        fit(model, monitor, saved, iteration, known)
+                        result = Fitted(
+                            model.result(), monitor.history, monitor.converged,
+                            monitor.interrupted, monitor.stopped,
+                        )  # fmt: skip
                 del model, blocks
                 if best is None or result.objective > best.objective:
                     best = result

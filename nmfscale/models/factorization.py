@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -14,22 +16,24 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model
-from ..engine.session import client_of_fit
 from ..engine.threads import resolve_threads
 from ..methods.conversion import balancing_scales
-from ..methods.factors import MINVAL, Constraints
-from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of
-from ..methods.initialize import STARTS, check_factors, initialize
+from ..methods.factors import Constraints
+from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
+from ..methods.initialize import STARTS, check_factors
 from ..methods.objective import FactorModel
-from ..methods.transform import fit_rows
+from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
-from .validation import checked_vector, constraints_of
+from .validation import checked_vector, constraints_of, gamma_prior
 
 Array = NDArray[Any]
 
 
 class CountFactorization(CountModel):
-    """Base of the estimators that fit counts by a product of two non-negative factors."""
+    """Base of the estimators that fit counts by a product of two non-negative factors.
+
+    A model says with `_keep`, `_loadings_of` and `_held` what it makes of a Poisson NMF.
+    """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -192,10 +196,8 @@ class CountFactorization(CountModel):
         self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
         fixed_features: Any, fixed_samples: Any, client: Any, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        given, client = client, client_of_fit(client, refusal_of(self.solver, self.inner_iter))
-        counts = self._counts(X, reset=True, in_memory=client is None)
-        if given is None and not counts.from_file:
-            client = None
+        refusal = refusal_of(self.solver, self.inner_iter)
+        counts, client = self._counts_and_client(X, client, refusal)
         dtype = self._dtype(counts)
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
@@ -216,6 +218,8 @@ class CountFactorization(CountModel):
             for A, d in ((start, scales), (F, 1 / scales))
         )
         constraints = constraints.scaled(scales)
+        if constraints.topics is not None or constraints.features is not None:
+            constraints = replace(constraints, factors=F)
         fitted = self._fit_blocks(
             counts,
             needs_of(
@@ -239,36 +243,112 @@ class CountFactorization(CountModel):
         constraints: Constraints,
     ) -> Model:  # fmt: skip
         """Return the model of one start."""
-        if L is None or F is None:
-            start_L, start_F = self._start(counts, blocks, F, rng, dtype)
-            L, F = start_L if L is None else L, start_F if F is None else F
+        K = self.n_components
+        start = partial(start_of, counts, blocks, K, self.init, rng=rng, dtype=dtype, L=L, F=F)
         method = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
         )  # fmt: skip
-        model: Model = method(counts, blocks, L, F, dtype, constraints)
+        model: Model = method(counts, blocks, start, K, dtype, constraints)
         return model
 
-    def _start(
-        self, counts: CountMatrix, blocks: Executor, F: Any, rng: Any, dtype: Any
-    ) -> tuple[Array, Array]:
-        def few_steps(factors: Array, loadings: Array) -> Array:
-            return fit_rows(counts, blocks, factors, loadings, n_steps=4, dtype=dtype)
+    def transform(
+        self,
+        X: Any,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        size_factors: ArrayLike | None = None,
+    ) -> Array:
+        """Return the loadings of samples, old or new, with the factors held.
 
-        if F is None:
-            return initialize(
-                counts,
-                self.n_components,
-                self.init,
-                random_state=rng,
-                dtype=dtype,
-                fit_rows=few_steps,
-            )
-        F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
-        equal = counts.row_totals[:, None] / (self.n_components * F.sum(axis=0))
-        return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
+        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
+        not depend on the other samples, but for rounding where some have counts above 65,535.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+        out : str or path-like, default=None
+            File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
+            are then never in memory as a whole. It appears whole or not at all; an existing file
+            is replaced.
+        size_factors : array-like of shape (n_samples,), default=None
+            Known sizes, as in :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
+
+        Raises
+        ------
+        ValueError
+            If the counts or sizes are not valid, the features are not those of the model, or `out`
+            is no name of such a file.
+        MemoryLimitError
+            If `memory_limit` is not enough, or for counts in a file the memory that is free.
+        FileNotFoundError
+            If the folder of `out` does not exist.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from nmfscale import PoissonNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = PoissonNMF(n_components=2, random_state=0).fit(X)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = model.transform(X, out=Path(folder, "loadings.npy"))
+        ...     bool((written == model.transform(X)).all())
+        True
+        """
+        return self._transform(X, out, size_factors=size_factors)
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
+        **given: Any,
+    ) -> Iterator[tuple[slice, Array]]:  # fmt: skip
+        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        projection = self._projection(counts, sizes, gathered=gathered)
+
+        def loadings() -> Iterator[tuple[slice, Array]]:
+            for rows, L in projection.blocks():
+                if sizes is not None:
+                    L /= sizes[rows, None].astype(L.dtype)
+                yield rows, self._loadings_of(L)
+
+        return loadings()
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        return math.fsum(self._projection(counts, None, gathered=False).log_shares())
+
+    def _projection(
+        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
+    ) -> Projection:
+        """Return the projection of counts onto the factors, unless memory is short of it."""
+        dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
+        needs = projection_needs(counts, self.n_components_)
+        self._check_memory(counts, needs, gathered=gathered)
+        shape = counts.shape[0], self.n_components_
+        F, unit = self._held()
+        if sizes is not None:
+            unit = unit * sizes[:, None]
+        prior = gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit)
+        return Projection(counts, F, dtype=dtype, n_threads=n_threads, prior=prior)
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
+        """Set the attributes of a fit."""
+        raise NotImplementedError
+
+    def _loadings_of(self, L: Array) -> Array:
+        """Return what is made of the loadings of a Poisson NMF."""
+        raise NotImplementedError
+
+    def _held(self) -> tuple[Array, Array | float]:
+        """Return F as `transform` holds it, and how many times larger that makes the loadings.
+
+        The prior is that of the loadings of the fit.
+        """
         raise NotImplementedError
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ from ..storage.version import package_version
 FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2
 
-# Axes of the attributes whose shapes must agree: n samples, m features, k topics, t iterations.
+# Axes of the attributes whose shapes must agree: n samples, m features, k topics, t iterations. An
+# estimator adds those of its own in `_axes`.
 _AXES = {
     "components_": "km",
     "loadings_": "nk",
@@ -112,8 +114,7 @@ def load_model(
     --------
     See :meth:`nmfscale.PoissonNMF.save`.
     """
-    header, parameters, fitted = _read_file(path, _contents)
-    estimator_class = _find_class(header["model"], classes, path)
+    header, parameters, fitted, estimator_class = _read_file(path, partial(_contents, classes))
     known = estimator_class._get_param_names()
     unknown = sorted(set(parameters).difference(known))
     if unknown:
@@ -231,16 +232,19 @@ def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
         raise ValueError(f"{path} is damaged or was cut off: {error}") from error
 
 
-def _contents(file: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Read header, parameters and fitted attributes."""
+def _contents(
+    classes: Mapping[str, Any] | None, file: Any
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], type[BaseEstimator]]:
+    """Read header, parameters and fitted attributes; find the class."""
     header = _header(file)
+    estimator_class = _find_class(header["model"], classes, file.filename)
     for name in header["fitted"]:
         if not name.endswith("_") or name.startswith("_"):
             raise damaged(file, f"{name!r} is no fitted attribute.")
     parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
-    _check_shapes(file, fitted)
-    return header, parameters, fitted
+    _check_shapes(file, fitted, _AXES | getattr(estimator_class, "_axes", {}))
+    return header, parameters, fitted, estimator_class
 
 
 def _header(file: Any) -> dict[str, Any]:
@@ -322,12 +326,12 @@ def _decode(value: Any, file: Any) -> Any:
     return read_checked(file, content)
 
 
-def _check_shapes(file: Any, fitted: dict[str, Any]) -> None:
+def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -> None:
     """Refuse arrays whose shapes contradict each other, and numbers that no fit produces."""
     if "components_" not in fitted:
         raise damaged(file, "the dataset 'components' is missing.")
     sizes = {"m": fitted["n_features_in_"]} if "n_features_in_" in fitted else {}
-    for name, axes in _AXES.items():
+    for name, axes in all_axes.items():
         if fitted.get(name) is None:
             continue
         value = np.asarray(fitted[name])

@@ -1,8 +1,7 @@
-"""What an estimator of factors does with rows of counts: loadings, and how well they fit."""
+"""What estimators do with rows of counts: loadings, and how well they fit."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,20 +21,19 @@ from sklearn.utils.validation import (
 
 from ..counts.base import CountMatrix
 from ..engine.memory import check_stream
+from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
-from ..methods.transform import Projection, projection_needs, write_array
+from ..methods.transform import write_array
 from ..readers.open import as_counts
-from .validation import checked_vector, gamma_prior, npy_target
+from .validation import npy_target
 
 Array = NDArray[Any]
 
 
 class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
-    """Loadings of rows of counts with the factors ``components_`` held, and what follows of them.
+    """Loadings of rows of counts with ``components_`` held, and what follows of them.
 
-    A model says with `_loadings_of` what it makes of the loadings of a Poisson NMF, and with
-    `_held` which factors are held, and how many times as large that makes the loadings as those of
-    the fit, whose prior they have.
+    A model says with `_blocks` how they are found, and with `_log_probability` what they are worth.
     """
 
     components_: Array
@@ -43,22 +41,15 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     integer: str
     memory_limit: float | str | None
     n_threads: int | None
-    prior_loadings: Any
 
     # scikit-learn would take the file for something that pipelines pass on.
     __metadata_request__transform = {"out": UNUSED}
 
-    def transform(
-        self,
-        X: Any,
-        out: str | os.PathLike[str] | None = None,
-        *,
-        size_factors: ArrayLike | None = None,
-    ) -> Array:
-        """Return the loadings of samples, old or new, with the factors held.
+    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+        """Return the loadings of samples, old or new, with the topics held.
 
-        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
-        not depend on the other samples, but for rounding where some have counts above 65,535.
+        The loadings of a sample do not depend on the other samples, but for rounding where some
+        have counts above 65,535.
 
         Parameters
         ----------
@@ -68,8 +59,6 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
             are then never in memory as a whole. It appears whole or not at all; an existing file
             is replaced.
-        size_factors : array-like of shape (n_samples,), default=None
-            Known sizes, as in :meth:`fit`.
 
         Returns
         -------
@@ -79,8 +68,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Raises
         ------
         ValueError
-            If the counts or sizes are not valid, the features are not those of the model, or `out`
-            is no name of such a file.
+            If the counts are not valid, the features are not those of the model, or `out` is no
+            name of such a file.
         MemoryLimitError
             If `memory_limit` is not enough, or for counts in a file the memory that is free.
         FileNotFoundError
@@ -90,24 +79,24 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         --------
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from nmfscale import PoissonNMF
+        >>> from nmfscale import TopicModel
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> model = PoissonNMF(n_components=2, random_state=0).fit(X)
+        >>> model = TopicModel(n_components=2, random_state=0).fit(X)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     written = model.transform(X, out=Path(folder, "loadings.npy"))
         ...     bool((written == model.transform(X)).all())
         True
         """
+        return self._transform(X, out)
+
+    def _transform(self, X: Any, out: str | os.PathLike[str] | None, **given: Any) -> Array:
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        return self._loadings(self._counts(X, reset=False), size_factors, target)
+        return self._loadings(self._counts(X, reset=False), target, **given)
 
-    def _loadings(
-        self, counts: CountMatrix, size_factors: ArrayLike | None, target: Path | None = None
-    ) -> Array:
-        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+    def _loadings(self, counts: CountMatrix, target: Path | None = None, **given: Any) -> Array:
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
-        blocks = self._blocks(counts, sizes, gathered=target is None)
+        blocks = self._blocks(counts, gathered=target is None, **given)
         if target is not None:
             write_array(target, shape, dtype, (of_block for _, of_block in blocks))
             return np.lib.format.open_memmap(target, mode="r")
@@ -117,13 +106,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return loadings
 
     def _blocks(
-        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their loadings."""
-        for rows, L in self._projection(counts, sizes, gathered=gathered).blocks():
-            if sizes is not None:
-                L /= sizes[rows, None].astype(L.dtype)
-            yield rows, self._loadings_of(L)
+        """Rows of one block after the other, and their loadings; `given`: options of transform."""
+        raise NotImplementedError
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        """Return the log-probability of counts, loadings fitted to them."""
+        raise NotImplementedError
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-probability of a count under the model, loadings fitted to `X`.
@@ -139,8 +129,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         float
             ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
-            multinomial log-likelihood without its combinatorial constant, per count. Higher is
-            better; 0 if there are no counts.
+            multinomial log-likelihood without its combinatorial constant, per count. Where samples
+            have posteriors it is their evidence lower bound, per count. Higher is better; 0 if
+            there are no counts.
 
         Raises
         ------
@@ -167,8 +158,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         counts = self._counts(X, reset=False)
         if counts.total == 0:
             return 0.0
-        shares = self._projection(counts, None, gathered=False).log_shares()
-        return math.fsum(shares) / counts.total
+        return self._log_probability(counts) / counts.total
 
     def perplexity(self, X: Any) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
@@ -202,7 +192,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         ndarray of shape (n_samples, n_features)
             Dense: expected counts for :class:`PoissonNMF`, expected frequencies, which sum to one,
-            for :class:`TopicModel`.
+            for topic models.
 
         Raises
         ------
@@ -234,12 +224,6 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
-
-    def _loadings_of(self, L: Array) -> Array:
-        raise NotImplementedError
-
-    def _held(self) -> tuple[Array, Array | float]:
-        raise NotImplementedError
 
     def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountMatrix:
         counts = as_counts(
@@ -277,25 +261,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     "where the model was fitted: bring the features into the order of the fit."
                 )
 
-    def _projection(
-        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
-    ) -> Projection:
-        """Return the projection of counts onto the factors, unless memory is short of it."""
-        dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
-        if self.memory_limit is not None or counts.from_file:
-            n_bytes = counts.shape[0] * self.n_components_ * dtype.itemsize if gathered else 0
-            check_stream(
-                counts, projection_needs(counts, self.n_components_), self.memory_limit,
-                gathered=n_bytes, n_threads=n_threads,
-            )  # fmt: skip
-        shape = counts.shape[0], self.n_components_
-        F, unit = self._held()
-        if sizes is not None:
-            unit = unit * sizes[:, None]
-        return Projection(
-            counts,
-            F,
-            dtype=dtype,
-            n_threads=n_threads,
-            prior=gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit),
-        )
+    def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
+        """Refuse loadings for which memory is short."""
+        if self.memory_limit is None and not counts.from_file:
+            return
+        n_bytes = counts.shape[0] * self.n_components_ * self.components_.dtype.itemsize
+        check_stream(
+            counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
+            n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip

@@ -24,14 +24,35 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
         raise ValueError(
             f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
         )
-    bad = ~np.isfinite(vector) | (vector <= 0 if positive else vector < 0)
-    if bad.any():
-        where = int(np.flatnonzero(bad)[0])
-        kind = "positive" if positive else "non-negative"
-        raise ValueError(f"{name}[{where}] is {vector[where]}; {kind} finite numbers are needed.")
+    _check_numbers(vector, name, positive)
     if not vector.any():
         raise ValueError(f"{name}: all are 0; at least one sample must count.")
     return vector
+
+
+def checked_array(
+    values: Any, shape: tuple[int, ...], name: str, *, positive: bool = True
+) -> Array:
+    """Return numbers in float64, of this shape; a single number stands for a vector of it."""
+    array = _numbers(values, name)
+    if array.ndim == 0 and len(shape) == 1:
+        array = np.full(shape, array)
+    if array.shape != shape:
+        one = "a number, or " if len(shape) == 1 else ""
+        raise ValueError(f"{name} has shape {array.shape}; {one}an array {shape} is needed.")
+    _check_numbers(array, name, positive)
+    return array
+
+
+def _check_numbers(array: Array, name: str, positive: bool) -> None:
+    bad = ~np.isfinite(array) | (array <= 0 if positive else array < 0)
+    if bad.any():
+        where = tuple(map(int, np.argwhere(bad)[0]))
+        kind = "positive" if positive else "non-negative"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, where))}] is {array[where]}; {kind} finite numbers are "
+            "needed."
+        )
 
 
 def _numbers(values: Any, name: str) -> Array:

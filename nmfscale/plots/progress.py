@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_WORDS = {"loglik": "log-likelihood", "elbo": "ELBO"}
+
+
 def _records(histories: Any) -> dict[str, Any]:
     """Return histories by name, after checking that each has at least one record."""
     if not isinstance(histories, Mapping):
@@ -49,7 +52,7 @@ def residuals(history: Any) -> list[str]:
 
 def label(field: str) -> str:
     """Return what a reader calls an objective."""
-    return "log-likelihood" if field == "loglik" else field.replace("_", " ")
+    return _WORDS.get(field, field.replace("_", " "))
 
 
 def _column(history: Any, field: str, name: str) -> np.ndarray:

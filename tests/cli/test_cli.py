@@ -540,6 +540,18 @@ class TestPlot:
             capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
         )
 
+    @pytest.mark.parametrize(
+        ("kind", "lacks"), [("progress", "history"), ("structure", "loadings")]
+    )
+    def test_a_model_that_was_fitted_in_batches(self, folder, tmp_path, capsys, kind, lacks):
+        model = nmfscale.load(folder / "model.h5")
+        del model.history_, model.loadings_
+        model.save(tmp_path / "batches.h5")
+        words = "plot", tmp_path / "batches.h5", "-o", tmp_path / "new.png", "--kind", kind
+        assert f"the model batches has no {lacks} to draw" in failure(capsys, *words)
+        assert main(["info", str(tmp_path / "batches.h5")]) == 0
+        assert "iterations" not in capsys.readouterr().out
+
     @pytest.mark.parametrize("n_topics", [1, 6])
     def test_figures_are_as_large_as_those_of_python(self, n_topics):
         plots = pytest.importorskip("matplotlib") and nmfscale.pl
@@ -740,7 +752,7 @@ class TestModels:
         assert "--dtype {float32,float64}" in shown
         assert "--max-iter N Iterations at most, " in shown and "(default: 1000)" in shown
         assert "--extrapolate, --no-extrapolate" in shown
-        assert "--model {topic,poisson,another}" in shown
+        assert f"--model {{{','.join(models.MODELS)}}}" in shown
 
     def test_a_new_model_needs_no_change_here(self, folder, tmp_path, capsys):
         shown = self.help_of(capsys, "--model", "another").split("examples:")[0]

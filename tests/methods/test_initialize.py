@@ -341,9 +341,8 @@ def test_given_factors_are_read_once_and_floored_by_the_fit():
     checked_L, checked_F = check_factors(L, F, counts, 2)
     assert checked_L is L
     np.testing.assert_array_equal(checked_F, F)
-    model = JointEM(
-        counts, LocalExecutor(counts.layout(), 1), checked_L, checked_F, np.float32, Constraints()
-    )
+    blocks = LocalExecutor(counts.layout(), 1)
+    model = JointEM(counts, blocks, lambda: (checked_L, checked_F), 2, np.float32, Constraints())
     model.state = model.make_state(np.float32)
     started = model.result()
     _assert_start(started["L"], started["F"], counts.shape, 2, np.float32)

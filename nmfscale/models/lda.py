@@ -1,0 +1,400 @@
+"""Latent Dirichlet allocation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..counts.base import CountMatrix
+from ..engine.local import LocalExecutor
+from ..engine.protocol import Executor
+from ..engine.threads import resolve_threads, single_blas_thread
+from ..methods import lda
+from ..methods.lda import Inference, Start, VariationalLDA
+from .base import CountModel, Fitted
+from .validation import checked_array
+
+Array = NDArray[Any]
+
+# Attributes that are of a fit and its samples, and do not outlive a batch.
+_OF_A_FIT = {
+    "history_", "converged_", "interrupted_", "n_iter_", "elbo_", "loadings_",
+    "doc_topic_posterior_", "sample_names_",
+}  # fmt: skip
+
+
+class LDA(CountModel):
+    """Latent Dirichlet allocation by variational inference.
+
+    A sample has topic proportions drawn from a Dirichlet distribution, and its counts are draws
+    from topics that are drawn from another. The posterior is approximated by independent Dirichlet
+    distributions of every sample and every topic, whose evidence lower bound (ELBO) is maximised
+    [1]_: by the updates of [2]_ (Algorithm 5), with momentum, from the topics of a
+    :class:`TopicModel`. The ELBO never falls.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of topics K.
+    doc_topic_prior : float or array-like of shape (n_components,), default=None
+        Parameters alpha of the Dirichlet prior of topic proportions; None takes 1 / K.
+    topic_word_prior : float, default=None
+        Parameter eta of the Dirichlet prior of topics; None takes 1 / K. With 0 topics are
+        estimated as points, without a prior, as in [2]_: an ELBO of such a fit and one of a fit
+        with a prior are not comparable.
+    estimate_prior : {"none", "symmetric", "vector"}, default="none"
+        Whether alpha stays as given, or is estimated from there by `fit`: one number for all
+        topics, or one for each. It costs next to no time.
+    init : {"topic-model", "random"}, default="topic-model"
+        Where to start: from a fit of a :class:`TopicModel`, or from random topics, of which the
+        fit ends far lower.
+    max_iter : int, default=500
+        Iterations at most, one pass over the counts each; those of the start are not counted.
+    tol : float, default=1e-5
+        The fit has converged when an iteration without momentum would change no topic, and the
+        topics of no more than this share of the counts, by more than `tol` (total variation), and
+        the prior by no more than this share; or when the ELBO has settled: five iterations that
+        raised it gained less than 1e-7 of it. With 0 exactly `max_iter` iterations are run.
+    n_init : int, default=1
+        Number of starts; the fit with the highest ELBO is kept.
+    inner_iter : int, default=1
+        Rounds on each sample in an iteration of `fit`, at most.
+    max_doc_update_iter : int, default=500
+        Rounds on each sample, at most, where its proportions are found with topics held.
+    mean_change_tol : float, default=1e-4
+        Rounds on a sample end when the parameters of its posterior change by less on average.
+    extrapolate : bool, default=True
+        Momentum.
+    total_samples : float, default=1e6
+        Samples that `partial_fit` is to see in all.
+    learning_decay, learning_offset : float, default=0.7, 10.0
+        Batch t of `partial_fit` has weight ``(learning_offset + t) ** -learning_decay`` [3]_.
+    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`. Parameters of topics are kept in float64 in a fit.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Expected topics; rows sum to one.
+    topic_word_posterior_ : ndarray of shape (n_components, n_features), float64
+        Parameters lambda of the posterior of the topics (what scikit-learn calls ``components_``);
+        without a prior, the topics.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Expected topic proportions of the samples that were fitted; rows sum to one.
+    doc_topic_posterior_ : ndarray of shape (n_samples, n_components)
+        Parameters gamma of their posterior.
+    doc_topic_prior_ : ndarray of shape (n_components,)
+        alpha, as given or estimated.
+    topic_word_prior_ : float
+        eta.
+    elbo_ : float
+        Evidence lower bound: of the log-probability of all counts as draws in their order, without
+        the number of orders. `score` is that of samples alone, topics held, per count.
+    history_ : structured ndarray
+        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
+        the best so far, ``change_components``, ``change_loadings``, ``change_prior`` (see `tol`),
+        ``momentum``, and ``bytes_read`` from files so far.
+    n_batch_iter_ : int
+        Batches that `partial_fit` has seen.
+    converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+        As in :class:`PoissonNMF`.
+
+    References
+    ----------
+    .. [1] Blei, Ng, Jordan (2003). Latent Dirichlet allocation. Journal of Machine Learning
+       Research 3, 993-1022.
+    .. [2] Geiger, Park. On the connection between non-negative matrix factorization and latent
+       Dirichlet allocation.
+    .. [3] Hoffman, Blei, Bach (2010). Online learning for latent Dirichlet allocation. Advances in
+       Neural Information Processing Systems 23.
+
+    Examples
+    --------
+    >>> from nmfscale import LDA
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+    >>> model = LDA(n_components=2, doc_topic_prior=0.1, random_state=1).fit(X)
+    >>> model.loadings_.round(1)
+    array([[1. , 0. ],
+           [0. , 1. ],
+           [1. , 0. ],
+           [0.4, 0.6]])
+    >>> model.components_.sum(axis=1).round(6)
+    array([1., 1.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountModel._parameter_constraints,
+        "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+        "topic_word_prior": [Interval(Real, 0, None, closed="left"), None],
+        "estimate_prior": [StrOptions({"none", "symmetric", "vector"})],
+        "init": [StrOptions({"topic-model", "random"})],
+        "inner_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
+        "mean_change_tol": [Interval(Real, 0, None, closed="left")],
+        "extrapolate": ["boolean"],
+        "total_samples": [Interval(Real, 0, None, closed="neither")],
+        "learning_decay": [Interval(Real, 0, 1, closed="both")],
+        "learning_offset": [Interval(Real, 0, None, closed="left")],
+    }
+    _model: ClassVar[type[VariationalLDA]] = VariationalLDA
+    _axes: ClassVar[dict[str, str]] = {
+        "topic_word_posterior_": "km",
+        "doc_topic_posterior_": "nk",
+        "doc_topic_prior_": "k",
+    }
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        doc_topic_prior: Any = None,
+        topic_word_prior: float | None = None,
+        estimate_prior: str = "none",
+        init: str = "topic-model",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        n_init: int = 1,
+        inner_iter: int = 1,
+        max_doc_update_iter: int = 500,
+        mean_change_tol: float = 1e-4,
+        extrapolate: bool = True,
+        total_samples: float = 1e6,
+        learning_decay: float = 0.7,
+        learning_offset: float = 10.0,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        memory_limit: float | str | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.estimate_prior = estimate_prior
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.inner_iter = inner_iter
+        self.max_doc_update_iter = max_doc_update_iter
+        self.mean_change_tol = mean_change_tol
+        self.extrapolate = extrapolate
+        self.total_samples = total_samples
+        self.learning_decay = learning_decay
+        self.learning_offset = learning_offset
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        topic_word_posterior: ArrayLike | None = None,
+        doc_topic_posterior: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`PoissonNMF.fit`.
+        y : None
+            Ignored.
+        topic_word_posterior : array-like of shape (n_components, n_features), default=None
+            Parameters lambda to start from, positive, or without a prior topics; `init` serves
+            where they are not given.
+        doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
+            Positive parameters gamma to start from, likewise; by default they are inferred where
+            `topic_word_posterior` is given.
+        checkpoint, checkpoint_every, resume, client
+            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
+            does not look for it again.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
+            As in :meth:`PoissonNMF.fit`.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the best so far.
+
+        Examples
+        --------
+        A fit goes on from where another ended:
+
+        >>> from nmfscale import LDA
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> one = LDA(n_components=2, random_state=1, tol=0, max_iter=5).fit(X)
+        >>> posterior = one.topic_word_posterior_
+        >>> other = LDA(n_components=2, tol=0, max_iter=5).fit(X, topic_word_posterior=posterior)
+        >>> bool(other.elbo_ > one.elbo_)
+        True
+        """
+        self._fit(
+            X, topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
+            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+        )  # fmt: skip
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Move the topics by one batch of new samples (online variational inference).
+
+        A fit to all samples at once ends higher in less time, also from a file larger than memory.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`; `total_samples` says how many there will be in all.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+            With new topics; proportions are found by :meth:`transform`. The first batch starts
+            from random topics, or those that a fit ended with are moved; what else that fit left
+            of its samples is gone.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError
+            As in :meth:`fit`.
+
+        Examples
+        --------
+        >>> from nmfscale import LDA
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = LDA(n_components=2, random_state=0, total_samples=4)
+        >>> model.partial_fit(X[:2]).partial_fit(X[2:]).n_batch_iter_
+        2
+        """
+        self._check_parameters()
+        first = not hasattr(self, "components_")
+        with self._all_or_nothing():
+            counts = self._counts(X, reset=first)
+            if first:
+                (alpha, eta), dtype = self._priors(), self._dtype(counts)
+                rng, self.n_batch_iter_ = check_random_state(self.random_state), 0
+                topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
+            else:
+                alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
+                dtype, topics = self.components_.dtype, self.topic_word_posterior_.T
+            n_threads = resolve_threads(self.n_threads)
+            needs = lda.needs_of(counts, len(alpha), dtype, n_threads)
+            folder = self._plan(counts, needs, None)
+            with single_blas_thread():
+                model = VariationalLDA(
+                    counts, LocalExecutor(counts.layout(n_threads), n_threads, folder),
+                    lambda: Start(topics), alpha, eta, dtype,
+                    fresh_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
+                )  # fmt: skip
+                weight = (self.learning_offset + self.n_batch_iter_ + 1) ** -self.learning_decay
+                moved = model.online(topics, weight, self.total_samples)
+        for name in _OF_A_FIT & vars(self).keys():
+            delattr(self, name)
+        self.n_batch_iter_ += 1
+        self._keep_topics(moved, alpha, eta, dtype)
+        return self
+
+    def _priors(self) -> tuple[Array, float]:
+        """Return alpha and eta as they were given."""
+        K = self.n_components
+        given = 1 / K if self.doc_topic_prior is None else self.doc_topic_prior
+        alpha = checked_array(given, (K,), "doc_topic_prior")
+        if self.estimate_prior == "symmetric" and np.ptp(alpha):
+            raise ValueError(
+                f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "
+                "number for all topics: give one, or use estimate_prior='vector'."
+            )
+        return alpha, 1 / K if self.topic_word_prior is None else float(self.topic_word_prior)
+
+    def _fit_counts(
+        self, X: Any, *, topic_word_posterior: Any, doc_topic_posterior: Any, client: Any,
+        **how: Any,
+    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        alpha, eta = self._priors()
+        counts, client = self._counts_and_client(X, client)
+        dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
+        topics, gamma = topic_word_posterior, doc_topic_posterior
+        if topics is not None:
+            topics = checked_array(topics, (K, m), "topic_word_posterior", positive=eta > 0).T
+            topics = topics if eta > 0 else lda.normalized(topics)
+        if gamma is not None:
+            gamma = checked_array(gamma, (n, K), "doc_topic_posterior")
+
+        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalLDA:
+            def start() -> Start:
+                if topics is not None:
+                    return Start(topics, gamma)
+                found = lda.find_start(counts, blocks, self.init, alpha, eta, rng, dtype)
+                return found if gamma is None else Start(found.topics, gamma)
+
+            return self._model(
+                counts, blocks, start, alpha, eta, dtype, n_steps=self.inner_iter,
+                tolerance=self.mean_change_tol, estimate=self.estimate_prior,
+                momentum=self.extrapolate,
+            )  # fmt: skip
+
+        fitted = self._fit_blocks(
+            counts, lda.needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
+            client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            estimate_prior=self.estimate_prior, mean_change_tol=self.mean_change_tol,
+            n_components=K, dtype=str(dtype), **how,
+        )  # fmt: skip
+        self.doc_topic_posterior_ = fitted.arrays["gamma"]
+        self.loadings_ = fitted.arrays["proportions"]
+        self._keep_topics(fitted.arrays["lambda"], fitted.arrays["alpha"], eta, dtype)
+        self.elbo_, self.n_batch_iter_ = fitted.objective, 0
+        return counts, fitted
+
+    def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
+        self.topic_word_posterior_ = np.ascontiguousarray(topics.T)
+        shares = self.topic_word_posterior_ / topics.sum(axis=0)[:, None]
+        self.components_ = shares.astype(dtype)
+        self.doc_topic_prior_, self.topic_word_prior_ = alpha, eta
+
+    def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
+        """Return the posteriors of new samples, unless memory is short of them."""
+        needs = lda.inference_needs(counts, self.n_components_)
+        self._check_memory(counts, needs, gathered=gathered)
+        return Inference(
+            counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
+            n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
+            n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
+    ) -> Iterator[tuple[slice, Array]]:
+        inference = self._inference(counts, gathered=gathered)
+        return ((rows, lda.proportions(gamma)) for rows, gamma in inference.blocks())
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        return self._inference(counts, gathered=False).elbo()
