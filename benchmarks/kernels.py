@@ -24,10 +24,10 @@ import report
 
 # name -> (function of the kernels, options of the row problem, whether it gives the loss too)
 KERNELS = {
-    "EM": ("visit", {"em_steps": 1}, False),
-    "EM + loss": ("visit", {"em_steps": 1}, True),
-    "Newton": ("visit", {"newton_steps": 1}, False),
-    "EM + Newton": ("visit", {"em_steps": 1, "newton_steps": 1}, True),
+    "EM": ("update_rows", {"em_steps": 1}, False),
+    "EM + loss": ("update_rows", {"em_steps": 1}, True),
+    "Newton": ("update_rows", {"newton_steps": 1}, False),
+    "EM + Newton": ("update_rows", {"em_steps": 1, "newton_steps": 1}, True),
     "SCD, 1 sweep": ("descend", {"newton_steps": 1}, False),
     "EM + 4 SCD": ("descend", {"em_steps": 1, "newton_steps": 4}, False),
 }

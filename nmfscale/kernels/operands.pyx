@@ -7,12 +7,12 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 
 from .levels cimport kernels_in_use
 from .slices cimport (
-    COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
-    CURVATURE_KEPT, CURVATURE_SCALED, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
-    STEP_FACTOR, STEP_GAMMA, slice_ahead, slice_counts, slice_rows,
+    COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_STORE,
+    CURVATURE_REUSE, CURVATURE_RESCALE, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
+    STEP_FACTOR, STEP_GAMMA, slice_extrapolation, slice_counts, slice_rows,
 )
 
-FRESH, KEEP, KEPT, SCALED = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
+FRESH, STORE, REUSE, RESCALE = CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
 FACTOR, DIRICHLET, GAMMA = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
@@ -154,13 +154,13 @@ cdef class RowArrays:
     """Addresses of everything that belongs to the rows, checked once."""
 
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
-                  rate=None, kept=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
+                  rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
                   prior_end=None):
         if problem.c.step == STEP_FACTOR:
             other = [theta, log_end, prior_end]
         else:
-            other = [pseudo, kept, kkt_start, kkt_end]
+            other = [pseudo, curvature, kkt_start, kkt_end]
             other += [rate] if problem.c.step == STEP_DIRICHLET else []
         if any(array is not None for array in other):
             raise ValueError("what a mean-field step reports, and other steps, exclude each other")
@@ -180,13 +180,13 @@ cdef class RowArrays:
         self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
         self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
-        self.n_kept = 0 if kept is None else min(len(kept), n_slices)
-        if kept is not None:
+        self.n_curvature = 0 if curvature is None else min(len(curvature), n_slices)
+        if curvature is not None:
             size = packed_size(problem.c.n_components)
-            self.first.kept = <uint16_t *>address(
-                kept, "uint16", (len(kept), size, LANES), "kept"
+            self.first.curvature = <uint16_t *>address(
+                curvature, "uint16", (len(curvature), size, LANES), "curvature"
             )
-            self.kept_bytes = size * LANES * sizeof(uint16_t)
+            self.curvature_bytes = size * LANES * sizeof(uint16_t)
         self.first.curvature_mode = curvature_mode
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
@@ -195,9 +195,9 @@ cdef class RowArrays:
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
-        out.kept = NULL
-        if s < self.n_kept:
-            out.kept = <uint16_t *>(<char *>a.kept + s * self.kept_bytes)
+        out.curvature = NULL
+        if s < self.n_curvature:
+            out.curvature = <uint16_t *>(<char *>a.curvature + s * self.curvature_bytes)
         out.curvature_mode = a.curvature_mode
         out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
@@ -208,7 +208,7 @@ cdef class RowArrays:
         out.prior_end = a.prior_end + s * LANES if a.prior_end else NULL
 
 
-cdef class Ahead:
+cdef class Extrapolation:
     """Where rows go on to: ahead = max(now + momentum (now - scale before), leaves now, floor).
 
     Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
@@ -244,9 +244,9 @@ cdef class Ahead:
         self.numbers_each = LANES * stride
         self.bytes_each = self.numbers_each * ahead.itemsize
 
-    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
-        cdef const slice_ahead *a = &self.first
-        cdef slice_ahead to
+    cdef void apply(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        cdef const slice_extrapolation *a = &self.first
+        cdef slice_extrapolation to
         cdef Py_ssize_t at = s * self.bytes_each, at_float = s * self.numbers_each * sizeof(float)
         to.ahead = <char *>a.ahead + at
         to.before = <const char *>a.before + at if a.before else NULL

@@ -7,7 +7,7 @@
 
 enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; coordinates gathered together */
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
-enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED };
+enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
 enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what a visit does: see visit and infer */
 enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
@@ -46,7 +46,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    uint16_t *kept;                /* (K (K + 1) / 2, 16) curvature of an earlier visit, see keep_curvature; or NULL */
+    uint16_t *curvature;                /* (K (K + 1) / 2, 16) curvature of an earlier visit, see store_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
@@ -67,16 +67,16 @@ typedef struct {
     double *column_sums;           /* (2, stride) of ahead and of now */
     double *change;
     int64_t *zeros;
-} slice_ahead;
+} slice_extrapolation;
 
 typedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
 typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 
 typedef struct {
-    move_kernel visit, descend;
+    move_kernel update_rows, descend;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
-    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, double leaves,
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_extrapolation *, double momentum, double leaves,
                         const void *scale);
     values_kernel correlations, gather_dot;
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
@@ -86,7 +86,7 @@ typedef struct { row_kernels f32, f64; } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
 
 int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
-size_t nmfscale_visit_bytes(int n_components, int real_bytes);
+size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
 size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes);
 
 #endif

@@ -111,7 +111,7 @@ class PoissonState:
     # L ------------------------------------------------------------------------------------------
 
     def update_rows(
-        self, target: str | None = "next", *, source: str = "L", kernel: str = "visit",
+        self, target: str | None = "next", *, source: str = "L", kernel: str = "update_rows",
         reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
         **options: Any,
     ) -> tuple[Seen, Values]:  # fmt: skip
@@ -199,8 +199,8 @@ class PoissonState:
             n_less = len(self.curvature_F())
         less = {
             SHARED: kernels.SUM_DIAGONAL,
-            kernels.KEPT: kernels.SUM_DIAGONAL,
-            kernels.SCALED: kernels.SUM_GRADIENT,
+            kernels.REUSE: kernels.SUM_DIAGONAL,
+            kernels.RESCALE: kernels.SUM_GRADIENT,
         }
         wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
         if not newton:
@@ -219,14 +219,14 @@ class PoissonState:
         F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
         arrays = {"kkt_start": kkt, **self.F.prior(), **(arrays or {})}
         if curvature not in (None, SHARED):
-            arrays |= {"kept": self.curvature_F(), "curvature_mode": curvature}
+            arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
         if sums is None:
             L = self.blocks.get(source)
             problem = self.problem_of_F(L, curvature=curvature, **options)
             sliced = sliced_counts(self.blocks.whole_columns(), len(L))
             if refresh:
                 found = correlations(sliced, problem, F, self.n_components, self.n_threads)
-            kernels.visit(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
+            kernels.update_rows(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
         else:
             problem = self.problem_of_F(F, weighted=False, curvature=curvature, **options)
             parts = self._parts(curvature, bool(options.get("newton_steps")))
@@ -264,7 +264,7 @@ class PoissonState:
         to = Extrapolation(
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
-        kkt = self.move_columns(None, sums, {"ahead": to.ahead}, **options)
+        kkt = self.move_columns(None, sums, {"extrapolation": to.ahead}, **options)
         found = to.found()
         if stay is not None:
             factor.values[factor.held], lag[factor.held] = stay, 0
@@ -303,7 +303,7 @@ class PoissonState:
             out[held] = self.F.values[held]
             if "loglik_end" in seen:  # seen where these would have gone
                 again = np.zeros(len(out))
-                kernels.visit(
+                kernels.update_rows(
                     self._whole, self.problem_of_F(L), out, None, loglik_end=again,
                     slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)),
                     n_threads=self.n_threads,

@@ -83,11 +83,11 @@ class UpdateRows(Step):
     n_components : int
     source, target : str
         Names of L before and after; without a target only the reports are made.
-    kernel : {"visit", "descend"}
+    kernel : {"update_rows", "descend"}
     options : dict
         Of `kernels.RowProblem`.
     reports : tuple of {"loglik_start", "kkt_start"}
-    curvature_mode : {kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
+    curvature_mode : {kernels.STORE, kernels.REUSE, kernels.RESCALE}, optional
         Whether a second-order step stores its curvature, or reuses what was stored, with today's
         diagonal or rescaled by today's numerators.
     refresh : bool
@@ -99,7 +99,7 @@ class UpdateRows(Step):
     n_components: int
     source: str = "L"
     target: str | None = "next"
-    kernel: str = "visit"
+    kernel: str = "update_rows"
     options: dict[str, Any] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
     curvature_mode: int | None = None
@@ -112,8 +112,8 @@ class UpdateRows(Step):
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
         stored, new = ("curvature",), () if self.target is None else (self.target,)
-        reuses = self.curvature_mode in (kernels.KEPT, kernels.SCALED)
-        makes = (*new, *stored) if self.curvature_mode == kernels.KEEP else new
+        reuses = self.curvature_mode in (kernels.REUSE, kernels.RESCALE)
+        makes = (*new, *stored) if self.curvature_mode == kernels.STORE else new
         return RowArrays((self.source, *SAMPLES, *(stored if reuses else ())), makes, new)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -128,10 +128,10 @@ class UpdateRows(Step):
         arrays: dict[str, Any] = {**seen}
         if self.curvature_mode is not None:
             stored = block.get("curvature")
-            if self.curvature_mode == kernels.KEEP:
+            if self.curvature_mode == kernels.STORE:
                 stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
                 block.put("curvature", stored)
-            arrays |= {"kept": stored, "curvature_mode": self.curvature_mode}
+            arrays |= {"curvature": stored, "curvature_mode": self.curvature_mode}
         found: Values = {}
         if self.refresh:
             found["correlations"] = correlations(
@@ -198,7 +198,7 @@ class Momentum(NamedTuple):
 class Extrapolation:
     """What the kernels need to extrapolate rows into `target`, and what they sum of them.
 
-    `points` are those of `kernels.Ahead`.
+    `points` are those of `kernels.Extrapolation`.
     """
 
     def __init__(self, n_rows: int, target: Array, momentum: Momentum, **points: Array | None):
@@ -206,7 +206,7 @@ class Extrapolation:
         self._sums = np.empty((n_slices, 2, stride))
         self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
-        self.ahead = kernels.Ahead(
+        self.ahead = kernels.Extrapolation(
             n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
             self._zeros, leaves=momentum.leaves, **points,
         )  # fmt: skip

@@ -100,7 +100,7 @@ class Projector:
         prior: dict[str, Array], **report: Array,
     ) -> None:  # fmt: skip
         slices = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
-        kernels.visit(
+        kernels.update_rows(
             sliced, problem, values, after, slices=slices, n_threads=self._n_threads,
             **prior, **report,
         )  # fmt: skip
@@ -310,7 +310,7 @@ class LogMu(Step):
         found = np.zeros(len(L))
         problem = kernels.RowProblem(self.F, np.zeros(self.F.shape[1]), self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
-        kernels.visit(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
+        kernels.update_rows(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
         block.put("log_mu", found)
         return {}
 

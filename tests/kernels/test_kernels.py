@@ -157,7 +157,7 @@ def packed(H):
 @pytest.mark.parametrize("K", COMPONENTS)
 def test_visit_takes_em_steps(level, K, dtype):
     p = Problem(K, dtype)
-    end = p.run(kernels.visit, em_steps=3)
+    end = p.run(kernels.update_rows, em_steps=3)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 3))
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
 
@@ -166,7 +166,7 @@ def test_visit_takes_em_steps(level, K, dtype):
 @pytest.mark.parametrize("K", COMPONENTS)
 def test_visit_takes_a_newton_step(level, K, dtype):
     p = Problem(K, dtype)
-    end = p.run(kernels.visit, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6))
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
@@ -182,7 +182,7 @@ def test_visit_takes_em_steps_before_newton_steps(level, K, dtype):
             b = np.maximum(newton_once(y, A, u, b, 8), FLOOR)
         return b
 
-    end = p.run(kernels.visit, em_steps=2, newton_steps=2, qp_sweeps=8, qp_tolerance=0.0)
+    end = p.run(kernels.update_rows, em_steps=2, newton_steps=2, qp_sweeps=8, qp_tolerance=0.0)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype])
 
 
@@ -190,13 +190,13 @@ def test_a_tolerance_ends_the_quadratic_row_by_row(level):
     """A row's numbers do not depend on its neighbours: alone, it arrives at the same bits."""
     p = Problem(6, np.float64, n=16)
     options = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-3}
-    together = p.run(kernels.visit, **options)
+    together = p.run(kernels.update_rows, **options)
     for i in (0, 5, 15):
         alone = Problem(6, np.float64, n=16)
         alone.X[np.arange(16) != i] = 0
         alone.counts = alone.sliced(alone.X, np.uint16, np.float64)
-        assert_array_equal(alone.run(kernels.visit, **options)[i], together[i])
-    exact = p.run(kernels.visit, newton_steps=1, qp_sweeps=500, qp_tolerance=0.0)
+        assert_array_equal(alone.run(kernels.update_rows, **options)[i], together[i])
+    exact = p.run(kernels.update_rows, newton_steps=1, qp_sweeps=500, qp_tolerance=0.0)
     assert 0 < np.abs(together - exact).max() < 0.1
 
 
@@ -234,7 +234,7 @@ def test_guarded_descend_is_scalar_newton(level, K, dtype):
 def test_types_of_indices_and_counts(level, dtype, index, count):
     largest = {np.uint8: 255, np.uint16: 65535}.get(count, 3.25)
     p = Problem(5, dtype, index=index, count=count, largest=largest)
-    end = p.run(kernels.visit, em_steps=1)
+    end = p.run(kernels.update_rows, em_steps=1)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
     end = p.run(kernels.descend, em_steps=1)
@@ -243,12 +243,12 @@ def test_types_of_indices_and_counts(level, dtype, index, count):
 
 def test_indices_beyond_two_bytes(level):
     p = Problem(2, np.float64, n=2, m=70_000, index=np.int32)
-    end = p.run(kernels.visit, em_steps=1)
+    end = p.run(kernels.update_rows, em_steps=1)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 @pytest.mark.parametrize("n", [1, 15, 16, 17])
 def test_numbers_of_rows_around_a_slice(level, n, kernel):
     p = Problem(6, np.float64, n=n)
@@ -260,7 +260,7 @@ def test_numbers_of_rows_around_a_slice(level, n, kernel):
 @pytest.mark.parametrize(
     "options", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 1, "newton_steps": 1}]
 )
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_empty_rows_go_to_the_floor(level, dtype, kernel, options):
     p = Problem(5, dtype, n=17)
@@ -270,7 +270,7 @@ def test_empty_rows_go_to_the_floor(level, dtype, kernel, options):
     assert_allclose(end, FLOOR, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 def test_nothing_is_written_beyond_the_rows(level, kernel):
     p = Problem(7, np.float64)
     room = aligned(np.full((p.n_slices + 2, LANES, 8), np.pi))
@@ -300,10 +300,10 @@ def test_priors(level, K, dtype):
     prior, rows = p.prior()
     # From here on, no step overshoots to where a prior has no density.
     p.b = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 20), prior).astype(dtype)
-    end = p.run(kernels.visit, em_steps=2, rows=rows)
+    end = p.run(kernels.update_rows, em_steps=2, rows=rows)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 2), prior)
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, **SIX_SWEEPS, rows=rows)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS, rows=rows)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6), prior)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, em_steps=1, newton_steps=1, rows=rows)
@@ -319,7 +319,7 @@ def test_weights_of_the_held_rows(level, K, dtype):
     p = Problem(K, dtype)
     weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1), weight=weight)
-    for kernel in (kernels.visit, kernels.descend):
+    for kernel in (kernels.update_rows, kernels.descend):
         end = p.run(kernel, em_steps=1, weight=weight)
         assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
 
@@ -354,11 +354,11 @@ def test_held_coordinates_stay(level, K, dtype):
         d[moves] = oracle.minimise_quadratic(g[moves], H[np.ix_(moves, moves)], b[moves], 6)
         return b + d
 
-    end = p.run(kernels.visit, em_steps=1, moves=moves)
+    end = p.run(kernels.update_rows, em_steps=1, moves=moves)
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     em = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end[:, moves], em[:, moves], rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, **SIX_SWEEPS, moves=moves)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS, moves=moves)
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     assert_allclose(end, p.expected(newton), rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, newton_steps=2, guarded=True, moves=moves)
@@ -445,7 +445,7 @@ class Documents(Problem):
         given = dict(out)
         if self.rate is not None:
             given["rate"] = padded(self.rate, self.dtype, len(start))
-        kernels.visit(self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given)
+        kernels.update_rows(self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given)
         assert_array_equal(out["log_end"][:, self.K :], 0)
         for name in ("end", "theta"):  # what fills up a row stays
             assert_array_equal(out[name][:, self.K :], start[:, self.K :])
@@ -583,10 +583,10 @@ def test_what_mean_field_steps_need_is_asked_for():
             )
     inference = p.problem(step=kernels.DIRICHLET, alpha=alpha)
     with pytest.raises(ValueError, match="exclude each other"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
-    for name in ("kkt_start", "rate", "pseudo", "kept"):
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
+    for name in ("kkt_start", "rate", "pseudo", "curvature"):
         with pytest.raises(ValueError, match="exclude each other"):
-            kernels.visit(p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start})
+            kernels.update_rows(p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start})
 
 
 # By-products -----------------------------------------------------------------------------------
@@ -611,7 +611,7 @@ def test_log_likelihood_and_kkt_before_and_after_a_visit(level, K, steps, dtype)
     p = Problem(K, dtype)
     names = ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     rows = {name: np.full(p.n_slices * LANES, np.nan) for name in names}
-    end = p.run(kernels.visit, rows=rows, **steps)
+    end = p.run(kernels.update_rows, rows=rows, **steps)
     found = {name: rows[name][: p.n] for name in names}
     size = p.X.sum(axis=1).max()
     for when, b in (("start", p.b.astype(np.float64)), ("end", end)):
@@ -641,7 +641,7 @@ def test_only_looking_changes_nothing(level):
     p = Problem(6, np.float64)
     start, loglik = p.start, np.zeros(p.n_slices * LANES)
     before = start.copy()
-    kernels.visit(p.counts, p.problem(), start, None, loglik_end=loglik, n_threads=1)
+    kernels.update_rows(p.counts, p.problem(), start, None, loglik_end=loglik, n_threads=1)
     assert_array_equal(start, before)
     assert_allclose(loglik[: p.n], log_mu(p, p.b), rtol=1e-12)
 
@@ -665,8 +665,8 @@ def test_gather_dot_sums_expected_counts(level, K, dtype):
 def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
     p = Problem(K, dtype)
     kept = p.room_for_kept()
-    fresh = p.run(kernels.visit, **SIX_SWEEPS)
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
+    fresh = p.run(kernels.update_rows, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.STORE}, **SIX_SWEEPS)
     assert_array_equal(end, fresh)
     first = {}
     for i in range(p.n):
@@ -692,8 +692,8 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         return newton_once(y, A, u, b, 6, curvature)
 
     end = p.run(
-        kernels.visit,
-        rows={"kept": kept, "curvature_mode": kernels.KEPT},
+        kernels.update_rows,
+        rows={"curvature": kept, "curvature_mode": kernels.REUSE},
         margin=1.2,
         **SIX_SWEEPS,
     )
@@ -720,7 +720,7 @@ def scaled_by_numerators(kept, num, b):
 def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
     p = Problem(K, dtype)
     kept = p.room_for_kept()
-    p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
+    p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.STORE}, **SIX_SWEEPS)
     # half of the rows hardly move, the others so far that what was kept is worth nothing
     moved = np.where(np.arange(p.n)[:, None] % 2, 0.03, 4.0) * (np.arange(K) % 3)
     p.b = (p.b * (1 + moved)).astype(dtype)
@@ -736,7 +736,7 @@ def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
             assert_allclose(H @ b, num, rtol=0.02)
         return newton_once(y, A, u, b, 6, lambda _: np.diag(u / b) if far else H)
 
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.SCALED}, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.RESCALE}, **SIX_SWEEPS)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
     assert 0 < sum(n_far) < p.n or K == 1
 
@@ -759,13 +759,13 @@ def test_rows_share_correlations(level, K, prior, dtype):
         scale = np.sqrt(np.diag(H))
         return C * np.outer(scale, scale)
 
-    end = p.run(kernels.visit, rows=rows, **SIX_SWEEPS, correlation=C)
+    end = p.run(kernels.update_rows, rows=rows, **SIX_SWEEPS, correlation=C)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6, curvature), gamma)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", [kernels.KEPT, kernels.SCALED])
+@pytest.mark.parametrize("mode", [kernels.REUSE, kernels.RESCALE])
 @pytest.mark.parametrize("K", [2, 5, 13])
 def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     p = Problem(K, dtype)
@@ -773,8 +773,8 @@ def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     kept = p.room_for_kept()
     kept[:] = UNITS
     kept[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
-    rows = {"kept": kept, "curvature_mode": mode}
-    end = p.run(kernels.visit, rows=rows, newton_steps=1)
+    rows = {"curvature": kept, "curvature_mode": mode}
+    end = p.run(kernels.update_rows, rows=rows, newton_steps=1)
     assert np.isfinite(end).all()
     assert (end[p.X.sum(axis=1) > 0].max(axis=1) > 1.2 * FLOOR).all()
 
@@ -809,10 +809,10 @@ def test_only_some_slices_are_visited(level, dtype):
     p = Problem(5, dtype, n=70)
     whole, some = (aligned(np.full_like(p.start, 7)) for _ in range(2))
     options = {"n_threads": 2, "kkt_start": np.full(len(whole), -1.0)}
-    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
+    kernels.update_rows(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
     options["kkt_start"][:] = -1
     chosen = np.array([3, 0])
-    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options)
+    kernels.update_rows(p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options)
     left = np.setdiff1d(np.arange(p.n_slices), chosen)
     of_slices = [x.reshape(p.n_slices, -1) for x in (some, whole, options["kkt_start"])]
     assert_array_equal(of_slices[0][chosen], of_slices[1][chosen])
@@ -820,15 +820,15 @@ def test_only_some_slices_are_visited(level, dtype):
     assert np.all(of_slices[2][chosen] >= 0)
     for wrong in ([p.n_slices], [0, -1]):
         with pytest.raises(ValueError, match=f"slices are among 0 to {p.n_slices - 1}"):
-            kernels.visit(p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1)
+            kernels.update_rows(p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1)
 
 
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
     kept = p.room_for_kept()[:1]
-    for mode in (kernels.KEEP, kernels.KEPT, kernels.SCALED):
-        end = p.run(kernels.visit, newton_steps=1, rows={"kept": kept, "curvature_mode": mode})
-    assert_array_equal(end[LANES:], p.run(kernels.visit, newton_steps=1)[LANES:])
+    for mode in (kernels.STORE, kernels.REUSE, kernels.RESCALE):
+        end = p.run(kernels.update_rows, newton_steps=1, rows={"curvature": kept, "curvature_mode": mode})
+    assert_array_equal(end[LANES:], p.run(kernels.update_rows, newton_steps=1)[LANES:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -837,9 +837,9 @@ def test_only_short_slices_take_an_em_step(level, dtype):
     steps = np.array([(x > 0).sum() for x in p.X] + [0] * (-p.n % LANES))
     steps = steps.reshape(-1, LANES).max(axis=1)
     assert steps.min() < steps.max()
-    both = p.run(kernels.visit, em_steps=1, newton_steps=1)
-    newton = p.run(kernels.visit, newton_steps=1)
-    found = p.run(kernels.visit, em_steps=1, newton_steps=1, em_longest=steps.max() - 1)
+    both = p.run(kernels.update_rows, em_steps=1, newton_steps=1)
+    newton = p.run(kernels.update_rows, newton_steps=1)
+    found = p.run(kernels.update_rows, em_steps=1, newton_steps=1, em_longest=steps.max() - 1)
     short = np.repeat(steps < steps.max(), LANES)[: p.n, None]
     assert_array_equal(found, np.where(short, both, newton))
     assert not np.array_equal(both, newton)
@@ -884,9 +884,9 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
     kept = [p.room_for_kept() for _ in range(2)]
     cases = [
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
-        ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
-        ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
-        ({"newton_steps": 1}, kernels.SUM_GRADIENT, K, kernels.SCALED),
+        ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.STORE),
+        ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.REUSE),
+        ({"newton_steps": 1}, kernels.SUM_GRADIENT, K, kernels.RESCALE),
         (
             {"newton_steps": 1, "correlation": shared_correlation(K, dtype)},
             kernels.SUM_DIAGONAL,
@@ -895,9 +895,9 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
         ),
     ]
     for steps, wanted, n_sums, mode in cases:
-        curvature = {} if mode is None else {"kept": kept[0], "curvature_mode": mode}
+        curvature = {} if mode is None else {"curvature": kept[0], "curvature_mode": mode}
         reports = [np.zeros(p.n_slices * LANES) for _ in range(2)]
-        visited = p.run(kernels.visit, rows=rows | curvature | {"kkt_start": reports[0]}, **steps)
+        visited = p.run(kernels.update_rows, rows=rows | curvature | {"kkt_start": reports[0]}, **steps)
         end = aligned(np.zeros_like(p.start))
         for first, last in ((0, 1), (1, p.n_slices)):
             sums = np.zeros((last - first, n_sums, LANES))
@@ -911,7 +911,7 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
                 last=last,
                 n_threads=1,
             )
-            curvature = {} if mode is None else {"kept": kept[1], "curvature_mode": mode}
+            curvature = {} if mode is None else {"curvature": kept[1], "curvature_mode": mode}
             kernels.step(
                 p.problem(**steps), sums, p.start, end, wanted=wanted, first=first, n_threads=2,
                 kkt_start=reports[1], **rows, **curvature,
@@ -947,7 +947,7 @@ def test_extrapolate(level, K, dtype, leaves):
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
     expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
@@ -965,7 +965,7 @@ def test_extrapolate(level, K, dtype, leaves):
     for best_type in {np.float32, dtype}:
         start, best = aligned(before + from_upper_halves(lag)), np.zeros(now.shape, best_type)
         behind, point = lag.copy(), aligned(start)
-        go_on = kernels.Ahead(
+        go_on = kernels.Extrapolation(
             n, point, 0.5, scale, sums, change, zeros, start=point, lag=behind, best=best,
             leaves=leaves,
         )  # fmt: skip
@@ -976,11 +976,11 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_array_equal(point[n:], start[n:])
         assert_array_equal(behind[:n], upper_halves(point - now)[:n])
         assert_array_equal(best[:n], start[:n].astype(best_type))
-    go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
     weight = rng.gamma(1.0, size=len(now))
-    go_on = kernels.Ahead(
+    go_on = kernels.Extrapolation(
         n, ahead, 0.5, scale, sums, change, zeros, start=ahead, lag=lag, weight=weight
     )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
@@ -988,7 +988,7 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_allclose(found[:K], weight[:n] @ point[:n, :K].astype(float), rtol=1e-14)
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):
         with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
-            kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, **given)
+            kernels.Extrapolation(n, ahead, 0.5, scale, sums, change, zeros, **given)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 27])
@@ -1032,15 +1032,15 @@ def everything_of(p, n_threads, **options):
         for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     }
     out = [
-        p.run(kernels.visit, em_steps=2, newton_steps=1, rows=reports, **options),
-        p.run(kernels.visit, newton_steps=1, rows=prior, **options),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.KEEP}),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.KEPT}),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.SCALED}),
-        p.run(kernels.visit, newton_steps=1, **options,
+        p.run(kernels.update_rows, em_steps=2, newton_steps=1, rows=reports, **options),
+        p.run(kernels.update_rows, newton_steps=1, rows=prior, **options),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows={"curvature": kept, "curvature_mode": kernels.STORE}),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows={"curvature": kept, "curvature_mode": kernels.REUSE}),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows={"curvature": kept, "curvature_mode": kernels.RESCALE}),
+        p.run(kernels.update_rows, newton_steps=1, **options,
               correlation=shared_correlation(K, dtype)),
         p.run(kernels.descend, em_steps=1, newton_steps=2, **options,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
@@ -1153,27 +1153,27 @@ def test_arrays_of_a_wrong_kind_are_refused():
     p = Problem(5, np.float64)
     good = {"n_threads": 1}
     with pytest.raises(ValueError, match="start: expected C-contiguous float64"):
-        kernels.visit(p.counts, p.problem(), p.start.astype(np.float32), p.start, **good)
+        kernels.update_rows(p.counts, p.problem(), p.start.astype(np.float32), p.start, **good)
     with pytest.raises(ValueError, match="end: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start[:16], **good)
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start[:16], **good)
     with pytest.raises(ValueError, match="pseudo: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good)
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good)
     shifted = np.empty(p.start.size + 9)
     shifted = shifted[(-shifted.ctypes.data // 8) % 8 + 1 :][: p.start.size].reshape(p.start.shape)
     with pytest.raises(ValueError, match="multiple of 64 bytes"):
-        kernels.visit(p.counts, p.problem(), shifted, p.start, **good)
+        kernels.update_rows(p.counts, p.problem(), shifted, p.start, **good)
     with pytest.raises(ValueError, match=r"held factor has 4 rows, the counts need 40"):
         short = kernels.RowProblem(padded(p.a[:4], np.float64), np.zeros(8), 5)
-        kernels.visit(p.counts, short, p.start, p.start, **good)
+        kernels.update_rows(p.counts, short, p.start, p.start, **good)
     with pytest.raises(ValueError, match="loglik_end: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, loglik_end=np.zeros(4), **good)
-    with pytest.raises(ValueError, match="kept: expected"):
-        kernels.visit(
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, loglik_end=np.zeros(4), **good)
+    with pytest.raises(ValueError, match="curvature: expected"):
+        kernels.update_rows(
             p.counts,
             p.problem(),
             p.start,
             p.start,
-            kept=np.zeros((2, 3, 16), np.float32),
+            curvature=np.zeros((2, 3, 16), np.float32),
             **good,
         )
 
@@ -1202,9 +1202,9 @@ def test_slices_and_sums_of_a_wrong_shape_are_refused():
     with pytest.raises(ValueError, match="sums have shape"):
         kernels.step(p.problem(), np.zeros((2, 5, 16)), p.start, p.start, first=0, **common)
     for wanted, mode in (
-        (kernels.SUM_DIAGONAL, kernels.KEPT), (kernels.SUM_GRADIENT, kernels.SCALED)
+        (kernels.SUM_DIAGONAL, kernels.REUSE), (kernels.SUM_GRADIENT, kernels.RESCALE)
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="nothing was kept"):
+        with pytest.raises(ValueError, match="no stored curvature"):
             kernels.step(
                 p.problem(), np.zeros((2, 20, 16)), p.start, p.start, first=0, wanted=wanted,
                 n_threads=1, curvature_mode=mode,

@@ -776,7 +776,7 @@ def steps_taken(monkeypatch, X, K, seed, max_iter):
 def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     X = make_counts(120, 80, K=3, seed=seed)
     taken, model = steps_taken(monkeypatch, X, 3, seed, 80)
-    late = [curvature == kernels.SCALED for curvature, *_ in taken]
+    late = [curvature == kernels.RESCALE for curvature, *_ in taken]
     assert sum(late) > 20
     for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
         if scaled or (curvature is not None and em_steps is None):
@@ -784,7 +784,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     # ... and ends as high as with curvature whose diagonal is new in every iteration
     internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)
-    assert not any(curvature == kernels.SCALED for curvature, *_ in before)
+    assert not any(curvature == kernels.RESCALE for curvature, *_ in before)
     best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])
     assert best == pytest.approx(other_best, rel=1e-6)
     assert model.history_["kkt_loadings"].min() < 1e-4
