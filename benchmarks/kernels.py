@@ -2,7 +2,7 @@
 
 Two bounds are measured in the same run: the time to gather the held factor's rows and to form the
 expected counts, and the time that the multiply-adds of a kernel take at the rate at which a product
-of matrices does them. "Both sides" is every row and every column of the matrix once: two visits a
+of matrices does them. "Both sides" is every row and every column of the matrix once: two updates a
 nonzero.
 
     python benchmarks/kernels.py --problem neurips --topics 6 10 20 50 100

@@ -84,9 +84,9 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
     }
 }
 
-/* The step of a visit from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
- * kept curvature (GRADIENT, CURVATURE_RESCALE), from H (FULL, kept where there is room) or from num, its diagonal and
- * correlations kept or shared (DIAGONAL). */
+/* The step of update_rows from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
+ * stored curvature (GRADIENT, CURVATURE_RESCALE), from H (FULL, stored where there is room) or from num, its diagonal and
+ * correlations stored or shared (DIAGONAL). */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);

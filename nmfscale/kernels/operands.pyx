@@ -25,7 +25,7 @@ def row_stride(int n_components):
 
 
 def packed_size(int n_components):
-    """Numbers of the packed curvature of one row, and of what is kept of it."""
+    """Numbers of the packed curvature of one row, and of what is stored of it."""
     return n_components * (n_components + 1) // 2
 
 
@@ -103,7 +103,7 @@ cdef class RowProblem:
     which is gathered anyway.  What fills up the rows that move is zero then.
 
     With `step` DIRICHLET or GAMMA rows are the shapes of posteriors in mean-field inference, with
-    prior shapes `alpha` (stride), and a visit takes up to `inner_steps` steps, for each row until
+    prior shapes `alpha` (stride), and an update takes up to `inner_steps` steps, for each row until
     its shapes change by less than `tolerance` on average.  `total` is then the rates of GAMMA, to
     which `rate` adds for each row; for DIRICHLET it may be None.
     """

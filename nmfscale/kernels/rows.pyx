@@ -45,15 +45,15 @@ def check_design(SlicedCounts counts, RowProblem problem):
 
 
 def update_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
-          Extrapolation extrapolation=None, const int64_t[::1] slices=None, **rows):
+                Extrapolation extrapolation=None, const int64_t[::1] slices=None, **rows):
     """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
 
     Or mean-field steps, see `RowProblem`: of their last pass are `theta`, exp(E log h), and
     `loglik_end`; `log_end` is E log h at the end, and `prior_end` what with loglik_end makes the
     bound on a row's evidence, see `put_prior` in variational.h.
 
-    With `ahead` the rows go on to there at once, and `end` is None; with `slices` only the rows of
-    these are visited, and nothing is written for the others.
+    With `extrapolation` the rows go on at once, and `end` is None; with `slices` only the rows of
+    these are updated, and nothing is written for the others.
     """
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     check_extrapolation(extrapolation, problem, counts.n_slices * LANES, end)
@@ -76,7 +76,8 @@ def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_thread
 
 
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,
-              RowArrays rows, Extrapolation extrapolation, const int64_t[::1] slices, int n_threads) except -1:
+              RowArrays rows, Extrapolation extrapolation, const int64_t[::1] slices,
+              int n_threads) except -1:
     """Run a kernel that moves rows on some slices."""
     check_design(counts, problem)
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
@@ -90,7 +91,8 @@ cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem p
 
 
 cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem, RowArrays rows,
-                     Extrapolation extrapolation, Py_ssize_t s, size_t size, char *memory) noexcept nogil:
+                     Extrapolation extrapolation, Py_ssize_t s, size_t size,
+                     char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
@@ -145,7 +147,7 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, RowArrays rows, Py_s
 
 def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
          Py_ssize_t first, int n_threads, Extrapolation extrapolation=None, **rows):
-    """The step of `visit` for slices first:first + len(sums), from sums over all blocks."""
+    """The step of `update_rows` for slices first:first + len(sums), from sums over all blocks."""
     check_extrapolation(extrapolation, problem, len(start), end)
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
@@ -164,8 +166,9 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, RowArrays rows, Extrapolation extrapolation,
-                   Py_ssize_t s, int wanted, size_t size, char *memory) noexcept nogil:
+cdef void run_step(RowProblem problem, const double *sums, RowArrays rows,
+                   Extrapolation extrapolation, Py_ssize_t s, int wanted, size_t size,
+                   char *memory) noexcept nogil:
     cdef slice_rows r
     rows.slice(s, &r)
     if extrapolation is not None:

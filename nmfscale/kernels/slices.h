@@ -9,7 +9,7 @@ enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; co
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
-enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what a visit does: see visit and infer */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what update_rows does: see there and infer */
 enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
@@ -28,16 +28,16 @@ typedef struct {
     int weighted_design;           /* instead, column n_components of the design, which fills up its rows, holds them */
     const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
     double floor;                  /* smallest value of a coordinate */
-    int em_steps, newton_steps;    /* of a visit; newton_steps is the number of sweeps in a descent */
-    int64_t em_longest;            /* a visit takes EM steps where a slice has at most so many steps */
+    int em_steps, newton_steps;    /* of an update; newton_steps is the number of sweeps in a descent */
+    int64_t em_longest;            /* EM steps are taken where a slice has at most so many steps */
     int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
     double qp_tolerance;           /* in units of log-likelihood */
-    double margin;                 /* factor on today's diagonal of kept curvature */
+    double margin;                 /* factor on today's diagonal of stored curvature */
     const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
     int guarded;                   /* a descent takes the step size of scalar Newton */
-    int step;                      /* of a visit */
+    int step;                      /* STEP_FACTOR or a mean-field step */
     const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
-    int inner_steps;               /* mean-field steps of a visit, at most, */
+    int inner_steps;               /* mean-field steps of an update, at most, */
     double tolerance;              /* until the mean change of a row's shapes is less than that */
 } row_problem;
 
@@ -46,7 +46,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    uint16_t *curvature;                /* (K (K + 1) / 2, 16) curvature of an earlier visit, see store_curvature; or NULL */
+    uint16_t *curvature;           /* (K (K + 1) / 2, 16) curvature of an earlier update, see store_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */

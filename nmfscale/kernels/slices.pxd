@@ -66,8 +66,8 @@ cdef extern from "slices.h" nogil:
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
-        void (*extrapolate)(const row_problem *, int, const void *, const slice_extrapolation *, double,
-                            double, const void *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, const slice_extrapolation *,
+                            double, double, const void *) noexcept nogil
         values_kernel correlations, gather_dot
         void (*elementwise)(int, int64_t, const void *, const void *, double,
                             void *) noexcept nogil

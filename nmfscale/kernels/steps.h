@@ -113,7 +113,7 @@ static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int 
         b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
 }
 
-/* Kept of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
+/* Stored of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
  * negative, then the square roots of its diagonal. */
 #define UNITS 65535
 #define SHRINK (1 - 1.0 / 4096)                           /* makes up for rounding: the matrix stays positive definite */
@@ -134,7 +134,7 @@ static void NAME(store_curvature)(int n_components, int lane0, const VEC *H, uin
         NAME(store_halves)(stored + BELOW(n_components, k) * LANES + lane0, VSQRT(H[PACKED(k, k)]));
 }
 
-/* Kept correlations times scale_k scale_l, below the diagonal of H. */
+/* Stored correlations times scale_k scale_l, below the diagonal of H. */
 INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint16_t *stored, const VEC *scale)
 {
     for (int k = 0; k < n_components; k++) {
@@ -148,7 +148,7 @@ INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint
     }
 }
 
-/* Curvature from kept correlations and today's diagonal, which stands in H[0 .. K). */
+/* Curvature from stored correlations and today's diagonal, which stands in H[0 .. K). */
 static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uint16_t *stored, VEC *scale, double margin)
 {
     for (int k = n_components - 1; k >= 0; k--) {
@@ -159,7 +159,7 @@ static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uin
     NAME(below_diagonal)(n_components, lane0, H, stored, scale);
 }
 
-/* Kept curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
+/* Stored curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
  * is true of any row's curvature (see numerators), found by a few rounds of a square root.  A row that is far from that
  * takes total / b instead, with which its step is one of EM. */
 #define ROUNDS 2

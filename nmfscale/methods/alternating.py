@@ -66,7 +66,8 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
     Of "newton" the EM step before the Newton step is one step more.
     """
     options = options_of(solver, inner_iter)
-    return METHODS[solver].kernel != "update_rows" or options["em_steps"] + options["newton_steps"] > 1
+    one_pass = options["em_steps"] + options["newton_steps"] <= 1
+    return METHODS[solver].kernel != "update_rows" or not one_pass
 
 
 class Alternating(FactorModel):

@@ -264,7 +264,7 @@ class PoissonState:
         to = Extrapolation(
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
-        kkt = self.move_columns(None, sums, {"extrapolation": to.ahead}, **options)
+        kkt = self.move_columns(None, sums, {"extrapolation": to.operand}, **options)
         found = to.found()
         if stay is not None:
             factor.values[factor.held], lag[factor.held] = stay, 0

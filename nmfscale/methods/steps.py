@@ -206,7 +206,7 @@ class Extrapolation:
         self._sums = np.empty((n_slices, 2, stride))
         self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
-        self.ahead = kernels.Extrapolation(
+        self.operand = kernels.Extrapolation(
             n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
             self._zeros, leaves=momentum.leaves, **points,
         )  # fmt: skip
@@ -231,7 +231,7 @@ def extrapolate(
         now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
     )
     to = Extrapolation(rows.n_rows, target, momentum, before=before)
-    kernels.extrapolate(problem, now, to.ahead, n_threads=n_threads)
+    kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
     target[rows.n_rows :] = now[rows.n_rows :]
     if rows.held is not None:
         target[rows.held] = now[rows.held]

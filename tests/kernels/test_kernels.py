@@ -14,7 +14,7 @@ from nmfscale import kernels
 
 LANES = 16
 FLOOR = 1e-10
-# Kept correlations in [0, 1] have so many steps, and are taken for a little smaller than they are.
+# Stored correlations in [0, 1] have so many steps, and are taken for a little smaller.
 UNITS, SHRINK = 65535, 1 / 4096
 # A second-order step whose quadratic programme ends after so many sweeps, as the oracle's does.
 SIX_SWEEPS = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
@@ -84,7 +84,7 @@ class Problem:
             y[steps] = X[i, row] if len(row) else 0
         return kernels.SlicedCounts(at, y, offset, X.shape[1])
 
-    def room_for_kept(self):
+    def room_for_curvature(self):
         return np.zeros((self.n_slices, kernels.packed_size(self.K), LANES), np.uint16)
 
     def problem(self, **options):
@@ -155,7 +155,7 @@ def packed(H):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
-def test_visit_takes_em_steps(level, K, dtype):
+def test_update_rows_takes_em_steps(level, K, dtype):
     p = Problem(K, dtype)
     end = p.run(kernels.update_rows, em_steps=3)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 3))
@@ -164,7 +164,7 @@ def test_visit_takes_em_steps(level, K, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
-def test_visit_takes_a_newton_step(level, K, dtype):
+def test_update_rows_takes_a_newton_step(level, K, dtype):
     p = Problem(K, dtype)
     end = p.run(kernels.update_rows, **SIX_SWEEPS)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6))
@@ -173,7 +173,7 @@ def test_visit_takes_a_newton_step(level, K, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 6, 13])
-def test_visit_takes_em_steps_before_newton_steps(level, K, dtype):
+def test_update_rows_takes_em_steps_before_newton_steps(level, K, dtype):
     p = Problem(K, dtype)
 
     def solver(y, A, u, b):
@@ -435,7 +435,7 @@ class Documents(Problem):
         return start
 
     def infer(self, n_threads=2, rows=(), **options):
-        """Arrays of everything a visit writes, in lanes."""
+        """Arrays of everything an update writes, in lanes."""
         alpha = np.pad(self.alpha, (0, kernels.row_stride(self.K) - self.K))
         problem = self.problem(step=self.step, alpha=alpha, **options)
         start = self.start
@@ -445,7 +445,9 @@ class Documents(Problem):
         given = dict(out)
         if self.rate is not None:
             given["rate"] = padded(self.rate, self.dtype, len(start))
-        kernels.update_rows(self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given)
+        kernels.update_rows(
+            self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given
+        )
         assert_array_equal(out["log_end"][:, self.K :], 0)
         for name in ("end", "theta"):  # what fills up a row stays
             assert_array_equal(out[name][:, self.K :], start[:, self.K :])
@@ -469,7 +471,7 @@ STEPS = [kernels.DIRICHLET, kernels.GAMMA]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("K", [1, 3, 10, 17])
-def test_visit_takes_mean_field_steps(level, K, step, dtype):
+def test_update_rows_takes_mean_field_steps(level, K, step, dtype):
     p = Documents(K, dtype, step=step)
     for n_steps in (1, 4):
         found = p.infer(inner_steps=n_steps)
@@ -528,7 +530,7 @@ def test_weights_behind_the_shapes_make_no_difference(level, K):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 3, 10])
-def test_a_visit_knows_the_bound_where_it_ends(level, K, dtype):
+def test_the_bound_where_an_update_ends(level, K, dtype):
     p = Documents(K, dtype)
     found = p.infer(inner_steps=3)
     alpha, a = p.alpha.astype(float), p.a.astype(float)
@@ -586,7 +588,9 @@ def test_what_mean_field_steps_need_is_asked_for():
         kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
     for name in ("kkt_start", "rate", "pseudo", "curvature"):
         with pytest.raises(ValueError, match="exclude each other"):
-            kernels.update_rows(p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start})
+            kernels.update_rows(
+                p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start}
+            )
 
 
 # By-products -----------------------------------------------------------------------------------
@@ -607,7 +611,7 @@ def kkt(p, b):
     "steps", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 2, "newton_steps": 1}]
 )
 @pytest.mark.parametrize("K", [1, 6, 17])
-def test_log_likelihood_and_kkt_before_and_after_a_visit(level, K, steps, dtype):
+def test_log_likelihood_and_kkt_before_and_after_an_update(level, K, steps, dtype):
     p = Problem(K, dtype)
     names = ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     rows = {name: np.full(p.n_slices * LANES, np.nan) for name in names}
@@ -657,16 +661,21 @@ def test_gather_dot_sums_expected_counts(level, K, dtype):
     assert_array_equal(out[p.n :], 0)
 
 
-# Kept curvature, sums and steps ---------------------------------------------------------------
+# Stored curvature, sums and steps ---------------------------------------------------------------
+
+
+def mode_of(stored, mode):
+    """The rows' options of curvature that is stored, or was."""
+    return {"curvature": stored, "curvature_mode": mode}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
-def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
+def test_curvature_is_stored_and_brought_up_to_date(level, K, dtype):
     p = Problem(K, dtype)
-    kept = p.room_for_kept()
+    stored = p.room_for_curvature()
     fresh = p.run(kernels.update_rows, **SIX_SWEEPS)
-    end = p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.STORE}, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows=mode_of(stored, kernels.STORE), **SIX_SWEEPS)
     assert_array_equal(end, fresh)
     first = {}
     for i in range(p.n):
@@ -674,7 +683,7 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         first[i] = oracle.row_derivatives(y, A, u, b)[1]
         scale = 1 / np.sqrt(np.diag(first[i]) + 1e-30)
         correlation = (first[i] * np.outer(scale, scale))[np.tril_indices(K, -1)]
-        of_row = kept[i // LANES, :, i % LANES]
+        of_row = stored[i // LANES, :, i % LANES]
         assert_allclose(of_row[:-K], correlation * UNITS, atol=1.01)
         assert_allclose(from_upper_halves(of_row[-K:]), np.sqrt(np.diag(first[i])), rtol=0.005)
 
@@ -693,20 +702,20 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
 
     end = p.run(
         kernels.update_rows,
-        rows={"curvature": kept, "curvature_mode": kernels.REUSE},
+        rows=mode_of(stored, kernels.REUSE),
         margin=1.2,
         **SIX_SWEEPS,
     )
-    # Kept in 16 bits, whatever the type of the arithmetic.
+    # Stored in 16 bits, whatever the type of the arithmetic.
     assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
 
 
-def scaled_by_numerators(kept, num, b):
-    """D H D for the H that is kept, D such that (D H D) b is near num; the first ratios."""
+def rescaled_by_numerators(stored, num, b):
+    """D H D for the H that is stored, D such that (D H D) b is near num; the first ratios."""
     K = len(b)
     H = np.eye(K)
-    H[np.tril_indices(K, -1)] = kept[:-K] / UNITS * (1 - SHRINK)
-    roots = from_upper_halves(kept[-K:]).astype(float)
+    H[np.tril_indices(K, -1)] = stored[:-K] / UNITS * (1 - SHRINK)
+    roots = from_upper_halves(stored[-K:]).astype(float)
     H = np.maximum(H, H.T) * np.outer(roots, roots)
     D, ratios = np.ones(K), []
     for _ in range(2):
@@ -717,11 +726,11 @@ def scaled_by_numerators(kept, num, b):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
-def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
+def test_stored_curvature_is_rescaled_by_the_numerators(level, K, dtype):
     p = Problem(K, dtype)
-    kept = p.room_for_kept()
-    p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.STORE}, **SIX_SWEEPS)
-    # half of the rows hardly move, the others so far that what was kept is worth nothing
+    stored = p.room_for_curvature()
+    p.run(kernels.update_rows, rows=mode_of(stored, kernels.STORE), **SIX_SWEEPS)
+    # half of the rows hardly move, the others so far that what was stored is worth nothing
     moved = np.where(np.arange(p.n)[:, None] % 2, 0.03, 4.0) * (np.arange(K) % 3)
     p.b = (p.b * (1 + moved)).astype(dtype)
     number, n_far = iter(range(p.n)), []
@@ -729,14 +738,14 @@ def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
     def solver(y, A, u, b):
         i = next(number)
         num = A.T @ (y / (A @ b))
-        H, ratio = scaled_by_numerators(kept[i // LANES, :, i % LANES], num, b)
+        H, ratio = rescaled_by_numerators(stored[i // LANES, :, i % LANES], num, b)
         far = bool(((ratio >= 1.5) | (1 >= 1.5 * ratio)).any())
         n_far.append(far)
         if not far:
             assert_allclose(H @ b, num, rtol=0.02)
         return newton_once(y, A, u, b, 6, lambda _: np.diag(u / b) if far else H)
 
-    end = p.run(kernels.update_rows, rows={"curvature": kept, "curvature_mode": kernels.RESCALE}, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows=mode_of(stored, kernels.RESCALE), **SIX_SWEEPS)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
     assert 0 < sum(n_far) < p.n or K == 1
 
@@ -770,10 +779,10 @@ def test_rows_share_correlations(level, K, prior, dtype):
 def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     p = Problem(K, dtype)
     p.a[:] = p.b[:] = FLOOR  # y / mu^2 is then no number of float32
-    kept = p.room_for_kept()
-    kept[:] = UNITS
-    kept[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
-    rows = {"curvature": kept, "curvature_mode": mode}
+    stored = p.room_for_curvature()
+    stored[:] = UNITS
+    stored[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
+    rows = mode_of(stored, mode)
     end = p.run(kernels.update_rows, rows=rows, newton_steps=1)
     assert np.isfinite(end).all()
     assert (end[p.X.sum(axis=1) > 0].max(axis=1) > 1.2 * FLOOR).all()
@@ -805,14 +814,16 @@ def test_correlations(level, K, every, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_only_some_slices_are_visited(level, dtype):
+def test_only_some_slices_are_updated(level, dtype):
     p = Problem(5, dtype, n=70)
     whole, some = (aligned(np.full_like(p.start, 7)) for _ in range(2))
     options = {"n_threads": 2, "kkt_start": np.full(len(whole), -1.0)}
     kernels.update_rows(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
     options["kkt_start"][:] = -1
     chosen = np.array([3, 0])
-    kernels.update_rows(p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options)
+    kernels.update_rows(
+        p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options
+    )
     left = np.setdiff1d(np.arange(p.n_slices), chosen)
     of_slices = [x.reshape(p.n_slices, -1) for x in (some, whole, options["kkt_start"])]
     assert_array_equal(of_slices[0][chosen], of_slices[1][chosen])
@@ -820,14 +831,16 @@ def test_only_some_slices_are_visited(level, dtype):
     assert np.all(of_slices[2][chosen] >= 0)
     for wrong in ([p.n_slices], [0, -1]):
         with pytest.raises(ValueError, match=f"slices are among 0 to {p.n_slices - 1}"):
-            kernels.update_rows(p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1)
+            kernels.update_rows(
+                p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1
+            )
 
 
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
-    kept = p.room_for_kept()[:1]
+    stored = p.room_for_curvature()[:1]
     for mode in (kernels.STORE, kernels.REUSE, kernels.RESCALE):
-        end = p.run(kernels.update_rows, newton_steps=1, rows={"curvature": kept, "curvature_mode": mode})
+        end = p.run(kernels.update_rows, newton_steps=1, rows=mode_of(stored, mode))
     assert_array_equal(end[LANES:], p.run(kernels.update_rows, newton_steps=1)[LANES:])
 
 
@@ -877,11 +890,11 @@ def test_sums(level, K, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 6, 13])
 @pytest.mark.parametrize("prior", [False, True])
-def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
+def test_sums_and_a_step_are_an_update_bit_for_bit(level, prior, K, dtype):
     p = Problem(K, dtype, n=40)
     rows = p.prior()[1] if prior else {}
     size = kernels.packed_size(K)
-    kept = [p.room_for_kept() for _ in range(2)]
+    stored = [p.room_for_curvature() for _ in range(2)]
     cases = [
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
         ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.STORE),
@@ -895,9 +908,11 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
         ),
     ]
     for steps, wanted, n_sums, mode in cases:
-        curvature = {} if mode is None else {"curvature": kept[0], "curvature_mode": mode}
+        curvature = {} if mode is None else mode_of(stored[0], mode)
         reports = [np.zeros(p.n_slices * LANES) for _ in range(2)]
-        visited = p.run(kernels.update_rows, rows=rows | curvature | {"kkt_start": reports[0]}, **steps)
+        updated = p.run(
+            kernels.update_rows, rows=rows | curvature | {"kkt_start": reports[0]}, **steps
+        )
         end = aligned(np.zeros_like(p.start))
         for first, last in ((0, 1), (1, p.n_slices)):
             sums = np.zeros((last - first, n_sums, LANES))
@@ -911,14 +926,14 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
                 last=last,
                 n_threads=1,
             )
-            curvature = {} if mode is None else {"curvature": kept[1], "curvature_mode": mode}
+            curvature = {} if mode is None else mode_of(stored[1], mode)
             kernels.step(
                 p.problem(**steps), sums, p.start, end, wanted=wanted, first=first, n_threads=2,
                 kkt_start=reports[1], **rows, **curvature,
             )  # fmt: skip
-        assert_array_equal(end[: p.n, :K], visited)
+        assert_array_equal(end[: p.n, :K], updated)
         assert_array_equal(reports[0], reports[1])
-        assert_array_equal(kept[0], kept[1])
+        assert_array_equal(stored[0], stored[1])
 
 
 def upper_halves(values):
@@ -947,7 +962,9 @@ def test_extrapolate(level, K, dtype, leaves):
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Extrapolation(n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(
+        n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
     expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
@@ -976,7 +993,9 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_array_equal(point[n:], start[n:])
         assert_array_equal(behind[:n], upper_halves(point - now)[:n])
         assert_array_equal(best[:n], start[:n].astype(best_type))
-    go_on = kernels.Extrapolation(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(
+        n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
     weight = rng.gamma(1.0, size=len(now))
@@ -1026,7 +1045,7 @@ def everything_of(p, n_threads, **options):
     K, dtype = p.K, p.dtype
     options["n_threads"] = n_threads
     prior = p.prior()[1]
-    kept = p.room_for_kept()
+    stored = p.room_for_curvature()
     reports = {
         name: np.zeros(p.n_slices * LANES)
         for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
@@ -1035,17 +1054,17 @@ def everything_of(p, n_threads, **options):
         p.run(kernels.update_rows, em_steps=2, newton_steps=1, rows=reports, **options),
         p.run(kernels.update_rows, newton_steps=1, rows=prior, **options),
         p.run(kernels.update_rows, newton_steps=1, **options,
-              rows={"curvature": kept, "curvature_mode": kernels.STORE}),
+              rows=mode_of(stored, kernels.STORE)),
         p.run(kernels.update_rows, newton_steps=1, **options,
-              rows={"curvature": kept, "curvature_mode": kernels.REUSE}),
+              rows=mode_of(stored, kernels.REUSE)),
         p.run(kernels.update_rows, newton_steps=1, **options,
-              rows={"curvature": kept, "curvature_mode": kernels.RESCALE}),
+              rows=mode_of(stored, kernels.RESCALE)),
         p.run(kernels.update_rows, newton_steps=1, **options,
               correlation=shared_correlation(K, dtype)),
         p.run(kernels.descend, em_steps=1, newton_steps=2, **options,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, **options),
-        kept, *reports.values(),
+        stored, *reports.values(),
     ]  # fmt: skip
     used = {name: value for name, value in options.items() if name != "n_threads"}
     sums = np.zeros((p.n_slices, kernels.packed_size(K), LANES))
@@ -1157,7 +1176,9 @@ def test_arrays_of_a_wrong_kind_are_refused():
     with pytest.raises(ValueError, match="end: expected"):
         kernels.update_rows(p.counts, p.problem(), p.start, p.start[:16], **good)
     with pytest.raises(ValueError, match="pseudo: expected"):
-        kernels.update_rows(p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good)
+        kernels.update_rows(
+            p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good
+        )
     shifted = np.empty(p.start.size + 9)
     shifted = shifted[(-shifted.ctypes.data // 8) % 8 + 1 :][: p.start.size].reshape(p.start.shape)
     with pytest.raises(ValueError, match="multiple of 64 bytes"):
