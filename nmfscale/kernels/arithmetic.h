@@ -232,7 +232,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */
 INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out,
-                           const int K, const int weighted)
+                           const int K)
 {
     REAL lanes[WIDTH] ALIGNED;
     VEC sum = SET1(0), registers[12], *a = K <= 12 ? registers : A;
@@ -241,9 +241,8 @@ INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane
         const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
-            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K, K);
-            VEC y = NAME(weigh)(weighted, a, p->n_components, tile.y + t * WIDTH);
-            sum = FMA(mu, AT_LEAST(y, SET1((REAL)1e-30)), sum);
+            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K);
+            sum = FMA(mu, AT_LEAST(LOAD(tile.y + t * WIDTH), SET1((REAL)1e-30)), sum);
         }
     }
     STORE(lanes, sum);
@@ -256,10 +255,10 @@ static void NAME(only_gather_dot)(const row_problem *p, const slice_counts *s, c
     VEC *b = WORK_B(workspace), *A = WORK_A(workspace);
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        switch (p->weighted_design ? 0 : p->n_components) {
-        case 6: NAME(expected)(p, s, lane0, b, A, out, 6, 0); break;
-        case 10: NAME(expected)(p, s, lane0, b, A, out, 10, 0); break;
-        default: NAME(expected)(p, s, lane0, b, A, out, p->stride, p->weighted_design);
+        switch (p->n_components) {
+        case 6: NAME(expected)(p, s, lane0, b, A, out, 6); break;
+        case 10: NAME(expected)(p, s, lane0, b, A, out, 10); break;
+        default: NAME(expected)(p, s, lane0, b, A, out, p->stride);
         }
     }
 }

@@ -98,9 +98,7 @@ cdef class SlicedCounts:
 cdef class RowProblem:
     """The held factor (n_cols, stride), float32 or float64, and the options of a kernel.
 
-    Counts are multiplied by the weight of their column: one in `weight`, or, where the stride
-    leaves room, with `weighted_design` the number behind the components of its row of `design`,
-    which is gathered anyway.  What fills up the rows that move is zero then.
+    Weights of the rows of `design` are in the counts: see `SellBlock.weighted`.
 
     With `step` DIRICHLET or GAMMA rows are the shapes of posteriors in mean-field inference, with
     prior shapes `alpha` (stride), and an update takes up to `inner_steps` steps, for each row until
@@ -108,8 +106,7 @@ cdef class RowProblem:
     which `rate` adds for each row; for DIRICHLET it may be None.
     """
 
-    def __cinit__(self, design, total, int n_components, *, weight=None,
-                  bint weighted_design=False, moves=None, double floor=1e-10,
+    def __cinit__(self, design, total, int n_components, *, moves=None, double floor=1e-10,
                   int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
                   correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
@@ -127,13 +124,6 @@ cdef class RowProblem:
             )
         self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
-        self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
-        if weighted_design and (weight is not None or self.c.stride == n_components):
-            raise ValueError(
-                f"rows of {n_components} components have no room for a weight behind them, or "
-                "weight was given as well"
-            )
-        self.c.weighted_design = weighted_design
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
         self.c.floor, self.c.guarded = floor, guarded
         self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
@@ -147,7 +137,7 @@ cdef class RowProblem:
                 total is None and step == STEP_GAMMA)):
             raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
-        self.keep = (design, total, weight, moves, correlation, alpha)
+        self.keep = (design, total, moves, correlation, alpha)
 
 
 cdef class RowArrays:

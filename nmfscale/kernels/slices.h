@@ -24,8 +24,6 @@ typedef struct {
     int n_components, stride;      /* stride: n_components rounded up to a multiple of GROUP, the row length in memory */
     const void *design;            /* (n_cols, stride) held factor */
     const void *total;             /* (stride) column sums of the held factor */
-    const void *weight;            /* (n_cols) weights of the columns, or NULL */
-    int weighted_design;           /* instead, column n_components of the design, which fills up its rows, holds them */
     const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
     double floor;                  /* smallest value of a coordinate */
     int em_steps, newton_steps;    /* of an update; newton_steps is the number of sweeps in a descent */

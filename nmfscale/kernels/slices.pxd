@@ -17,8 +17,6 @@ cdef extern from "slices.h" nogil:
         int n_components, stride
         const void *design
         const void *total
-        const void *weight
-        int weighted_design
         const void *moves
         double floor
         int em_steps, newton_steps

@@ -9,7 +9,7 @@ from scipy.special import gammaln, xlogy
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model, Values
-from .factors import Array, Constraints, aligned_copy, from_lanes, sum_lanes
+from .factors import Array, Constraints, aligned_copy, from_lanes, per_lane, sum_lanes
 from .poisson import PoissonState, Seen
 from .steps import weighted_sum
 
@@ -150,8 +150,8 @@ def _constants(counts: CountMatrix, layout: Any, weights: Array | None) -> tuple
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
         return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
-    sums = []
-    for function in (lambda x: gammaln(x + 1), lambda x: xlogy(x, x)):
-        per_row = np.append(counts.row_sums(function), 0.0)[layout.row_order]
-        sums.append(weighted_sum(per_row, weights))
+    sums = [
+        weighted_sum(per_lane(per_row, layout.row_order), weights)
+        for per_row in (counts.row_log_factorials, counts.row_x_log_x)
+    ]
     return sums[0], sums[1]

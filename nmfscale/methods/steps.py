@@ -1,14 +1,15 @@
 """Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
-in the likelihood, ``held`` (samples that are fixed), ``pseudo`` and ``rate`` of a prior, where
-there are any; ``curvature``, what the kernels keep of the curvature of long rows. Loadings are
-(lanes, stride), the others have one number for each lane or the shape of loadings.
+in the likelihood and ``weighted`` (counts of the columns times these), ``held`` (samples that are
+fixed), ``pseudo`` and ``rate`` of a prior, where there are any; ``curvature``, what the kernels
+keep of the curvature of long rows. Loadings are (lanes, stride), the others have one number for
+each lane or the shape of loadings; ``weighted`` and ``curvature`` have shapes of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,7 +171,7 @@ class SampleTerms(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up those of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
-        L = rows.values  # zero beyond K, or the weights of the samples; `total` is zero there
+        L = rows.values
         # not a product of matrices: threads of a BLAS stay busy for a while after one
         sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
         np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
@@ -198,17 +199,17 @@ class Momentum(NamedTuple):
 class Extrapolation:
     """What the kernels need to extrapolate rows into `target`, and what they sum of them.
 
-    `points` are those of `kernels.Extrapolation`.
+    `given` are the points of `kernels.Extrapolation`, and the rows' weights in the sums.
     """
 
-    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **points: Array | None):
+    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **given: Array | None):
         n_slices, stride = len(target) // LANES, target.shape[1]
         self._sums = np.empty((n_slices, 2, stride))
         self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.operand = kernels.Extrapolation(
             n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
-            self._zeros, leaves=momentum.leaves, **points,
+            self._zeros, leaves=momentum.leaves, **given,
         )  # fmt: skip
 
     def found(self) -> Values:
@@ -225,18 +226,18 @@ def extrapolate(
     rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
     n_threads: int,
 ) -> Values:  # fmt: skip
-    """Extrapolate rows away from where they were `before`; fixed rows stay."""
+    """Extrapolate rows away from where they were `before`; fixed rows stay, sums are weighted."""
     now = rows.values
     problem = kernels.RowProblem(
         now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
     )
-    to = Extrapolation(rows.n_rows, target, momentum, before=before)
+    to = Extrapolation(rows.n_rows, target, momentum, before=before, weight=weights)
     kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
     target[rows.n_rows :] = now[rows.n_rows :]
     if rows.held is not None:
         target[rows.held] = now[rows.held]
     found = to.found()
-    if rows.held is not None or weights is not None:  # of which the kernel does not know
+    if rows.held is not None:  # of which the kernel does not know
         after = Factor(target, rows.n_rows, rows.n_components)
         found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
     return found
@@ -275,6 +276,32 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class WeighColumns(Step):
+    """Makes ``weighted``, the counts of the columns times the weights of the samples."""
+
+    dtype: str
+
+    reads = "columns"
+    arrays = RowArrays(("weights",), ("weighted",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Weigh the counts of a block."""
+        block.put("weighted", block.counts.weighted(block["weights"], self.dtype, n_threads).count)
+        return {}
+
+
+def weighted_columns(block: Block, dtype: Any, n_threads: int) -> SellBlock:
+    """Return the columns of a block, weighted if samples have weights: once for all, or anew."""
+    counts: SellBlock = block.counts
+    weights, known = block.get("weights"), block.get("weighted")
+    if weights is None:
+        return counts
+    if known is None:
+        return counts.weighted(weights, dtype, n_threads)
+    return replace(counts, count=known)
+
+
+@dataclass(frozen=True)
 class SumColumns(Step):
     """Adds up the statistics with which F can step, while L is held.
 
@@ -305,7 +332,7 @@ class SumColumns(Step):
     @property
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
-        return RowArrays((self.source, "weights"))
+        return RowArrays((self.source, "weights", "weighted"))
 
     def empty_sums(self) -> Sums:
         """Return an array for each part, and one for correlations."""
@@ -318,13 +345,11 @@ class SumColumns(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the share of a block."""
-        L, weights = block[self.source], block.get("weights")
-        sliced = sliced_counts(block.counts, len(L))
-        weight = None if weights is None else weights.astype(L.dtype)
+        L = block[self.source]
+        sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads), len(L))
         problem = kernels.RowProblem(
-            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, weight=weight,
-            **self.options,
-        )  # fmt: skip
+            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, **self.options
+        )
         if self.refresh:
             sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
         for part, out in zip(self.parts, sums, strict=False):

@@ -59,7 +59,6 @@ class Problem:
     def __init__(self, K, dtype, n=21, m=40, seed=0, index=np.uint16, count=np.float64, largest=9):
         rng = np.random.default_rng(seed + 100 * K)
         self.K, self.dtype, self.n, self.m = K, dtype, n, m
-        self.behind = None  # what stands in column K of the held factor
         self.a = rng.gamma(1.0, size=(m, K)).astype(dtype) + dtype(1e-3)
         self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) / dtype(K) + dtype(1e-3)
         self.X = rng.poisson(self.b @ self.a.T).astype(np.float64)
@@ -90,15 +89,10 @@ class Problem:
     def problem(self, **options):
         total = np.zeros(kernels.row_stride(self.K), self.dtype)
         total[: self.K] = self.u
-        for name in ("weight", "moves"):
-            if options.get(name) is not None:
-                vector = np.asarray(options[name], self.dtype)
-                if name == "moves":
-                    vector = np.pad(vector, (0, len(total) - self.K))
-                options[name] = vector
+        if options.get("moves") is not None:
+            moves = np.asarray(options["moves"], self.dtype)
+            options["moves"] = np.pad(moves, (0, len(total) - self.K))
         design = padded(self.a, self.dtype)
-        if self.behind is not None:
-            design[:, self.K] = self.behind
         return kernels.RowProblem(design, total, self.K, floor=FLOOR, **options)
 
     @property
@@ -114,15 +108,14 @@ class Problem:
         assert np.all(end[:, : self.K] > 0)
         return end[: self.n, : self.K].astype(np.float64)
 
-    def expected(self, solver, prior=None, weight=None):
+    def expected(self, solver, prior=None):
         """solver(y, A, u, b) on every row in float64."""
         a, b, u = (x.astype(np.float64) for x in (self.a, self.b, self.u))
         out = np.empty_like(b)
         for i in range(self.n):
-            y = self.X[i] if weight is None else self.X[i] * weight
-            problem = (
-                (y, a, u) if prior is None else oracle.with_prior(y, a, u, prior[0][i], prior[1][i])
-            )
+            problem = self.X[i], a, u
+            if prior is not None:
+                problem = oracle.with_prior(*problem, prior[0][i], prior[1][i])
             out[i] = np.maximum(solver(*problem, b[i]), FLOOR)
         return out
 
@@ -290,7 +283,7 @@ def test_nothing_is_written_beyond_the_rows(level, kernel):
     assert np.all(reports[:, [0, -1]] == np.pi)
 
 
-# Priors, weights, held coordinates ------------------------------------------------------------
+# Priors, held coordinates ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -311,34 +304,6 @@ def test_priors(level, K, dtype):
         lambda y, A, u, b: oracle.scd(y, A, u, oracle.em(y, A, u, b, 1), 1), prior
     )
     assert_allclose(end, expected, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("K", [1, 6, 13])
-def test_weights_of_the_held_rows(level, K, dtype):
-    p = Problem(K, dtype)
-    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
-    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1), weight=weight)
-    for kernel in (kernels.update_rows, kernels.descend):
-        end = p.run(kernel, em_steps=1, weight=weight)
-        assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("K", [1, 6, 10, 13])
-def test_weights_may_stand_behind_the_held_rows(level, K, dtype):
-    p = Problem(K, dtype, n=40)
-    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
-    apart = everything_of(p, 2, weight=weight)
-    p.behind = weight
-    for ours, theirs in zip(everything_of(p, 2, weighted_design=True), apart, strict=True):
-        assert_array_equal(ours, theirs)
-
-
-def test_weights_need_room_behind_the_held_rows():
-    for K, options in ((4, {}), (5, {"weight": np.ones(40)})):
-        with pytest.raises(ValueError, match=f"rows of {K} components have no room for a weight"):
-            Problem(K, np.float64).problem(weighted_design=True, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -422,7 +387,7 @@ class Documents(Problem):
         self.a = (self.a / self.a.sum(axis=0)).astype(dtype)
         self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) + dtype(0.1)
         self.alpha = rng.uniform(0.05, 0.5, K).astype(dtype)
-        self.step, self.rate, self.weights = step, None, None
+        self.step, self.rate, self.filling = step, None, 0
         if step == kernels.GAMMA:
             self.u = rng.uniform(0.5, 2, K).astype(dtype)
             self.rate = rng.uniform(0, 2, (n, K)).astype(dtype)
@@ -430,8 +395,7 @@ class Documents(Problem):
     @property
     def start(self):
         start = padded(self.b, self.dtype, self.n_slices * LANES)
-        if self.weights is not None:
-            start[:, self.K] = self.weights
+        start[:, self.K :] = self.filling
         return start
 
     def infer(self, n_threads=2, rows=(), **options):
@@ -520,10 +484,10 @@ def test_mean_field_steps_end_row_by_row(level, K, dtype):
 
 
 @pytest.mark.parametrize("K", [3, 10, 17])
-def test_weights_behind_the_shapes_make_no_difference(level, K):
+def test_what_fills_up_the_shapes_makes_no_difference(level, K):
     p = Documents(K, np.float32)
     without = p.infer(inner_steps=3)
-    p.weights = 0.5
+    p.filling = 0.5
     for name, array in p.infer(inner_steps=3).items():
         assert array[..., :K].tobytes() == without[name][..., :K].tobytes()
 
@@ -955,7 +919,7 @@ def test_extrapolate(level, K, dtype, leaves):
         padded(rng.gamma(1.0, size=(n, K)), dtype, n_slices * LANES, FLOOR) for _ in range(2)
     )
     now[5, 0] = FLOOR
-    now[:n, K:] = 3.0  # weights, say, which stay
+    now[:n, K:] = 3.0  # what fills up a row stays
     ahead = aligned(np.full_like(now, 5.0))
     sums = np.full((n_slices, 2, stride), np.nan)
     scale = np.ones(stride, dtype)
@@ -1028,7 +992,7 @@ def test_sums_over_slices_are_added_in_their_order(width):
 
 def everything(K, dtype, n_threads):
     """All that the kernels write, of 70 rows."""
-    out = everything_of(Problem(K, dtype, n=70), n_threads)
+    out = everything_of_factors(Problem(K, dtype, n=70), n_threads)
     for step in STEPS:
         documents = Documents(K, dtype, n=70, step=step)
         out += documents.infer(n_threads, inner_steps=9, tolerance=0.1).values()
@@ -1041,9 +1005,8 @@ def everything(K, dtype, n_threads):
     return out
 
 
-def everything_of(p, n_threads, **options):
-    K, dtype = p.K, p.dtype
-    options["n_threads"] = n_threads
+def everything_of_factors(p, n_threads):
+    K, dtype, options = p.K, p.dtype, {"n_threads": n_threads}
     prior = p.prior()[1]
     stored = p.room_for_curvature()
     reports = {
@@ -1066,10 +1029,9 @@ def everything_of(p, n_threads, **options):
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, **options),
         stored, *reports.values(),
     ]  # fmt: skip
-    used = {name: value for name, value in options.items() if name != "n_threads"}
     sums = np.zeros((p.n_slices, kernels.packed_size(K), LANES))
     kernels.sums(
-        p.counts, p.problem(**used), p.start, sums,
+        p.counts, p.problem(), p.start, sums,
         wanted=kernels.SUM_FULL, first=0, last=p.n_slices, n_threads=n_threads,
     )  # fmt: skip
     end, dots = aligned(np.zeros_like(p.start)), np.zeros(p.n_slices * LANES)
@@ -1082,10 +1044,10 @@ def everything_of(p, n_threads, **options):
         first=0,
         n_threads=n_threads,
     )
-    kernels.gather_dot(p.counts, p.problem(**used), p.start, dots, n_threads=n_threads)
+    kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
     shared = np.zeros((p.n_slices, kernels.packed_size(K) + 1))
     kernels.correlations(
-        p.counts, p.problem(**used), p.start, shared, first=0, every=1, n_threads=n_threads
+        p.counts, p.problem(), p.start, shared, first=0, every=1, n_threads=n_threads
     )
     return [*out, sums, end, dots, shared]
 

@@ -542,6 +542,22 @@ def test_integer_weights_are_repeated_samples(solver, prior):
         assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
 
 
+@pytest.mark.parametrize("block", [1 << 23, 300])
+@pytest.mark.parametrize(("weights", "times"), [([1, 2, 0], 1), ([0.3, 1.2], 2)])
+def test_counts_in_memory_are_weighted_once_for_each_type(monkeypatch, block, weights, times):
+    X, seen = make_counts(), []
+
+    def note(original, index, *rest):
+        seen.append(index)
+        original(index, *rest)
+
+    internals.around_weigh(monkeypatch, note)
+    internals.small_blocks(monkeypatch, block)
+    counts = as_counts(X)
+    fit(counts, row_weights=np.resize(weights, 50), max_iter=20, tol=0, **start(X))
+    assert len(seen) == times * len(counts.layout().blocks)
+
+
 @pytest.mark.parametrize("solver", ["em", "ccd"])
 def test_weights_and_priors_have_one_objective(solver):
     X = make_counts()
