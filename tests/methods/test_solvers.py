@@ -639,6 +639,23 @@ def test_extreme_counts(case, solver, dtype):
     assert_allclose(topics.transform(X).sum(axis=1), 1, rtol=rtol)
 
 
+@pytest.mark.parametrize("weights", [None, [0.3], [0.001, 2, 0.5]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["em", "joint-em"])
+def test_one_huge_count_leaves_the_others(solver, dtype, weights):
+    X = make_counts().astype(float)
+    X[7, 5] = 2.0**50
+    weights = np.ones(50) if weights is None else np.resize(weights, 50)
+    options = {"model": nmfscale.TopicModel, "solver": solver, "dtype": dtype, "init": "random"}
+    one = fit(X, 1, row_weights=weights, max_iter=20, **options)
+    assert_allclose(one.components_[0], weights @ X / (weights @ X).sum(), rtol=1e-5)
+    several = fit(X, 3, row_weights=weights, max_iter=20, **options)
+    for array in (several.components_, several.loadings_, *several.history_.tolist()):
+        assert np.isfinite(array).all()
+    seen = X.sum(axis=0) > 0
+    assert (several.components_[:, seen].max(axis=0) > 0).all()
+
+
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
 def test_an_overflow_is_said_and_leaves_no_model():
     X = np.ones((6, 5))
