@@ -2,12 +2,16 @@
 
 Two bounds are measured in the same run: the time to gather the held factor's rows and to form the
 expected counts, and the time that the multiply-adds of a kernel take at the rate at which a product
-of matrices does them. "Both sides" is every row and every column of the matrix once: two visits a
+of matrices does them. "Both sides" is every row and every column of the matrix once: two updates a
 nonzero.
 
     python benchmarks/kernels.py --problem neurips --topics 6 10 20 50 100
 
-Writes results/kernels.csv and results/kernels.png.
+Writes results/kernels.csv and results/kernels.png. With `--weights` whole fits of the default
+method are timed instead, with weights of the samples and without, in turns, and
+results/weights.csv is written:
+
+    python benchmarks/kernels.py --weights --problem pbmc_facs --topics 6 10 --threads 1
 """
 
 from __future__ import annotations
@@ -24,14 +28,16 @@ import report
 
 # name -> (function of the kernels, options of the row problem, whether it gives the loss too)
 KERNELS = {
-    "EM": ("visit", {"em_steps": 1}, False),
-    "EM + loss": ("visit", {"em_steps": 1}, True),
-    "Newton": ("visit", {"newton_steps": 1}, False),
-    "EM + Newton": ("visit", {"em_steps": 1, "newton_steps": 1}, True),
+    "EM": ("update_rows", {"em_steps": 1}, False),
+    "EM + loss": ("update_rows", {"em_steps": 1}, True),
+    "Newton": ("update_rows", {"newton_steps": 1}, False),
+    "EM + Newton": ("update_rows", {"em_steps": 1, "newton_steps": 1}, True),
     "SCD, 1 sweep": ("descend", {"newton_steps": 1}, False),
     "EM + 4 SCD": ("descend", {"em_steps": 1, "newton_steps": 4}, False),
 }
 BOUND = "gather and dot"
+# Iterations of a fit that is timed with and without weights.
+WEIGHTED_ITERATIONS = 30
 # Side of the matrices whose product shows how many multiply-adds the processor does.
 _SIDE, _PRODUCTS = 1536, 7
 
@@ -165,6 +171,59 @@ def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dic
     return rows
 
 
+def timed_fit(counts, start: dict, dtype, threads: int, weights) -> tuple[np.ndarray, float]:
+    """Seconds of every iteration but the first and the last, and of all the rest of a fit."""
+    from nmfscale import PoissonNMF
+
+    n_components, began = start["F"].shape[1], time.perf_counter()
+    model = PoissonNMF(
+        n_components, max_iter=WEIGHTED_ITERATIONS, tol=0, dtype=dtype, n_threads=threads
+    )
+    at = model.fit(counts, **start, row_weights=weights).history_["seconds"]
+    whole = time.perf_counter() - began
+    return np.diff(at[:-1]), whole - (at[-2] - at[0])
+
+
+def measure_weights(X, n_components: int, dtype, threads: int, repeats: int) -> list[dict]:
+    """Least seconds of an iteration, and of what is fixed, for each kind of weights in turns.
+
+    Equal weights go the way of a fit without weights; others go ways of their own, whose steps may
+    cost more or less. A bootstrap fits counts which are arranged already.
+    """
+    from nmfscale import as_counts
+
+    rng, n = np.random.default_rng(0), X.shape[0]
+    kinds = {
+        "none": None,
+        "equal": np.ones(n),
+        "bootstrap": rng.multinomial(n, np.full(n, 1 / n)),
+        "fractions": rng.dirichlet(np.ones(n)) * n,
+    }
+    start = {
+        name: rng.uniform(0.1, 1, (size, n_components))
+        for name, size in zip("LF", X.shape, strict=True)
+    }
+    rows = []
+    for counts, state in ((X, "plain matrix"), (as_counts(X), "arranged before")):
+        found = {kind: [] for kind in kinds}
+        for _ in range(repeats + 1):
+            for kind, weights in kinds.items():
+                found[kind].append(timed_fit(counts, start, dtype, threads, weights))
+        least = {}
+        for kind, fits in found.items():
+            iterations, fixed = zip(*fits[1:], strict=True)  # the first fit warms up
+            least[kind] = np.min(iterations, axis=0).mean(), min(fixed)
+        for kind, (each, rest) in least.items():
+            rows.append({
+                "K": n_components, "dtype": np.dtype(dtype).name, "counts": state,
+                "weights": kind, "ms_iteration": round(1e3 * each, 3),
+                "ms_fixed": round(1e3 * rest, 2),
+                "times_iteration": round(each / least["none"][0], 3),
+                "times_fixed": round(rest / least["none"][1], 3),
+            })  # fmt: skip
+    return rows
+
+
 def draw(rows: list[dict], path: Path) -> None:
     """Draw rates against K, one panel per type."""
     import matplotlib
@@ -206,6 +265,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, nargs="+", default=[6, 10, 20, 50, 100])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--weights", action="store_true", help="time fits with and without")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     options = parser.parse_args()
     name = options.problem or ("docstrings" if problems.available("neurips") else "neurips")
@@ -213,11 +273,16 @@ def main() -> None:
     rows = []
     for n_components in options.topics:
         for dtype in (np.float64, np.float32):
-            found = measure(X, n_components, dtype, options.threads, options.repeats)
+            found = (measure_weights if options.weights else measure)(
+                X, n_components, dtype, options.threads, options.repeats
+            )
             for row in found:
                 print(*row.values(), sep="\t", flush=True)
             rows += found
     rows = [{"problem": name, "level": level(), **row} for row in rows]
+    if options.weights:
+        report.write_csv(options.results / "weights.csv", rows)
+        return
     report.write_csv(options.results / "kernels.csv", rows)
     draw(rows, options.results / "kernels.png")
 

@@ -55,6 +55,11 @@ def threads_share_small_blocks(patch):
     _set(patch, "counts.sell._LEAST_SHARE", 1)
 
 
+def around_weigh(patch, function):
+    """Where counts are multiplied by the weights of samples."""
+    _around(patch, "counts._sell.weigh", function)
+
+
 def around_count_columns(patch, function):
     """Where the entries of a block's columns are counted."""
     _around(patch, "counts._sell.count_columns", function)

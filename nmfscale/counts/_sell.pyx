@@ -1,6 +1,6 @@
 """Places the nonzeros of a block of CSR rows in slices of 16 rows (or columns) side by side."""
 from cython.parallel cimport prange
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 cdef enum:
     LANES = 16
@@ -20,6 +20,20 @@ ctypedef fused count_type:
     double
 
 
+ctypedef fused weighted_count:
+    uint16_t
+    float
+    double
+
+ctypedef fused any_count:
+    uint8_t
+    uint16_t
+    uint32_t
+    int32_t
+    int64_t
+    float
+    double
+
 ctypedef fused small_count:
     uint8_t
     uint16_t
@@ -36,6 +50,37 @@ def count_values(const small_count[::1] data, int64_t[:, ::1] found):
         found[1, data[q + 1]] += 1
         found[2, data[q + 2]] += 1
         found[3, data[q + 3]] += 1
+
+
+def weigh(
+    const index_out[::1] index,            # IN   of a block in slices
+    const count_type[::1] count,
+    const weighted_count[::1] weight,      # IN   one number an index
+    weighted_count[::1] out,               # OUT
+    int n_threads,
+):
+    """Every count times the weight of its index, in the type of the weights"""
+    cdef Py_ssize_t q
+    for q in prange(index.shape[0], nogil=True, schedule="static", num_threads=n_threads,
+                    use_threads_if=index.shape[0] > 4096):
+        out[q] = <weighted_count>(<weighted_count>count[q] * weight[index[q]])
+
+
+def sum_rows(
+    const index_in[::1] indptr,            # IN   CSR
+    const any_count[::1] data,             # IN   whole numbers
+    const double[::1] table,               # IN   value of a function for each of them
+    double[::1] out,                       # OUT  one number a row
+):
+    """Sum of a function of the counts over each row, in the order in which it is kept"""
+    cdef Py_ssize_t row, q
+    cdef double total
+    with nogil:
+        for row in range(out.shape[0]):
+            total = 0
+            for q in range(indptr[row], indptr[row + 1]):
+                total += table[<Py_ssize_t>data[q]]
+            out[row] = total
 
 
 def count_columns(

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import gammaln, xlogy
 
 from .cached import cached_property
 from .warn import warn_caller
@@ -140,19 +141,31 @@ class CountMatrix(ABC):
         ndarray of shape (n_samples,), float64
             The sums, added in the order in which a row is kept.
         """
+        from . import _sell  # so that sources without compiled kernels say so
+
         out = np.zeros(self.shape[0])
         table = None
         if self.is_integer and self.largest < _MOST_TABULATED:
             table = function(np.arange(self.largest + 1))
         for first, indptr, _, data in self.chunks():
             n_rows = len(indptr) - 1
+            if table is not None:
+                _sell.sum_rows(indptr, data, table, out[first : first + n_rows])
+                continue
+            values = function(data.astype(np.float64))
             rows = np.repeat(np.arange(n_rows), np.diff(indptr))
-            if table is None:
-                values = function(data.astype(np.float64))
-            else:
-                values = table[data.astype(np.intp, copy=False)]
             out[first : first + n_rows] = np.bincount(rows, weights=values, minlength=n_rows)
         return out
+
+    @cached_property
+    def row_log_factorials(self) -> NDArray[np.float64]:
+        """Sum of log x! over the counts of each sample, (n_samples,)."""
+        return self.row_sums(lambda x: gammaln(x + 1))
+
+    @cached_property
+    def row_x_log_x(self) -> NDArray[np.float64]:
+        """Sum of x log x over the counts of each sample, (n_samples,)."""
+        return self.row_sums(lambda x: xlogy(x, x))
 
     def take_rows(self, rows: Array | None = None) -> Any:
         """Read some rows.

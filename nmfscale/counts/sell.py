@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ LANES = 16
 _PIECE = 1 << 17
 # Counts for which it pays to wake a thread.
 _LEAST_SHARE = 1 << 12
+# Types of whole numbers that are multiplied, and up to where they are exact.
+_EXACT = (np.uint16, 2.0**16 - 1), (np.float32, 2.0**24)
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,30 @@ class SellBlock:
     offset: NDArray[np.int64]
     n_others: int
 
+    def weighted(self, weights: Array, dtype: Any, n_threads: int) -> SellBlock:
+        """Return the same with every count times the weight of its index.
+
+        Products are in `dtype`, float32 or float64, or in a type that holds all of them exactly.
+        """
+        of_counts = type_of_products(self.count.dtype, weights, np.dtype(dtype))
+        count = aligned_empty(self.count.shape, of_counts)
+        _sell.weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
+        return replace(self, count=count)
+
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
+
+
+def type_of_products(of_counts: np.dtype[Any], weights: Array, dtype: Any) -> np.dtype[Any]:
+    """Return the smallest type that holds counts times whole weights exactly, else `dtype`."""
+    if of_counts.kind == "u" and (weights == np.rint(weights)).all():
+        largest = largest_of(of_counts) * float(weights.max(initial=0.0))
+        for exact, limit in _EXACT:
+            if largest <= limit:
+                return np.dtype(exact)
+    return np.dtype(dtype)
 
 
 class _Pieces(NamedTuple):

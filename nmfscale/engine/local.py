@@ -89,6 +89,11 @@ class LocalExecutor(Executor):
         """Bytes of counts read from files so far."""
         return int(self.layout.bytes_read)
 
+    @property
+    def keeps_counts(self) -> bool:
+        """Whether counts stay in memory."""
+        return bool(self.layout.kept)
+
     def whole_columns(self) -> SellBlock:
         """Return the columns of all blocks together."""
         found: SellBlock = self.layout.whole_columns

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..counts.base import CountMatrix
-from ..counts.blocks import SLICE_BYTES, cut_blocks
+from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks
 from ..counts.sizes import MemoryLimitError, parse_bytes, readable
 from .protocol import FAN_IN, Needs
 
@@ -61,13 +61,13 @@ def plan_fit(
     if elsewhere:
         return _first_that_fits([Plan(rest + rows, False, None)], limit)
     if layout is None:
-        rest += SLICE_BYTES * counts.nnz
+        rest += (SLICE_BYTES + needs.per_count) * counts.nnz
         return _first_that_fits([Plan(rest + rows, True, None)], limit)
-    streamed = rest + layout.buffer_bytes
+    streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
     folder = tempfile.gettempdir()
     return _first_that_fits(
         [
-            Plan(rest + rows + layout.nbytes, True, None),
+            Plan(rest + rows + layout.nbytes + needs.per_count * counts.nnz, True, None),
             Plan(streamed + rows, False, None),
             Plan(streamed, False, folder),
         ],

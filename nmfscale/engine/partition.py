@@ -19,6 +19,8 @@ LONGER = 1.05
 _SHARE = 0.6
 # Python and its libraries.
 _WORKER_BYTES = 250 << 20
+# An index and a count.
+_LEAST_BYTES = 3
 
 
 def partition_size(n_blocks: int, n_slots: int) -> int:
@@ -86,5 +88,6 @@ def partition_size_within(
 def _task_bytes(needs: Needs, layout: Any, size: int) -> int:
     """Bytes that a task holds: a block, row arrays of all of its blocks, sums, shared arrays."""
     largest: int = layout.buffer_bytes // 2
+    largest += largest // _LEAST_BYTES * needs.per_count
     lanes = size * max(block.last - block.first for block in layout.blocks)
     return largest + lanes * needs.task_row + (1 + FAN_IN) * needs.sums + needs.task_shared

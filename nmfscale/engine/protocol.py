@@ -137,6 +137,11 @@ class Executor(ABC):
         """Whether all rows are in one block, in this process."""
         return len(self.layout.blocks) == 1
 
+    @property
+    def keeps_counts(self) -> bool:
+        """Whether counts stay in the memory of this process."""
+        return False
+
     @abstractmethod
     def whole_columns(self) -> SellBlock:
         """Return the columns of all blocks together; refused where the counts stay elsewhere."""
@@ -185,6 +190,8 @@ class Needs(NamedTuple):
         For finding a start.
     scratch : int
         For what threads need.
+    per_count : int
+        For each nonzero count at hand, besides the count itself.
     task_row, task_shared : int
         For each lane, and for what is shared, in a task of a cluster.
     saved_row : int
@@ -196,6 +203,7 @@ class Needs(NamedTuple):
     sums: int
     start: int = 0
     scratch: int = 0
+    per_count: int = 0
     task_row: int = 0
     task_shared: int = 0
     saved_row: int = 0

@@ -5,11 +5,11 @@
 #include "variational.h"
 
 /* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, on every row of the slice. */
-static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
+static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
-    const int curvature = rows->kept ? rows->curvature_mode : CURVATURE_FRESH;
+    const int mode = rows->curvature ? rows->curvature_mode : CURVATURE_FRESH;
     if (p->step != STEP_FACTOR) {
         NAME(infer)(p, s, rows, workspace);
         return;
@@ -31,17 +31,17 @@ static void NAME(visit)(const row_problem *p, const slice_counts *s, const slice
             loglik = kkt = NULL;
         }
         for (int i = 0; i < p->newton_steps; i++) {
-            if (curvature == CURVATURE_SCALED) {
+            if (mode == CURVATURE_RESCALE) {
                 NAME(gradient_pass)(p, s, lane0, b, d, A, loglik);
-                NAME(scaled_curvature)(p, lane0, b, d, H, rows->kept, A);
-            } else if (p->correlation || curvature == CURVATURE_KEPT) {
+                NAME(rescale_curvature)(p, lane0, b, d, H, rows->curvature, A);
+            } else if (p->correlation || mode == CURVATURE_REUSE) {
                 NAME(diagonal_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (!p->correlation)
-                    NAME(kept_curvature)(p->n_components, lane0, H, rows->kept, A, p->margin);
+                    NAME(reuse_curvature)(p->n_components, lane0, H, rows->curvature, A, p->margin);
             } else {
                 NAME(newton_pass)(p, s, lane0, b, d, A, H, loglik);
-                if (curvature == CURVATURE_KEEP)
-                    NAME(keep_curvature)(p->n_components, lane0, H, rows->kept, A);
+                if (mode == CURVATURE_STORE)
+                    NAME(store_curvature)(p->n_components, lane0, H, rows->curvature, A);
             }
             NAME(gradient)(p, rows, lane0, b, d, g);
             if (kkt)
@@ -84,9 +84,9 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
     }
 }
 
-/* The step of a visit from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
- * kept curvature (GRADIENT, CURVATURE_SCALED), from H (FULL, kept where there is room) or from num, its diagonal and
- * correlations kept or shared (DIAGONAL). */
+/* The step of update_rows from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
+ * stored curvature (GRADIENT, CURVATURE_RESCALE), from H (FULL, stored where there is room) or from num, its diagonal and
+ * correlations stored or shared (DIAGONAL). */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
@@ -105,15 +105,15 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
         NAME(gradient)(p, rows, lane0, b, d, g);
         if (rows->kkt_start)
             NAME(put_kkt)(p, lane0, b, g, rows->kkt_start);
-        if (wanted == GRADIENT && rows->curvature_mode != CURVATURE_SCALED) {
+        if (wanted == GRADIENT && rows->curvature_mode != CURVATURE_RESCALE) {
             NAME(em_step)(p, rows, lane0, b, d, A);
         } else {
             if (wanted == GRADIENT)
-                NAME(scaled_curvature)(p, lane0, b, d, H, rows->kept, A);
+                NAME(rescale_curvature)(p, lane0, b, d, H, rows->curvature, A);
             else if (wanted == DIAGONAL && !p->correlation)
-                NAME(kept_curvature)(K, lane0, H, rows->kept, A, p->margin);
-            else if (wanted == FULL && rows->kept)
-                NAME(keep_curvature)(K, lane0, H, rows->kept, A);
+                NAME(reuse_curvature)(K, lane0, H, rows->curvature, A, p->margin);
+            else if (wanted == FULL && rows->curvature)
+                NAME(store_curvature)(K, lane0, H, rows->curvature, A);
             NAME(second_order_step)(p, rows, lane0, b, g, H, d);
         }
         NAME(store_rows)(rows->end, lane0, p->stride, b);
@@ -162,7 +162,7 @@ typedef int64_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));
 
 /* ahead = max(now + momentum (now - scale before), leaves now, floor); in row order its column sums and those of now; the
  * largest change.  On the way, where there is room: what is needed of `now` the next time, and the best point so far. */
-static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const slice_ahead *to, double momentum,
+static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const slice_extrapolation *to, double momentum,
                               double leaves, const void *scale)
 {
     const int stride = p->stride;
@@ -232,7 +232,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
 
 /* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */
 INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out,
-                           const int K, const int weighted)
+                           const int K)
 {
     REAL lanes[WIDTH] ALIGNED;
     VEC sum = SET1(0), registers[12], *a = K <= 12 ? registers : A;
@@ -241,9 +241,8 @@ INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane
         const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
-            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K, K);
-            VEC y = NAME(weigh)(weighted, a, p->n_components, tile.y + t * WIDTH);
-            sum = FMA(mu, AT_LEAST(y, SET1((REAL)1e-30)), sum);
+            VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K);
+            sum = FMA(mu, AT_LEAST(LOAD(tile.y + t * WIDTH), SET1((REAL)1e-30)), sum);
         }
     }
     STORE(lanes, sum);
@@ -256,10 +255,10 @@ static void NAME(only_gather_dot)(const row_problem *p, const slice_counts *s, c
     VEC *b = WORK_B(workspace), *A = WORK_A(workspace);
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        switch (p->weighted_design ? 0 : p->n_components) {
-        case 6: NAME(expected)(p, s, lane0, b, A, out, 6, 0); break;
-        case 10: NAME(expected)(p, s, lane0, b, A, out, 10, 0); break;
-        default: NAME(expected)(p, s, lane0, b, A, out, p->stride, p->weighted_design);
+        switch (p->n_components) {
+        case 6: NAME(expected)(p, s, lane0, b, A, out, 6); break;
+        case 10: NAME(expected)(p, s, lane0, b, A, out, 10); break;
+        default: NAME(expected)(p, s, lane0, b, A, out, p->stride);
         }
     }
 }

@@ -51,8 +51,8 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
             const int nt = n - q < TILE ? (int)(n - q) : TILE;
             NAME(decode)(p, s, q, nt, lane0, &tile);
             for (int t = 0; t < nt; t++) {
-                mu[q + t] = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, A, stride, stride);
-                VEC yt = NAME(weigh)(p->weighted_design, A, K, tile.y + t * WIDTH), zero = SET1(1) - AT_LEAST(yt, SET1((REAL)1e-30));
+                mu[q + t] = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, A, stride);
+                VEC yt = LOAD(tile.y + t * WIDTH), zero = SET1(1) - AT_LEAST(yt, SET1((REAL)1e-30));
                 y[q + t] = yt;
                 VEC candidate = FMA(zero, SET1((REAL)1e30), yt);
                 least = SET1(0) - VMAX(SET1(0) - least, SET1(0) - candidate);

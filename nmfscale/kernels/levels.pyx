@@ -3,7 +3,7 @@ import os
 
 from .slices cimport (
     level_kernels, nmfscale_avx2, nmfscale_avx512, nmfscale_baseline, nmfscale_descend_bytes,
-    nmfscale_processor_level, nmfscale_visit_bytes,
+    nmfscale_processor_level, nmfscale_update_rows_bytes,
 )
 
 cdef extern from *:
@@ -66,8 +66,8 @@ cdef const level_kernels *kernels_in_use() noexcept:
     return _in_use
 
 
-cdef size_t visit_bytes(int n_components, int real_bytes) noexcept:
-    return nmfscale_visit_bytes(n_components, real_bytes)
+cdef size_t update_rows_bytes(int n_components, int real_bytes) noexcept:
+    return nmfscale_update_rows_bytes(n_components, real_bytes)
 
 
 cdef size_t descend_bytes(int n_components, int64_t longest, int real_bytes) noexcept:

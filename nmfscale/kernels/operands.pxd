@@ -1,7 +1,7 @@
 """What the loops over slices take, and where its numbers are."""
 from libc.stdint cimport int64_t
 
-from .slices cimport row_kernels, row_problem, slice_ahead, slice_counts, slice_rows
+from .slices cimport row_kernels, row_problem, slice_extrapolation, slice_counts, slice_rows
 
 cdef const void *address(array, dtype, tuple shape, str name) except? NULL
 
@@ -28,13 +28,13 @@ cdef class RowProblem:
 
 cdef class RowArrays:
     cdef slice_rows first
-    cdef Py_ssize_t row_bytes, n_kept, kept_bytes
+    cdef Py_ssize_t row_bytes, n_curvature, curvature_bytes
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil
 
 
-cdef class Ahead:
-    cdef slice_ahead first
+cdef class Extrapolation:
+    cdef slice_extrapolation first
     cdef double momentum, leaves
     cdef const void *scale
     cdef int64_t n_rows
@@ -46,4 +46,4 @@ cdef class Ahead:
     cdef double[::1] change
     cdef int64_t[::1] zeros
 
-    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil
+    cdef void apply(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil

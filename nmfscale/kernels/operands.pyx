@@ -7,12 +7,12 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 
 from .levels cimport kernels_in_use
 from .slices cimport (
-    COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_KEEP,
-    CURVATURE_KEPT, CURVATURE_SCALED, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
-    STEP_FACTOR, STEP_GAMMA, slice_ahead, slice_counts, slice_rows,
+    COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_STORE,
+    CURVATURE_REUSE, CURVATURE_RESCALE, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
+    STEP_FACTOR, STEP_GAMMA, slice_extrapolation, slice_counts, slice_rows,
 )
 
-FRESH, KEEP, KEPT, SCALED = CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
+FRESH, STORE, REUSE, RESCALE = CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
 FACTOR, DIRICHLET, GAMMA = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
@@ -25,7 +25,7 @@ def row_stride(int n_components):
 
 
 def packed_size(int n_components):
-    """Numbers of the packed curvature of one row, and of what is kept of it."""
+    """Numbers of the packed curvature of one row, and of what is stored of it."""
     return n_components * (n_components + 1) // 2
 
 
@@ -98,18 +98,15 @@ cdef class SlicedCounts:
 cdef class RowProblem:
     """The held factor (n_cols, stride), float32 or float64, and the options of a kernel.
 
-    Counts are multiplied by the weight of their column: one in `weight`, or, where the stride
-    leaves room, with `weighted_design` the number behind the components of its row of `design`,
-    which is gathered anyway.  What fills up the rows that move is zero then.
+    Weights of the rows of `design` are in the counts: see `SellBlock.weighted`.
 
     With `step` DIRICHLET or GAMMA rows are the shapes of posteriors in mean-field inference, with
-    prior shapes `alpha` (stride), and a visit takes up to `inner_steps` steps, for each row until
+    prior shapes `alpha` (stride), and an update takes up to `inner_steps` steps, for each row until
     its shapes change by less than `tolerance` on average.  `total` is then the rates of GAMMA, to
     which `rate` adds for each row; for DIRICHLET it may be None.
     """
 
-    def __cinit__(self, design, total, int n_components, *, weight=None,
-                  bint weighted_design=False, moves=None, double floor=1e-10,
+    def __cinit__(self, design, total, int n_components, *, moves=None, double floor=1e-10,
                   int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
                   correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
@@ -127,13 +124,6 @@ cdef class RowProblem:
             )
         self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
-        self.c.weight = address(weight, self.dtype, (design.shape[0],), "weight")
-        if weighted_design and (weight is not None or self.c.stride == n_components):
-            raise ValueError(
-                f"rows of {n_components} components have no room for a weight behind them, or "
-                "weight was given as well"
-            )
-        self.c.weighted_design = weighted_design
         self.c.moves = address(moves, self.dtype, (self.c.stride,), "moves")
         self.c.floor, self.c.guarded = floor, guarded
         self.c.em_steps, self.c.newton_steps = em_steps, newton_steps
@@ -147,20 +137,20 @@ cdef class RowProblem:
                 total is None and step == STEP_GAMMA)):
             raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
-        self.keep = (design, total, weight, moves, correlation, alpha)
+        self.keep = (design, total, moves, correlation, alpha)
 
 
 cdef class RowArrays:
     """Addresses of everything that belongs to the rows, checked once."""
 
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
-                  rate=None, kept=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
+                  rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
                   prior_end=None):
         if problem.c.step == STEP_FACTOR:
             other = [theta, log_end, prior_end]
         else:
-            other = [pseudo, kept, kkt_start, kkt_end]
+            other = [pseudo, curvature, kkt_start, kkt_end]
             other += [rate] if problem.c.step == STEP_DIRICHLET else []
         if any(array is not None for array in other):
             raise ValueError("what a mean-field step reports, and other steps, exclude each other")
@@ -180,13 +170,13 @@ cdef class RowArrays:
         self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
         self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
-        self.n_kept = 0 if kept is None else min(len(kept), n_slices)
-        if kept is not None:
+        self.n_curvature = 0 if curvature is None else min(len(curvature), n_slices)
+        if curvature is not None:
             size = packed_size(problem.c.n_components)
-            self.first.kept = <uint16_t *>address(
-                kept, "uint16", (len(kept), size, LANES), "kept"
+            self.first.curvature = <uint16_t *>address(
+                curvature, "uint16", (len(curvature), size, LANES), "curvature"
             )
-            self.kept_bytes = size * LANES * sizeof(uint16_t)
+            self.curvature_bytes = size * LANES * sizeof(uint16_t)
         self.first.curvature_mode = curvature_mode
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
@@ -195,9 +185,9 @@ cdef class RowArrays:
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
-        out.kept = NULL
-        if s < self.n_kept:
-            out.kept = <uint16_t *>(<char *>a.kept + s * self.kept_bytes)
+        out.curvature = NULL
+        if s < self.n_curvature:
+            out.curvature = <uint16_t *>(<char *>a.curvature + s * self.curvature_bytes)
         out.curvature_mode = a.curvature_mode
         out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
@@ -208,7 +198,7 @@ cdef class RowArrays:
         out.prior_end = a.prior_end + s * LANES if a.prior_end else NULL
 
 
-cdef class Ahead:
+cdef class Extrapolation:
     """Where rows go on to: ahead = max(now + momentum (now - scale before), leaves now, floor).
 
     Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
@@ -244,9 +234,9 @@ cdef class Ahead:
         self.numbers_each = LANES * stride
         self.bytes_each = self.numbers_each * ahead.itemsize
 
-    cdef void go(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
-        cdef const slice_ahead *a = &self.first
-        cdef slice_ahead to
+    cdef void apply(self, RowProblem problem, Py_ssize_t s, const char *now) noexcept nogil:
+        cdef const slice_extrapolation *a = &self.first
+        cdef slice_extrapolation to
         cdef Py_ssize_t at = s * self.bytes_each, at_float = s * self.numbers_each * sizeof(float)
         to.ahead = <char *>a.ahead + at
         to.before = <const char *>a.before + at if a.before else NULL

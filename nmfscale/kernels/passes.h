@@ -65,21 +65,6 @@ INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
         }                                                                                                                 \
     } while (0)
 
-/* y *= weight of the column, gathered by the indices as they are stored. */
-static void NAME(weigh_apart)(const REAL *weight, const slice_counts *s, int64_t q, int n, int lane0, REAL *y)
-{
-    for (int t = 0; t < n; t++) {
-        const int64_t first = (q + t) * LANES + lane0;
-        const NAME(ints) row = s->index_bytes == 4 ? NAME(ints_of_32)((const int32_t *)s->index + first)
-                                                   : NAME(ints_of_16)((const uint16_t *)s->index + first);
-        NAME(reals) weights;
-        for (int j = 0; j < WIDTH; j++)
-            weights[j] = weight[row[j]];
-        for (int j = 0; j < WIDTH; j++)
-            y[t * WIDTH + j] *= weights[j];
-    }
-}
-
 /* Counts and positions of n steps from step q in working types; the tile after the next is on its way from memory. */
 static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q, int n, int lane0, NAME(tile) *out)
 {
@@ -94,44 +79,31 @@ static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q,
     case 6: DECODE(int32_t, float, NAME(ints_of_32), NAME(reals_of_float)); break;
     default: DECODE(int32_t, double, NAME(ints_of_32), NAME(reals_of_double));
     }
-    if (p->weight)
-        NAME(weigh_apart)(p->weight, s, q, n, lane0, out->y);
 }
 
-/* Gathers n numbers of each row of one step into a and returns mu = a . b over the first K, summed in two chains. */
-INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int K, const int n)
+/* Gathers K numbers of each row of one step into a and returns mu = a . b, summed in two chains. */
+INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int K)
 {
     VEC even = SET1(MU_MIN), odd = SET1(0);
-    UNROLL for (int k = 0; k < n; k += 2 * GROUP) {
+    UNROLL for (int k = 0; k < K; k += 2 * GROUP) {
         VEC z[2 * GROUP];
-        const int here = k + GROUP < n ? 2 * GROUP : GROUP;
+        const int here = k + GROUP < K ? 2 * GROUP : GROUP;
         if (here == GROUP)
             NAME(gather4)(design + k, at, z);
         else
             NAME(gather8)(design + k, at, z);
         UNROLL for (int i = 0; i < here; i += 2) {
-            if (k + i < K)
+            if (k + i < K) {
                 even = FMA(b[k + i], z[i], even);
-            if (k + i + 1 < K)
-                odd = FMA(b[k + i + 1], z[i + 1], odd);
-            if (k + i < n)
                 a[k + i] = z[i];
-            if (k + i + 1 < n)
+            }
+            if (k + i + 1 < K) {
+                odd = FMA(b[k + i + 1], z[i + 1], odd);
                 a[k + i + 1] = z[i + 1];
+            }
         }
     }
     return even + odd;
-}
-
-/* The counts of a step; `weighted`: times the weights of its gathered rows, which stand behind their K numbers. */
-INLINE VEC NAME(weigh)(const int weighted, const VEC *a, const int K, REAL *counts)
-{
-    VEC y = LOAD(counts);
-    if (weighted) {
-        y *= a[K];
-        STORE(counts, y);
-    }
-    return y;
 }
 
 /* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles.  Apart from the gathering, since the
@@ -243,7 +215,7 @@ INLINE void NAME(numerators)(const VEC *H, const VEC *b, VEC *num, const int K)
  * when asked.  With K known to the compiler the gathered row stays in registers: stores between the scattered loads cost
  * twice what they seem to. */
 INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A, VEC *H,
-                       double *loglik, const int wanted, const int K, const int small, const int weighted)
+                       double *loglik, const int wanted, const int K, const int small)
 {
     const int stride = (K + GROUP - 1) / GROUP * GROUP;
     const REAL *design = p->design;
@@ -268,10 +240,10 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
             VEC *gathered = small ? registers : A + t0 * stride;
             UNROLL for (int t = t0; t < t0 + together; t++)
                 tile.mu[t] = NAME(gather_dot)(design, tile.at + t * WIDTH, b, gathered + (t - t0) * stride,
-                                              small ? K : stride, small ? K + weighted : stride);
+                                              small ? K : stride);
             UNROLL for (int t = t0; t < t0 + together; t++) {
                 const VEC *a = gathered + (t - t0) * stride, mu = tile.mu[t];
-                const VEC y = NAME(weigh)(weighted, a, K, tile.y + t * WIDTH), r = (wanted == FULL ? VSQRT(y) : y) / mu;
+                const VEC y = LOAD(tile.y + t * WIDTH), r = (wanted == FULL ? VSQRT(y) : y) / mu;
                 VEC w = SET1(0);
                 if (wanted == DIAGONAL)
                     w = y / VMAX(mu * mu, SET1(MU2_MIN));
@@ -305,15 +277,12 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
 
 #define PASS(...) NAME(pass)(p, s, lane0, b, num, A, H, loglik, WANTED, __VA_ARGS__); break
 #define PASS_CASE(K)                                                                                                      \
-    case K: PASS(K, 1, 0);
-#define WEIGHTED_CASE(K)                                                                                                  \
-    PASS_CASE(K) case -K: PASS(K, 1, 1);
+    case K: PASS(K, 1);
 #define PASS_BODY                                                                                                         \
-    switch (p->weighted_design ? -p->n_components : p->n_components) {                                                    \
-        WEIGHTED_CASE(1) WEIGHTED_CASE(2) WEIGHTED_CASE(3) PASS_CASE(4)                                                   \
-        WEIGHTED_CASE(5) WEIGHTED_CASE(6) WEIGHTED_CASE(7) PASS_CASE(8)                                                   \
-        WEIGHTED_CASE(9) WEIGHTED_CASE(10) WEIGHTED_CASE(11) PASS_CASE(12)                                                \
-    default: PASS(p->n_components, 0, p->weighted_design);                                                                \
+    switch (p->n_components) {                                                                                            \
+        PASS_CASE(1) PASS_CASE(2) PASS_CASE(3) PASS_CASE(4) PASS_CASE(5) PASS_CASE(6)                                     \
+        PASS_CASE(7) PASS_CASE(8) PASS_CASE(9) PASS_CASE(10) PASS_CASE(11) PASS_CASE(12)                                  \
+    default: PASS(p->n_components, 0);                                                                                    \
     }
 
 /* The pass with the number of components known to the compiler where that is small. */

@@ -11,10 +11,10 @@ from libc.stdlib cimport free, malloc
 
 import numpy as np
 
-from .levels cimport descend_bytes, kernels_in_use, visit_bytes
-from .operands cimport Ahead, RowArrays, RowProblem, SlicedCounts, address
+from .levels cimport descend_bytes, kernels_in_use, update_rows_bytes
+from .operands cimport Extrapolation, RowArrays, RowProblem, SlicedCounts, address
 from .slices cimport (
-    CURVATURE_SCALED, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
+    CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
     move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
 )
 
@@ -44,25 +44,25 @@ def check_design(SlicedCounts counts, RowProblem problem):
         )
 
 
-def visit(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
-          Ahead ahead=None, const int64_t[::1] slices=None, **rows):
+def update_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
+                Extrapolation extrapolation=None, const int64_t[::1] slices=None, **rows):
     """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
 
     Or mean-field steps, see `RowProblem`: of their last pass are `theta`, exp(E log h), and
     `loglik_end`; `log_end` is E log h at the end, and `prior_end` what with loglik_end makes the
     bound on a row's evidence, see `put_prior` in variational.h.
 
-    With `ahead` the rows go on to there at once, and `end` is None; with `slices` only the rows of
-    these are visited, and nothing is written for the others.
+    With `extrapolation` the rows go on at once, and `end` is None; with `slices` only the rows of
+    these are updated, and nothing is written for the others.
     """
-    cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
-    check_ahead(ahead, problem, counts.n_slices * LANES, end)
+    cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
+    check_extrapolation(extrapolation, problem, counts.n_slices * LANES, end)
     if slices is None:
         slices = np.arange(counts.n_slices)
     elif len(slices) and not 0 <= np.min(slices) <= np.max(slices) < counts.n_slices:
         raise ValueError(f"not all of slices are among 0 to {counts.n_slices - 1}")
-    move(problem.kernels.visit, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), ahead, slices, n_threads)
+    move(problem.kernels.update_rows, size, counts, problem,
+         RowArrays(problem, counts.n_slices, start, end, **rows), extrapolation, slices, n_threads)
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
@@ -76,41 +76,43 @@ def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_thread
 
 
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,
-              RowArrays rows, Ahead ahead, const int64_t[::1] slices, int n_threads) except -1:
+              RowArrays rows, Extrapolation extrapolation, const int64_t[::1] slices,
+              int n_threads) except -1:
     """Run a kernel that moves rows on some slices."""
     check_design(counts, problem)
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
     cdef Py_ssize_t i
     for i in prange(slices.shape[0], nogil=True, schedule="dynamic", chunksize=2,
                     num_threads=n_threads, use_threads_if=slices.shape[0] > 2):
-        move_slice(kernel, counts, problem, rows, ahead, slices[i], size,
+        move_slice(kernel, counts, problem, rows, extrapolation, slices[i], size,
                    piece(memory, size + rows.row_bytes, threadid()))
     free(memory)
     return 0
 
 
 cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem, RowArrays rows,
-                     Ahead ahead, Py_ssize_t s, size_t size, char *memory) noexcept nogil:
+                     Extrapolation extrapolation, Py_ssize_t s, size_t size,
+                     char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
     rows.slice(s, &r)
-    if ahead is not None:
+    if extrapolation is not None:
         r.end = memory + size
     kernel(&problem.c, &x, &r, memory)
-    if ahead is not None:
-        ahead.go(problem, s, <const char *>r.end)
+    if extrapolation is not None:
+        extrapolation.apply(problem, s, <const char *>r.end)
 
 
-def check_ahead(Ahead ahead, RowProblem problem, Py_ssize_t n_lanes, end):
+def check_extrapolation(Extrapolation extrapolation, RowProblem problem, Py_ssize_t n_lanes, end):
     """Rows arrive in one place, and every slice of them goes on."""
-    if ahead is None:
+    if extrapolation is None:
         return
     expected = (n_lanes, problem.c.stride)
-    if end is not None or ahead.shape != expected or ahead.dtype != problem.dtype:
+    if end is not None or extrapolation.shape != expected or extrapolation.dtype != problem.dtype:
         raise ValueError(
-            f"ahead is {ahead.dtype} {ahead.shape} where {problem.dtype} {expected} is needed, "
-            "or end was given as well"
+            f"extrapolation is {extrapolation.dtype} {extrapolation.shape}, expected "
+            f"{problem.dtype} {expected} and no end"
         )
 
 
@@ -124,7 +126,7 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
     cdef RowArrays all_rows = RowArrays(problem, counts.n_slices, start, None)
-    cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
+    cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
     for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2,
@@ -144,45 +146,46 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, RowArrays rows, Py_s
 
 
 def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
-         Py_ssize_t first, int n_threads, Ahead ahead=None, **rows):
-    """The step of `visit` for slices first:first + len(sums), from sums over all blocks."""
-    check_ahead(ahead, problem, len(start), end)
+         Py_ssize_t first, int n_threads, Extrapolation extrapolation=None, **rows):
+    """The step of `update_rows` for slices first:first + len(sums), from sums over all blocks."""
+    check_extrapolation(extrapolation, problem, len(start), end)
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
     cdef RowArrays all_rows = RowArrays(problem, len(start) // LANES, start, end, **rows)
-    cdef bint from_kept = wanted == DIAGONAL and not problem.c.correlation or (
-        wanted == GRADIENT and all_rows.first.curvature_mode == CURVATURE_SCALED)
-    if first + n > len(start) // LANES or from_kept and all_rows.n_kept < first + n:
-        raise ValueError(f"slices {first}:{first + n} have no rows, or nothing was kept")
-    cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
+    cdef bint needs_stored = wanted == DIAGONAL and not problem.c.correlation or (
+        wanted == GRADIENT and all_rows.first.curvature_mode == CURVATURE_RESCALE)
+    if first + n > len(start) // LANES or needs_stored and all_rows.n_curvature < first + n:
+        raise ValueError(f"slices {first}:{first + n} have no rows, or no stored curvature")
+    cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
     for s in prange(n, nogil=True, schedule="static", num_threads=n_threads,
                     use_threads_if=n > 2):
-        run_step(problem, &sums[s, 0, 0], all_rows, ahead, first + s, wanted, size,
+        run_step(problem, &sums[s, 0, 0], all_rows, extrapolation, first + s, wanted, size,
                  piece(memory, size + all_rows.row_bytes, threadid()))
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, RowArrays rows, Ahead ahead,
-                   Py_ssize_t s, int wanted, size_t size, char *memory) noexcept nogil:
+cdef void run_step(RowProblem problem, const double *sums, RowArrays rows,
+                   Extrapolation extrapolation, Py_ssize_t s, int wanted, size_t size,
+                   char *memory) noexcept nogil:
     cdef slice_rows r
     rows.slice(s, &r)
-    if ahead is not None:
+    if extrapolation is not None:
         r.end = memory + size
     problem.kernels.step(&problem.c, sums, &r, wanted, memory)
-    if ahead is not None:
-        ahead.go(problem, s, <const char *>r.end)
+    if extrapolation is not None:
+        extrapolation.apply(problem, s, <const char *>r.end)
 
 
-def extrapolate(RowProblem problem, now, Ahead ahead, *, int n_threads):
+def extrapolate(RowProblem problem, now, Extrapolation extrapolation, *, int n_threads):
     """Go on from `now`, for rows that were moved before the momentum was known."""
     cdef Py_ssize_t s, n_slices = len(now) // LANES
-    cdef const char *first = <const char *>address(now, problem.dtype, ahead.shape, "now")
-    check_ahead(ahead, problem, len(now), None)
+    cdef const char *first = <const char *>address(now, problem.dtype, extrapolation.shape, "now")
+    check_extrapolation(extrapolation, problem, len(now), None)
     for s in prange(n_slices, nogil=True, schedule="static", num_threads=n_threads,
                     use_threads_if=n_slices > 2):
-        ahead.go(problem, s, first + s * ahead.bytes_each)
+        extrapolation.apply(problem, s, first + s * extrapolation.bytes_each)
 
 
 def sum_slices(const double[:, ::1] values, double[::1] out):
@@ -234,7 +237,7 @@ cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, s
     """Run a kernel that writes `n_each` numbers a slice on `n` slices first, first + every, ..."""
     check_design(counts, problem)
     cdef RowArrays all_rows = RowArrays(problem, counts.n_slices, start, None)
-    cdef size_t size = visit_bytes(problem.c.n_components, problem.dtype.itemsize)
+    cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t i
     for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads,

@@ -7,9 +7,9 @@
 
 enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; coordinates gathered together */
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
-enum { CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED };
+enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
-enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what a visit does: see visit and infer */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what update_rows does: see there and infer */
 enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
@@ -24,20 +24,18 @@ typedef struct {
     int n_components, stride;      /* stride: n_components rounded up to a multiple of GROUP, the row length in memory */
     const void *design;            /* (n_cols, stride) held factor */
     const void *total;             /* (stride) column sums of the held factor */
-    const void *weight;            /* (n_cols) weights of the columns, or NULL */
-    int weighted_design;           /* instead, column n_components of the design, which fills up its rows, holds them */
     const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
     double floor;                  /* smallest value of a coordinate */
-    int em_steps, newton_steps;    /* of a visit; newton_steps is the number of sweeps in a descent */
-    int64_t em_longest;            /* a visit takes EM steps where a slice has at most so many steps */
+    int em_steps, newton_steps;    /* of an update; newton_steps is the number of sweeps in a descent */
+    int64_t em_longest;            /* EM steps are taken where a slice has at most so many steps */
     int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
     double qp_tolerance;           /* in units of log-likelihood */
-    double margin;                 /* factor on today's diagonal of kept curvature */
+    double margin;                 /* factor on today's diagonal of stored curvature */
     const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
     int guarded;                   /* a descent takes the step size of scalar Newton */
-    int step;                      /* of a visit */
+    int step;                      /* STEP_FACTOR or a mean-field step */
     const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
-    int inner_steps;               /* mean-field steps of a visit, at most, */
+    int inner_steps;               /* mean-field steps of an update, at most, */
     double tolerance;              /* until the mean change of a row's shapes is less than that */
 } row_problem;
 
@@ -46,7 +44,7 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    uint16_t *kept;                /* (K (K + 1) / 2, 16) curvature of an earlier visit, see keep_curvature; or NULL */
+    uint16_t *curvature;           /* (K (K + 1) / 2, 16) curvature of an earlier update, see store_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
@@ -67,16 +65,16 @@ typedef struct {
     double *column_sums;           /* (2, stride) of ahead and of now */
     double *change;
     int64_t *zeros;
-} slice_ahead;
+} slice_extrapolation;
 
 typedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
 typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 
 typedef struct {
-    move_kernel visit, descend;
+    move_kernel update_rows, descend;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
-    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_ahead *, double momentum, double leaves,
+    void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_extrapolation *, double momentum, double leaves,
                         const void *scale);
     values_kernel correlations, gather_dot;
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
@@ -86,7 +84,7 @@ typedef struct { row_kernels f32, f64; } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
 
 int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
-size_t nmfscale_visit_bytes(int n_components, int real_bytes);
+size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
 size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes);
 
 #endif

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint16_t
 cdef extern from "slices.h" nogil:
     enum: LANES, GROUP
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
-    enum: CURVATURE_FRESH, CURVATURE_KEEP, CURVATURE_KEPT, CURVATURE_SCALED
+    enum: CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
     enum: GRADIENT, FULL, DIAGONAL
     enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
     enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER
@@ -17,8 +17,6 @@ cdef extern from "slices.h" nogil:
         int n_components, stride
         const void *design
         const void *total
-        const void *weight
-        int weighted_design
         const void *moves
         double floor
         int em_steps, newton_steps
@@ -36,7 +34,7 @@ cdef extern from "slices.h" nogil:
         void *end
         const void *pseudo
         const void *rate
-        uint16_t *kept
+        uint16_t *curvature
         int curvature_mode
         double *loglik_start
         double *kkt_start
@@ -45,7 +43,7 @@ cdef extern from "slices.h" nogil:
         void *theta
         void *log_end
         double *prior_end
-    ctypedef struct slice_ahead:
+    ctypedef struct slice_extrapolation:
         const void *start
         const void *before
         void *ahead
@@ -61,13 +59,13 @@ cdef extern from "slices.h" nogil:
     ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
                                    double *, void *) noexcept nogil
     ctypedef struct row_kernels:
-        move_kernel visit, descend
+        move_kernel update_rows, descend
         void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
                      void *) noexcept nogil
-        void (*extrapolate)(const row_problem *, int, const void *, const slice_ahead *, double,
-                            double, const void *) noexcept nogil
+        void (*extrapolate)(const row_problem *, int, const void *, const slice_extrapolation *,
+                            double, double, const void *) noexcept nogil
         values_kernel correlations, gather_dot
         void (*elementwise)(int, int64_t, const void *, const void *, double,
                             void *) noexcept nogil
@@ -75,5 +73,5 @@ cdef extern from "slices.h" nogil:
         row_kernels f32, f64
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
     int nmfscale_processor_level()
-    size_t nmfscale_visit_bytes(int, int)
+    size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)

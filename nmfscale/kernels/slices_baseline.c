@@ -19,7 +19,7 @@ int nmfscale_processor_level(void)
 }
 
 /* Upper bounds at every level: vectors of LANES numbers. */
-size_t nmfscale_visit_bytes(int n_components, int real_bytes)
+size_t nmfscale_update_rows_bytes(int n_components, int real_bytes)
 {
     size_t stride = (size_t)(n_components + GROUP - 1) / GROUP * GROUP, packed = (size_t)n_components * (n_components + 1) / 2;
     return (3 * stride + TILE * stride + packed + 2 * stride) * LANES * real_bytes;
@@ -27,5 +27,5 @@ size_t nmfscale_visit_bytes(int n_components, int real_bytes)
 
 size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes)
 {
-    return nmfscale_visit_bytes(n_components, real_bytes) + (size_t)max_steps * (n_components + 2) * LANES * real_bytes;
+    return nmfscale_update_rows_bytes(n_components, real_bytes) + (size_t)max_steps * (n_components + 2) * LANES * real_bytes;
 }

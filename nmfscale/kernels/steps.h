@@ -113,13 +113,13 @@ static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int 
         b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
 }
 
-/* Kept of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
+/* Stored of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
  * negative, then the square roots of its diagonal. */
 #define UNITS 65535
 #define SHRINK (1 - 1.0 / 4096)                           /* makes up for rounding: the matrix stays positive definite */
 #define BELOW(k, l) ((k) * ((k) - 1) / 2 + (l))
 
-static void NAME(keep_curvature)(int n_components, int lane0, const VEC *H, uint16_t *kept, VEC *scale)
+static void NAME(store_curvature)(int n_components, int lane0, const VEC *H, uint16_t *stored, VEC *scale)
 {
     for (int k = 0; k < n_components; k++)
         scale[k] = SET1(1) / VSQRT(H[PACKED(k, k)] + SET1((REAL)1e-30));
@@ -128,19 +128,19 @@ static void NAME(keep_curvature)(int n_components, int lane0, const VEC *H, uint
             REAL lanes[WIDTH] ALIGNED;
             STORE(lanes, FMA(H[PACKED(k, l)] * scale[k] * scale[l], SET1(UNITS), SET1((REAL)0.5)));
             for (int j = 0; j < WIDTH; j++)
-                kept[BELOW(k, l) * LANES + lane0 + j] = (uint16_t)(int32_t)(lanes[j] < UNITS ? lanes[j] : UNITS);
+                stored[BELOW(k, l) * LANES + lane0 + j] = (uint16_t)(int32_t)(lanes[j] < UNITS ? lanes[j] : UNITS);
         }
     for (int k = 0; k < n_components; k++)
-        NAME(store_halves)(kept + BELOW(n_components, k) * LANES + lane0, VSQRT(H[PACKED(k, k)]));
+        NAME(store_halves)(stored + BELOW(n_components, k) * LANES + lane0, VSQRT(H[PACKED(k, k)]));
 }
 
-/* Kept correlations times scale_k scale_l, below the diagonal of H. */
-INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint16_t *kept, const VEC *scale)
+/* Stored correlations times scale_k scale_l, below the diagonal of H. */
+INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint16_t *stored, const VEC *scale)
 {
     for (int k = 0; k < n_components; k++) {
         const VEC unit = scale[k] * SET1((REAL)(SHRINK / UNITS));
         for (int l = 0; l < k; l++) {
-            const NAME(reals) units = NAME(reals_of_16)(kept + BELOW(k, l) * LANES + lane0);
+            const NAME(reals) units = NAME(reals_of_16)(stored + BELOW(k, l) * LANES + lane0);
             VEC correlation;
             memcpy(&correlation, &units, sizeof correlation);
             H[PACKED(k, l)] = correlation * unit * scale[l];
@@ -148,31 +148,31 @@ INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint
     }
 }
 
-/* Curvature from kept correlations and today's diagonal, which stands in H[0 .. K). */
-static void NAME(kept_curvature)(int n_components, int lane0, VEC *H, const uint16_t *kept, VEC *scale, double margin)
+/* Curvature from stored correlations and today's diagonal, which stands in H[0 .. K). */
+static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uint16_t *stored, VEC *scale, double margin)
 {
     for (int k = n_components - 1; k >= 0; k--) {
         const VEC now = H[k];
         scale[k] = VSQRT(now);
         H[PACKED(k, k)] = now * SET1((REAL)margin);
     }
-    NAME(below_diagonal)(n_components, lane0, H, kept, scale);
+    NAME(below_diagonal)(n_components, lane0, H, stored, scale);
 }
 
-/* Kept curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
+/* Stored curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
  * is true of any row's curvature (see numerators), found by a few rounds of a square root.  A row that is far from that
  * takes total / b instead, with which its step is one of EM. */
 #define ROUNDS 2
 #define FAR 1.5
-static void NAME(scaled_curvature)(const row_problem *p, int lane0, const VEC *b, const VEC *num, VEC *H, const uint16_t *kept,
+static void NAME(rescale_curvature)(const row_problem *p, int lane0, const VEC *b, const VEC *num, VEC *H, const uint16_t *stored,
                                    VEC *scale)
 {
     const int K = p->n_components;
     const REAL *total = p->total;
     VEC *moved = scale + p->stride, *found = moved + p->stride, far = SET1(0);
     for (int k = 0; k < K; k++)
-        scale[k] = NAME(load_halves)(kept + BELOW(K, k) * LANES + lane0);
-    NAME(below_diagonal)(K, lane0, H, kept, scale);
+        scale[k] = NAME(load_halves)(stored + BELOW(K, k) * LANES + lane0);
+    NAME(below_diagonal)(K, lane0, H, stored, scale);
     for (int k = 0; k < K; k++) {
         H[PACKED(k, k)] = scale[k] * scale[k];
         scale[k] = SET1(1);

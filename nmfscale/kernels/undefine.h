@@ -41,5 +41,4 @@
 #undef BLEND
 #undef PASS
 #undef PASS_CASE
-#undef WEIGHTED_CASE
 #undef PASS_BODY

@@ -41,11 +41,11 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "em": Method("visit", None, 0, False, 4),
+    "em": Method("update_rows", None, 0, False, 4),
     "ccd": Method("descend", 1, None, False, 1),
     "scd": Method("descend", 1, None, False, 4),
     "sn": Method("descend", 1, None, True, 4),
-    "newton": Method("visit", 1, None, False, 1),
+    "newton": Method("update_rows", 1, None, False, 1),
 }
 
 
@@ -66,7 +66,8 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
     Of "newton" the EM step before the Newton step is one step more.
     """
     options = options_of(solver, inner_iter)
-    return METHODS[solver].kernel != "visit" or options["em_steps"] + options["newton_steps"] > 1
+    one_pass = options["em_steps"] + options["newton_steps"] <= 1
+    return METHODS[solver].kernel != "update_rows" or not one_pass
 
 
 class Alternating(FactorModel):

@@ -133,7 +133,7 @@ class InferRows(Step):
         made: dict[str, Array] = {}
         if self.target is not None:
             after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
-        kernels.visit(
+        kernels.update_rows(
             sliced_counts(block.counts, len(self.design)), problem, gamma, after,
             loglik_start=seen, n_threads=n_threads, **made,
         )  # fmt: skip

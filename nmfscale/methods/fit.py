@@ -86,9 +86,10 @@ def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
 
 
 def needs_of(
-    counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int
-) -> Needs:
-    """Return the memory that a fit needs."""
+    counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
+    weighted: bool = False,
+) -> Needs:  # fmt: skip
+    """Return the memory that a fit needs; `weighted` if samples have weights."""
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = K < SHARED_FROM
@@ -105,6 +106,7 @@ def needs_of(
         sums=lanes * statistics * 8,
         start=min(counts.nnz * 24, _START_BYTES),
         scratch=scratch,
+        per_count=itemsize if weighted else 0,
         task_row=_COPIES_TASK * stride * 8 + own * kernels.packed_size(K) * 2,
         task_shared=_COPIES_TASK_F * lanes * stride * 8,
         saved_row=stride * 8,

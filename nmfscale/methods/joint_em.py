@@ -1,7 +1,8 @@
 """Joint EM, solver="joint-em": both factors from the same expected counts.
 
 Geiger and Park, Algorithms 4 and 6; PLSA when normalised.  With the expected counts
-``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one:
+``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one (of a great
+many counts only in the end: see `size_of_columns`):
 
 1. ``l_ik <- sum_j n_ijk``
 2. ``f_jk <- sum_i n_ijk / sum_ij n_ijk``, from the L that step 1 began with.
@@ -18,22 +19,41 @@ import numpy as np
 from ..engine.protocol import Values
 from .factors import MINVAL, Array, aligned_copy, at_floor
 from .objective import FactorModel
-from .steps import Convert, ExtrapolateRows, Momentum
+from .steps import Convert, ExtrapolateRows, Momentum, convert
+
+# From so many counts on, a column of F that sums to one may have entries near the floor which
+# still explain counts.
+_MANY = 2.0**26
+
+
+def size_of_columns(total: float) -> float:
+    """Return what columns of F sum to: one, or a power of two between their scale and that of L.
+
+    Powers of two change no digit of a product of both factors.
+    """
+    return 1.0 if total < _MANY else 2.0 ** (np.log2(total) // 2)
 
 
 class JointEM(FactorModel):
     """Joint EM; row arrays ``L`` and ``next``."""
 
     def start(self) -> None:
-        """Scale the columns of F to one."""
+        """Scale the columns of F."""
         self.state = state = self.make_state(self.dtype)
         K = self.n_components
-        sums = state.total_F[:K].astype(state.dtype)
+        self.size = size_of_columns(self.objective.total)
+        sums = self._column_scales()
         state.F.values[:, :K] /= sums
         self.blocks.apply(Convert("L", "L", K, scale=sums))
         state.sum_columns()
         self.pending: dict[str, Any] = {}
         self._loglik = np.nan
+
+    def _column_scales(self) -> Array:
+        """Return what the columns of F are divided by."""
+        state = self.state
+        scales: Array = (state.total_F[: self.n_components] / self.size).astype(state.dtype)
+        return scales
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Find the new rows, and see on the way what the present point is worth."""
@@ -52,7 +72,7 @@ class JointEM(FactorModel):
         kkt = state.move_columns(new, sums, source="before", em_steps=1)
         columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))
         floored = at_floor(new[:, :K])
-        new[:, :K] /= state.total_F[:K].astype(state.dtype)
+        new[:, :K] /= self._column_scales()
         new[:, :K][floored] = MINVAL
         state.set_factor(new)
         state.total_F = state.F.column_sums()
@@ -60,9 +80,14 @@ class JointEM(FactorModel):
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
 
     def finish(self, converged: bool) -> Values:
-        """Restore exact zeros."""
+        """Restore exact zeros, and let the columns of F sum to one."""
         self.blocks.drop("next", "before")
-        return self.record_end(self.pending, self._loglik)
+        end, K = self.record_end(self.pending, self._loglik), self.n_components
+        if self.size != 1:
+            scale = np.full(K, self.size)
+            self.blocks.apply(Convert("L", "L", K, scale=scale))
+            convert(self.state.F, scale=1 / scale)
+        return end
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what `restore` takes."""

@@ -51,7 +51,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
-    return log_mu - L @ F.sum(axis=0) - counts.row_sums(lambda x: gammaln(x + 1))
+    return log_mu - L @ F.sum(axis=0) - counts.row_log_factorials
 
 
 def loglik_multinomial(
@@ -90,12 +90,7 @@ def loglik_multinomial(
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
     sizes = np.maximum(L @ F.sum(axis=0), LEAST)
     totals = counts.row_totals
-    return (
-        log_mu
-        - xlogy(totals, sizes)
-        + gammaln(totals + 1)
-        - counts.row_sums(lambda x: gammaln(x + 1))
-    )
+    return log_mu - xlogy(totals, sizes) + gammaln(totals + 1) - counts.row_log_factorials
 
 
 def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
@@ -124,8 +119,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     """
     counts, L, F = _checked(X, L, F)
     log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
-    x_log_x = counts.row_sums(lambda x: xlogy(x, x))
-    return 2 * (x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
+    return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
 
 
 def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:

@@ -130,8 +130,8 @@ class MomentumSchedule:
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
             self.curvature_age = 0 if fresh else self.curvature_age + 1
-            reused = kernels.SCALED if late else kernels.KEPT
-            own = kernels.KEEP if fresh else reused
+            reused = kernels.RESCALE if late else kernels.REUSE
+            own = kernels.STORE if fresh else reused
             newton["curvature"] = SHARED if self.shared else own
         else:
             self.curvature_age = FRESH_EVERY

@@ -11,7 +11,7 @@ from scipy.special import gammaln, xlogy
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model, Values
-from .factors import Array, Constraints, aligned_copy, from_lanes, sum_lanes
+from .factors import Array, Constraints, aligned_copy, from_lanes, per_lane, sum_lanes
 from .poisson import TOTALS, PoissonState, Seen
 from .steps import SAMPLES, weighted_sum
 
@@ -38,10 +38,10 @@ class Objective:
 
     def __init__(self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None):
         self._log_factorials, self._x_log_x = _constants(counts, layout, weights)
-        self._total = weighted_sum(totals, weights)
+        self.total = weighted_sum(totals, weights)
         self._log_total_factorials = weighted_sum(gammaln(totals + 1), weights)
         self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # no row of L knows weights
-        self.scale_F = self._total / counts.shape[1] or 1.0
+        self.scale_F = self.total / counts.shape[1] or 1.0
 
     def at(self, state: PoissonState, seen: Seen, terms: Values) -> dict[str, Any]:
         """Return log-likelihoods and deviance where `state` stands; sum x log mu is in `seen`."""
@@ -53,7 +53,7 @@ class Objective:
         return {
             "loglik": loglik + terms["log_prior"] + state.F.log_prior(),
             "loglik_multinomial": loglik - size_terms,
-            "deviance": 2 * (loss + self._x_log_x - self._total),
+            "deviance": 2 * (loss + self._x_log_x - self.total),
             "bytes_read": state.blocks.bytes_read,
         }
 
@@ -99,17 +99,23 @@ class FactorModel(Model):
         `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at
         the floor may be all that explains a count, or what a prior keeps from zero: there it stays.
         """
-        state = self.state
-        state.restore_zeros()
+        self.state.restore_zeros()
+        end = self._look_at_both()
+        fell = end["loglik"] < known - FELL * abs(known)
+        # beside a count so large that its rounding hides the fall, the residual overflows
+        if fell or not np.isfinite(end["kkt_factors"]):
+            self.state.lift_zeros()
+            end = self._look_at_both()
+        return pending | end
+
+    def _look_at_both(self) -> dict[str, Any]:
+        """Return the record of the present point, from which nothing moves."""
         seen, at = self.look(None, em_steps=1)
-        if at["loglik"] < known - FELL * abs(known):
-            state.lift_zeros()
-            seen, at = self.look(None, em_steps=1)
+        state, scale = self.state, self.objective
         _, sums = state.advance(columns={"em_steps": 1})
         kkt_factors = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
-        return pending | at | {
-            "kkt_loadings": seen.kkt / self.objective.scale_L,
-            "kkt_factors": kkt_factors / self.objective.scale_F,
+        return at | {
+            "kkt_loadings": seen.kkt / scale.scale_L, "kkt_factors": kkt_factors / scale.scale_F,
         }  # fmt: skip
 
     def look(self, target: str | None, **options: Any) -> tuple[Seen, dict[str, Any]]:
@@ -166,8 +172,8 @@ def _constants(counts: CountMatrix, layout: Any, weights: Array | None) -> tuple
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
         return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
-    sums = []
-    for function in (lambda x: gammaln(x + 1), lambda x: xlogy(x, x)):
-        per_row = np.append(counts.row_sums(function), 0.0)[layout.row_order]
-        sums.append(weighted_sum(per_row, weights))
+    sums = [
+        weighted_sum(per_lane(per_row, layout.row_order), weights)
+        for per_row in (counts.row_log_factorials, counts.row_x_log_x)
+    ]
     return sums[0], sums[1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
-from ..counts.sell import LANES
+from ..counts.sell import LANES, SellBlock, type_of_products
 from ..engine.protocol import Executor, Step, Sums, Values
 from .factors import MINVAL, Array, Constraints, Factor, aligned_copy, per_lane, sum_lanes, to_lanes
 from .steps import (
@@ -26,6 +26,7 @@ from .steps import (
     SampleTerms,
     SumColumns,
     UpdateRows,
+    WeighColumns,
     convert,
     correlations,
     extrapolate,
@@ -87,7 +88,7 @@ class PoissonState:
             self.blocks.put("L", lanes)
             self.sum_columns()
         self._curvature_F: Array | None = None
-        self._whole: Any = None
+        self._weighted: SellBlock | None = None
         self._shared: dict[str, Array] = {}
 
     def _put_samples(self) -> None:
@@ -110,7 +111,7 @@ class PoissonState:
     # L ------------------------------------------------------------------------------------------
 
     def update_rows(
-        self, target: str | None = "next", *, source: str = "L", kernel: str = "visit",
+        self, target: str | None = "next", *, source: str = "L", kernel: str = "update_rows",
         reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
         **options: Any,
     ) -> tuple[Seen, Values]:  # fmt: skip
@@ -155,14 +156,10 @@ class PoissonState:
 
     # F ------------------------------------------------------------------------------------------
 
-    def problem_of_F(
-        self, design: Array, *, weighted: bool = True, curvature: int | None = None, **options: Any
-    ) -> Any:
+    def problem_of_F(self, design: Array, *, curvature: int | None = None, **options: Any) -> Any:
         """Return the row problem of F, with the column sums of L."""
         if curvature == SHARED:
             options["correlation"] = self._shared["F"].astype(self.dtype)
-        if weighted and self.weights is not None:
-            options["weight"] = self.weights.astype(self.dtype)
         if self.constraints.topics is not None:
             moves = np.zeros(self.stride, self.dtype)
             moves[: self.n_components] = ~self.constraints.topics
@@ -170,6 +167,15 @@ class PoissonState:
         return kernels.RowProblem(
             design, self.total_L.astype(self.dtype), self.n_components, floor=MINVAL, **options
         )
+
+    def whole_columns(self) -> Any:
+        """Return the columns of all blocks as the kernels take them, weighted if samples are."""
+        counts = self.blocks.whole_columns()
+        if self.weights is not None:
+            if self._weighted is None or not self.blocks.keeps_counts:
+                self._weighted = counts.weighted(self.weights, self.dtype, self.n_threads)
+            counts = self._weighted
+        return sliced_counts(counts, len(self.layout.row_order))
 
     def curvature_F(self) -> Array:
         """Return memory for the curvature of long columns."""
@@ -181,7 +187,13 @@ class PoissonState:
         return self._curvature_F
 
     def sum_step(self, source: str = "L", refresh: bool = False, **options: Any) -> SumColumns:
-        """Return the step that adds up what F needs to move, as `move_columns` has it."""
+        """Return the step that adds up what F needs to move, as `move_columns` has it.
+
+        Where counts stay in memory, they are weighted once.
+        """
+        if self.weights is not None and self.blocks.keeps_counts:
+            if self.blocks.get_blocks("weighted") is None:
+                self.blocks.run(WeighColumns(str(self.dtype)))
         curvature = options.pop("curvature", None)
         parts = self._parts(curvature, bool(options.get("newton_steps")))
         if curvature == SHARED:
@@ -198,8 +210,8 @@ class PoissonState:
             n_less = len(self.curvature_F())
         less = {
             SHARED: kernels.SUM_DIAGONAL,
-            kernels.KEPT: kernels.SUM_DIAGONAL,
-            kernels.SCALED: kernels.SUM_GRADIENT,
+            kernels.REUSE: kernels.SUM_DIAGONAL,
+            kernels.RESCALE: kernels.SUM_GRADIENT,
         }
         wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
         if not newton:
@@ -218,16 +230,16 @@ class PoissonState:
         F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
         arrays = {"kkt_start": kkt, **self.F.prior(), **(arrays or {})}
         if curvature not in (None, SHARED):
-            arrays |= {"kept": self.curvature_F(), "curvature_mode": curvature}
+            arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
         if sums is None:
             L = self.blocks.get(source)
             problem = self.problem_of_F(L, curvature=curvature, **options)
-            sliced = sliced_counts(self.blocks.whole_columns(), len(L))
+            sliced = self.whole_columns()
             if refresh:
                 found = correlations(sliced, problem, F, self.n_components, self.n_threads)
-            kernels.visit(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
+            kernels.update_rows(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
         else:
-            problem = self.problem_of_F(F, weighted=False, curvature=curvature, **options)
+            problem = self.problem_of_F(F, curvature=curvature, **options)
             parts = self._parts(curvature, bool(options.get("newton_steps")))
             for part, numbers in zip(parts, sums, strict=False):
                 kernels.step(
@@ -263,7 +275,7 @@ class PoissonState:
         to = Extrapolation(
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
-        kkt = self.move_columns(None, sums, {"ahead": to.ahead}, **options)
+        kkt = self.move_columns(None, sums, {"extrapolation": to.operand}, **options)
         found = to.found()
         if stay is not None:
             factor.values[factor.held], lag[factor.held] = stay, 0
@@ -291,19 +303,18 @@ class PoissonState:
     ) -> Seen:
         """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
         L, held = self.blocks.get("L"), self.F.held
-        if self._whole is None:
-            self._whole = sliced_counts(self.blocks.whole_columns(), len(L))
+        sliced = self.whole_columns()
         seen = {name: np.zeros(len(out)) for name in reports}
         getattr(kernels, kernel)(
-            self._whole, self.problem_of_F(L, **options), self.F.values, out,
+            sliced, self.problem_of_F(L, **options), self.F.values, out,
             n_threads=self.n_threads, **seen, **self.F.prior(),
         )  # fmt: skip
         if held is not None:
             out[held] = self.F.values[held]
             if "loglik_end" in seen:  # seen where these would have gone
                 again = np.zeros(len(out))
-                kernels.visit(
-                    self._whole, self.problem_of_F(L), out, None, loglik_end=again,
+                kernels.update_rows(
+                    sliced, self.problem_of_F(L), out, None, loglik_end=again,
                     slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)),
                     n_threads=self.n_threads,
                 )  # fmt: skip
@@ -371,6 +382,11 @@ class PoissonState:
         for name in (*names, *(("pseudo", "rate") if self.constraints.prior_loadings else ())):
             self.blocks.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
         self.F = self.F.as_type(dtype)
+        if self.weights is not None:
+            of_counts = type_of_products(self.layout.count_dtype, self.weights, self.dtype)
+            if of_counts.kind == "f":  # else they hold for any type
+                self._weighted = None
+                self.blocks.drop("weighted")
         if names:
             self.sum_columns()
 

@@ -1,14 +1,15 @@
 """Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
-in the likelihood, ``held`` (samples that are fixed), ``pseudo`` and ``rate`` of a prior, where
-there are any; ``curvature``, what the kernels keep of the curvature of long rows. Loadings are
-(lanes, stride), the others have one number for each lane or the shape of loadings.
+in the likelihood and ``weighted`` (counts of the columns times these), ``held`` (samples that are
+fixed), ``pseudo`` and ``rate`` of a prior, where there are any; ``curvature``, what the kernels
+keep of the curvature of long rows. Loadings are (lanes, stride), the others have one number for
+each lane or the shape of loadings; ``weighted`` and ``curvature`` have shapes of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,11 +84,11 @@ class UpdateRows(Step):
     n_components : int
     source, target : str
         Names of L before and after; without a target only the reports are made.
-    kernel : {"visit", "descend"}
+    kernel : {"update_rows", "descend"}
     options : dict
         Of `kernels.RowProblem`.
     reports : tuple of {"loglik_start", "kkt_start"}
-    curvature_mode : {kernels.KEEP, kernels.KEPT, kernels.SCALED}, optional
+    curvature_mode : {kernels.STORE, kernels.REUSE, kernels.RESCALE}, optional
         Whether a second-order step stores its curvature, or reuses what was stored, with today's
         diagonal or rescaled by today's numerators.
     refresh : bool
@@ -99,7 +100,7 @@ class UpdateRows(Step):
     n_components: int
     source: str = "L"
     target: str | None = "next"
-    kernel: str = "visit"
+    kernel: str = "update_rows"
     options: dict[str, Any] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
     curvature_mode: int | None = None
@@ -112,8 +113,8 @@ class UpdateRows(Step):
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
         stored, new = ("curvature",), () if self.target is None else (self.target,)
-        reuses = self.curvature_mode in (kernels.KEPT, kernels.SCALED)
-        makes = (*new, *stored) if self.curvature_mode == kernels.KEEP else new
+        reuses = self.curvature_mode in (kernels.REUSE, kernels.RESCALE)
+        makes = (*new, *stored) if self.curvature_mode == kernels.STORE else new
         return RowArrays((self.source, *SAMPLES, *(stored if reuses else ())), makes, new)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -128,10 +129,10 @@ class UpdateRows(Step):
         arrays: dict[str, Any] = {**seen}
         if self.curvature_mode is not None:
             stored = block.get("curvature")
-            if self.curvature_mode == kernels.KEEP:
+            if self.curvature_mode == kernels.STORE:
                 stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
                 block.put("curvature", stored)
-            arrays |= {"kept": stored, "curvature_mode": self.curvature_mode}
+            arrays |= {"curvature": stored, "curvature_mode": self.curvature_mode}
         found: Values = {}
         if self.refresh:
             found["correlations"] = correlations(
@@ -170,7 +171,7 @@ class SampleTerms(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up those of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
-        L = rows.values  # zero beyond K, or the weights of the samples; `total` is zero there
+        L = rows.values
         # not a product of matrices: threads of a BLAS stay busy for a while after one
         sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
         np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
@@ -198,17 +199,17 @@ class Momentum(NamedTuple):
 class Extrapolation:
     """What the kernels need to extrapolate rows into `target`, and what they sum of them.
 
-    `points` are those of `kernels.Ahead`.
+    `given` are the points of `kernels.Extrapolation`, and the rows' weights in the sums.
     """
 
-    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **points: Array | None):
+    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **given: Array | None):
         n_slices, stride = len(target) // LANES, target.shape[1]
         self._sums = np.empty((n_slices, 2, stride))
         self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
-        self.ahead = kernels.Ahead(
+        self.operand = kernels.Extrapolation(
             n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
-            self._zeros, leaves=momentum.leaves, **points,
+            self._zeros, leaves=momentum.leaves, **given,
         )  # fmt: skip
 
     def found(self) -> Values:
@@ -225,18 +226,18 @@ def extrapolate(
     rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
     n_threads: int,
 ) -> Values:  # fmt: skip
-    """Extrapolate rows away from where they were `before`; fixed rows stay."""
+    """Extrapolate rows away from where they were `before`; fixed rows stay, sums are weighted."""
     now = rows.values
     problem = kernels.RowProblem(
         now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
     )
-    to = Extrapolation(rows.n_rows, target, momentum, before=before)
-    kernels.extrapolate(problem, now, to.ahead, n_threads=n_threads)
+    to = Extrapolation(rows.n_rows, target, momentum, before=before, weight=weights)
+    kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
     target[rows.n_rows :] = now[rows.n_rows :]
     if rows.held is not None:
         target[rows.held] = now[rows.held]
     found = to.found()
-    if rows.held is not None or weights is not None:  # of which the kernel does not know
+    if rows.held is not None:  # of which the kernel does not know
         after = Factor(target, rows.n_rows, rows.n_components)
         found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
     return found
@@ -275,6 +276,32 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
+class WeighColumns(Step):
+    """Makes ``weighted``, the counts of the columns times the weights of the samples."""
+
+    dtype: str
+
+    reads = "columns"
+    arrays = RowArrays(("weights",), ("weighted",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Weigh the counts of a block."""
+        block.put("weighted", block.counts.weighted(block["weights"], self.dtype, n_threads).count)
+        return {}
+
+
+def weighted_columns(block: Block, dtype: Any, n_threads: int) -> SellBlock:
+    """Return the columns of a block, weighted if samples have weights: once for all, or anew."""
+    counts: SellBlock = block.counts
+    weights, known = block.get("weights"), block.get("weighted")
+    if weights is None:
+        return counts
+    if known is None:
+        return counts.weighted(weights, dtype, n_threads)
+    return replace(counts, count=known)
+
+
+@dataclass(frozen=True)
 class SumColumns(Step):
     """Adds up the statistics with which F can step, while L is held.
 
@@ -305,7 +332,7 @@ class SumColumns(Step):
     @property
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
-        return RowArrays((self.source, "weights"))
+        return RowArrays((self.source, "weights", "weighted"))
 
     def empty_sums(self) -> Sums:
         """Return an array for each part, and one for correlations."""
@@ -318,13 +345,11 @@ class SumColumns(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the share of a block."""
-        L, weights = block[self.source], block.get("weights")
-        sliced = sliced_counts(block.counts, len(L))
-        weight = None if weights is None else weights.astype(L.dtype)
+        L = block[self.source]
+        sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads), len(L))
         problem = kernels.RowProblem(
-            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, weight=weight,
-            **self.options,
-        )  # fmt: skip
+            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, **self.options
+        )
         if self.refresh:
             sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
         for part, out in zip(self.parts, sums, strict=False):

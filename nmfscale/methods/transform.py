@@ -77,12 +77,12 @@ class Projector:
         unproven, lifted = moving, np.zeros(len(values), bool)
         for _ in range(self.n_steps):
             if not moving.any():
-                self._visit(self._em, sliced, values, after, unproven, prior)
+                self._update(self._em, sliced, values, after, unproven, prior)
                 lifted = unproven & (after > (1 + _LIFTS) * values).any(axis=1)
                 moving = unproven = lifted
                 if not moving.any():
                     break
-            self._visit(self._newton, sliced, values, after, moving, prior, kkt_start=kkt)
+            self._update(self._newton, sliced, values, after, moving, prior, kkt_start=kkt)
             moving = moving & (lifted | (kkt > self._tol * scale))
             lifted = np.zeros(len(values), bool)
             values[moving] = after[moving]
@@ -95,12 +95,12 @@ class Projector:
             np.divide(pseudo, rate, out=best, where=rate > 0)
             values[:, self._dead] = best
 
-    def _visit(
+    def _update(
         self, problem: Any, sliced: Any, values: Array, after: Array, rows: Array,
         prior: dict[str, Array], **report: Array,
     ) -> None:  # fmt: skip
         slices = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
-        kernels.visit(
+        kernels.update_rows(
             sliced, problem, values, after, slices=slices, n_threads=self._n_threads,
             **prior, **report,
         )  # fmt: skip
@@ -310,7 +310,7 @@ class LogMu(Step):
         found = np.zeros(len(L))
         problem = kernels.RowProblem(self.F, np.zeros(self.F.shape[1]), self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
-        kernels.visit(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
+        kernels.update_rows(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
         block.put("log_mu", found)
         return {}
 

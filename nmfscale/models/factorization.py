@@ -223,8 +223,9 @@ class CountFactorization(CountModel):
         fitted = self._fit_blocks(
             counts,
             needs_of(
-                counts, self.n_components, dtype, self.solver, resolve_threads(self.n_threads)
-            ),
+                counts, self.n_components, dtype, self.solver, resolve_threads(self.n_threads),
+                constraints.weights is not None,
+            ),  # fmt: skip
             partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
             parts={"constraints": constraints.parts(), "start": (start, F, self.init)},
             client=client, solver=self.solver, extrapolate=self.extrapolate,

@@ -166,6 +166,11 @@ class StoredLayout:
         return state
 
     @property
+    def kept(self) -> bool:
+        """Whether blocks stay in memory once they were read."""
+        return self._kept is not None
+
+    @property
     def bytes_read(self) -> int:
         """Bytes of counts read so far."""
         return self.file.bytes_read

@@ -9,12 +9,13 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import gammaln, xlogy
 
 from nmfscale.counts.base import RowRange
 from nmfscale.counts.blocks import Layout, cut_blocks
 from nmfscale.counts.memory import MemoryRows
-from nmfscale.counts.sell import LANES
+from nmfscale.counts.sell import LANES, type_of_products
 from nmfscale.readers.open import as_counts
 
 
@@ -320,6 +321,46 @@ def test_a_few_large_counts_are_split(small_blocks, large, expected):
         layout = build_layout(as_counts(matrix))
         assert layout.count_dtype == expected
         check(X, layout)
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights", "dtype", "expected"),
+    [
+        (255, [0, 1, 257], np.float32, np.uint16),
+        (255, [0, 1, 258], np.float64, np.float32),
+        (256, [1, 1, 3], np.float64, np.float32),
+        (256, [1, 1, 300], np.float64, np.float64),
+        (9, [0, 0.5, 1], np.float32, np.float32),
+        (9, [0, 0.1, 3], np.float64, np.float64),
+        (2**20, [1, 2, 3], np.float32, np.float32),
+        (2**30, [1, 2, 3], np.float64, np.float64),
+    ],
+)
+def test_weighted_counts(small_blocks, counts, weights, dtype, expected):
+    """In the smallest exact type; padding stays empty; on any number of threads."""
+    X = counts_of()
+    X[X == 9] = counts
+    layout = build_layout(as_counts(X))
+    given = np.resize(np.asarray(weights, float), len(layout.row_order))
+    for block in layout.blocks:
+        columns, of_block = block.columns, given[block.first : block.last]
+        found = columns.weighted(of_block, dtype, 1)
+        assert found.count.dtype == type_of_products(layout.count_dtype, of_block, dtype)
+        plain = columns.count.astype(dtype) * of_block.astype(dtype)[columns.index]
+        assert_array_equal(found.count, plain)
+        assert_array_equal(columns.weighted(of_block, dtype, 3).count, found.count)
+        assert found.index is columns.index and found.offset is columns.offset
+    assert type_of_products(layout.count_dtype, given, dtype) == expected
+
+
+def test_sums_of_a_function_over_rows():
+    X = counts_of()
+    for dtype in (np.uint8, np.uint16, np.uint32, np.int32, np.int64, np.float32, np.float64):
+        counts = as_counts(unsorted(X.astype(dtype)))
+        assert_allclose(counts.row_log_factorials, gammaln(X + 1.0).sum(axis=1), rtol=1e-14)
+        assert_allclose(counts.row_x_log_x, xlogy(X, X).sum(axis=1), rtol=1e-14)
+    half = as_counts(X / 2, integer="allow")
+    assert_allclose(half.row_log_factorials, gammaln(X / 2 + 1).sum(axis=1), rtol=1e-14)
 
 
 @pytest.mark.parametrize("large", [[9], [300, 300, 511], [70_000]])

@@ -14,7 +14,7 @@ from nmfscale import kernels
 
 LANES = 16
 FLOOR = 1e-10
-# Kept correlations in [0, 1] have so many steps, and are taken for a little smaller than they are.
+# Stored correlations in [0, 1] have so many steps, and are taken for a little smaller.
 UNITS, SHRINK = 65535, 1 / 4096
 # A second-order step whose quadratic programme ends after so many sweeps, as the oracle's does.
 SIX_SWEEPS = {"newton_steps": 1, "qp_sweeps": 6, "qp_tolerance": 0.0}
@@ -59,7 +59,6 @@ class Problem:
     def __init__(self, K, dtype, n=21, m=40, seed=0, index=np.uint16, count=np.float64, largest=9):
         rng = np.random.default_rng(seed + 100 * K)
         self.K, self.dtype, self.n, self.m = K, dtype, n, m
-        self.behind = None  # what stands in column K of the held factor
         self.a = rng.gamma(1.0, size=(m, K)).astype(dtype) + dtype(1e-3)
         self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) / dtype(K) + dtype(1e-3)
         self.X = rng.poisson(self.b @ self.a.T).astype(np.float64)
@@ -84,21 +83,16 @@ class Problem:
             y[steps] = X[i, row] if len(row) else 0
         return kernels.SlicedCounts(at, y, offset, X.shape[1])
 
-    def room_for_kept(self):
+    def room_for_curvature(self):
         return np.zeros((self.n_slices, kernels.packed_size(self.K), LANES), np.uint16)
 
     def problem(self, **options):
         total = np.zeros(kernels.row_stride(self.K), self.dtype)
         total[: self.K] = self.u
-        for name in ("weight", "moves"):
-            if options.get(name) is not None:
-                vector = np.asarray(options[name], self.dtype)
-                if name == "moves":
-                    vector = np.pad(vector, (0, len(total) - self.K))
-                options[name] = vector
+        if options.get("moves") is not None:
+            moves = np.asarray(options["moves"], self.dtype)
+            options["moves"] = np.pad(moves, (0, len(total) - self.K))
         design = padded(self.a, self.dtype)
-        if self.behind is not None:
-            design[:, self.K] = self.behind
         return kernels.RowProblem(design, total, self.K, floor=FLOOR, **options)
 
     @property
@@ -114,15 +108,14 @@ class Problem:
         assert np.all(end[:, : self.K] > 0)
         return end[: self.n, : self.K].astype(np.float64)
 
-    def expected(self, solver, prior=None, weight=None):
+    def expected(self, solver, prior=None):
         """solver(y, A, u, b) on every row in float64."""
         a, b, u = (x.astype(np.float64) for x in (self.a, self.b, self.u))
         out = np.empty_like(b)
         for i in range(self.n):
-            y = self.X[i] if weight is None else self.X[i] * weight
-            problem = (
-                (y, a, u) if prior is None else oracle.with_prior(y, a, u, prior[0][i], prior[1][i])
-            )
+            problem = self.X[i], a, u
+            if prior is not None:
+                problem = oracle.with_prior(*problem, prior[0][i], prior[1][i])
             out[i] = np.maximum(solver(*problem, b[i]), FLOOR)
         return out
 
@@ -155,25 +148,25 @@ def packed(H):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
-def test_visit_takes_em_steps(level, K, dtype):
+def test_update_rows_takes_em_steps(level, K, dtype):
     p = Problem(K, dtype)
-    end = p.run(kernels.visit, em_steps=3)
+    end = p.run(kernels.update_rows, em_steps=3)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 3))
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
-def test_visit_takes_a_newton_step(level, K, dtype):
+def test_update_rows_takes_a_newton_step(level, K, dtype):
     p = Problem(K, dtype)
-    end = p.run(kernels.visit, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6))
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 6, 13])
-def test_visit_takes_em_steps_before_newton_steps(level, K, dtype):
+def test_update_rows_takes_em_steps_before_newton_steps(level, K, dtype):
     p = Problem(K, dtype)
 
     def solver(y, A, u, b):
@@ -182,7 +175,7 @@ def test_visit_takes_em_steps_before_newton_steps(level, K, dtype):
             b = np.maximum(newton_once(y, A, u, b, 8), FLOOR)
         return b
 
-    end = p.run(kernels.visit, em_steps=2, newton_steps=2, qp_sweeps=8, qp_tolerance=0.0)
+    end = p.run(kernels.update_rows, em_steps=2, newton_steps=2, qp_sweeps=8, qp_tolerance=0.0)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype])
 
 
@@ -190,13 +183,13 @@ def test_a_tolerance_ends_the_quadratic_row_by_row(level):
     """A row's numbers do not depend on its neighbours: alone, it arrives at the same bits."""
     p = Problem(6, np.float64, n=16)
     options = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-3}
-    together = p.run(kernels.visit, **options)
+    together = p.run(kernels.update_rows, **options)
     for i in (0, 5, 15):
         alone = Problem(6, np.float64, n=16)
         alone.X[np.arange(16) != i] = 0
         alone.counts = alone.sliced(alone.X, np.uint16, np.float64)
-        assert_array_equal(alone.run(kernels.visit, **options)[i], together[i])
-    exact = p.run(kernels.visit, newton_steps=1, qp_sweeps=500, qp_tolerance=0.0)
+        assert_array_equal(alone.run(kernels.update_rows, **options)[i], together[i])
+    exact = p.run(kernels.update_rows, newton_steps=1, qp_sweeps=500, qp_tolerance=0.0)
     assert 0 < np.abs(together - exact).max() < 0.1
 
 
@@ -234,7 +227,7 @@ def test_guarded_descend_is_scalar_newton(level, K, dtype):
 def test_types_of_indices_and_counts(level, dtype, index, count):
     largest = {np.uint8: 255, np.uint16: 65535}.get(count, 3.25)
     p = Problem(5, dtype, index=index, count=count, largest=largest)
-    end = p.run(kernels.visit, em_steps=1)
+    end = p.run(kernels.update_rows, em_steps=1)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
     end = p.run(kernels.descend, em_steps=1)
@@ -243,12 +236,12 @@ def test_types_of_indices_and_counts(level, dtype, index, count):
 
 def test_indices_beyond_two_bytes(level):
     p = Problem(2, np.float64, n=2, m=70_000, index=np.int32)
-    end = p.run(kernels.visit, em_steps=1)
+    end = p.run(kernels.update_rows, em_steps=1)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 @pytest.mark.parametrize("n", [1, 15, 16, 17])
 def test_numbers_of_rows_around_a_slice(level, n, kernel):
     p = Problem(6, np.float64, n=n)
@@ -260,7 +253,7 @@ def test_numbers_of_rows_around_a_slice(level, n, kernel):
 @pytest.mark.parametrize(
     "options", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 1, "newton_steps": 1}]
 )
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_empty_rows_go_to_the_floor(level, dtype, kernel, options):
     p = Problem(5, dtype, n=17)
@@ -270,7 +263,7 @@ def test_empty_rows_go_to_the_floor(level, dtype, kernel, options):
     assert_allclose(end, FLOOR, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["visit", "descend"])
+@pytest.mark.parametrize("kernel", ["update_rows", "descend"])
 def test_nothing_is_written_beyond_the_rows(level, kernel):
     p = Problem(7, np.float64)
     room = aligned(np.full((p.n_slices + 2, LANES, 8), np.pi))
@@ -290,7 +283,7 @@ def test_nothing_is_written_beyond_the_rows(level, kernel):
     assert np.all(reports[:, [0, -1]] == np.pi)
 
 
-# Priors, weights, held coordinates ------------------------------------------------------------
+# Priors, held coordinates ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -300,10 +293,10 @@ def test_priors(level, K, dtype):
     prior, rows = p.prior()
     # From here on, no step overshoots to where a prior has no density.
     p.b = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 20), prior).astype(dtype)
-    end = p.run(kernels.visit, em_steps=2, rows=rows)
+    end = p.run(kernels.update_rows, em_steps=2, rows=rows)
     expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 2), prior)
     assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, **SIX_SWEEPS, rows=rows)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS, rows=rows)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6), prior)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, em_steps=1, newton_steps=1, rows=rows)
@@ -311,34 +304,6 @@ def test_priors(level, K, dtype):
         lambda y, A, u, b: oracle.scd(y, A, u, oracle.em(y, A, u, b, 1), 1), prior
     )
     assert_allclose(end, expected, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("K", [1, 6, 13])
-def test_weights_of_the_held_rows(level, K, dtype):
-    p = Problem(K, dtype)
-    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
-    expected = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1), weight=weight)
-    for kernel in (kernels.visit, kernels.descend):
-        end = p.run(kernel, em_steps=1, weight=weight)
-        assert_allclose(end, expected, rtol=TOLERANCE[dtype], atol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("K", [1, 6, 10, 13])
-def test_weights_may_stand_behind_the_held_rows(level, K, dtype):
-    p = Problem(K, dtype, n=40)
-    weight = np.random.default_rng(0).integers(0, 4, p.m) / 2
-    apart = everything_of(p, 2, weight=weight)
-    p.behind = weight
-    for ours, theirs in zip(everything_of(p, 2, weighted_design=True), apart, strict=True):
-        assert_array_equal(ours, theirs)
-
-
-def test_weights_need_room_behind_the_held_rows():
-    for K, options in ((4, {}), (5, {"weight": np.ones(40)})):
-        with pytest.raises(ValueError, match=f"rows of {K} components have no room for a weight"):
-            Problem(K, np.float64).problem(weighted_design=True, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -354,11 +319,11 @@ def test_held_coordinates_stay(level, K, dtype):
         d[moves] = oracle.minimise_quadratic(g[moves], H[np.ix_(moves, moves)], b[moves], 6)
         return b + d
 
-    end = p.run(kernels.visit, em_steps=1, moves=moves)
+    end = p.run(kernels.update_rows, em_steps=1, moves=moves)
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     em = p.expected(lambda y, A, u, b: oracle.em(y, A, u, b, 1))
     assert_allclose(end[:, moves], em[:, moves], rtol=TOLERANCE[dtype], atol=1e-9)
-    end = p.run(kernels.visit, **SIX_SWEEPS, moves=moves)
+    end = p.run(kernels.update_rows, **SIX_SWEEPS, moves=moves)
     assert_array_equal(end[:, ~moves], b[:, ~moves])
     assert_allclose(end, p.expected(newton), rtol=LOOSE[dtype], atol=LOOSE[dtype])
     end = p.run(kernels.descend, newton_steps=2, guarded=True, moves=moves)
@@ -422,7 +387,7 @@ class Documents(Problem):
         self.a = (self.a / self.a.sum(axis=0)).astype(dtype)
         self.b = rng.gamma(1.0, size=(n, K)).astype(dtype) + dtype(0.1)
         self.alpha = rng.uniform(0.05, 0.5, K).astype(dtype)
-        self.step, self.rate, self.weights = step, None, None
+        self.step, self.rate, self.filling = step, None, 0
         if step == kernels.GAMMA:
             self.u = rng.uniform(0.5, 2, K).astype(dtype)
             self.rate = rng.uniform(0, 2, (n, K)).astype(dtype)
@@ -430,12 +395,11 @@ class Documents(Problem):
     @property
     def start(self):
         start = padded(self.b, self.dtype, self.n_slices * LANES)
-        if self.weights is not None:
-            start[:, self.K] = self.weights
+        start[:, self.K :] = self.filling
         return start
 
     def infer(self, n_threads=2, rows=(), **options):
-        """Arrays of everything a visit writes, in lanes."""
+        """Arrays of everything an update writes, in lanes."""
         alpha = np.pad(self.alpha, (0, kernels.row_stride(self.K) - self.K))
         problem = self.problem(step=self.step, alpha=alpha, **options)
         start = self.start
@@ -445,7 +409,9 @@ class Documents(Problem):
         given = dict(out)
         if self.rate is not None:
             given["rate"] = padded(self.rate, self.dtype, len(start))
-        kernels.visit(self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given)
+        kernels.update_rows(
+            self.counts, problem, start, given.pop("end"), n_threads=n_threads, **given
+        )
         assert_array_equal(out["log_end"][:, self.K :], 0)
         for name in ("end", "theta"):  # what fills up a row stays
             assert_array_equal(out[name][:, self.K :], start[:, self.K :])
@@ -469,7 +435,7 @@ STEPS = [kernels.DIRICHLET, kernels.GAMMA]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("K", [1, 3, 10, 17])
-def test_visit_takes_mean_field_steps(level, K, step, dtype):
+def test_update_rows_takes_mean_field_steps(level, K, step, dtype):
     p = Documents(K, dtype, step=step)
     for n_steps in (1, 4):
         found = p.infer(inner_steps=n_steps)
@@ -518,17 +484,17 @@ def test_mean_field_steps_end_row_by_row(level, K, dtype):
 
 
 @pytest.mark.parametrize("K", [3, 10, 17])
-def test_weights_behind_the_shapes_make_no_difference(level, K):
+def test_what_fills_up_the_shapes_makes_no_difference(level, K):
     p = Documents(K, np.float32)
     without = p.infer(inner_steps=3)
-    p.weights = 0.5
+    p.filling = 0.5
     for name, array in p.infer(inner_steps=3).items():
         assert array[..., :K].tobytes() == without[name][..., :K].tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 3, 10])
-def test_a_visit_knows_the_bound_where_it_ends(level, K, dtype):
+def test_the_bound_where_an_update_ends(level, K, dtype):
     p = Documents(K, dtype)
     found = p.infer(inner_steps=3)
     alpha, a = p.alpha.astype(float), p.a.astype(float)
@@ -583,10 +549,12 @@ def test_what_mean_field_steps_need_is_asked_for():
             )
     inference = p.problem(step=kernels.DIRICHLET, alpha=alpha)
     with pytest.raises(ValueError, match="exclude each other"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
-    for name in ("kkt_start", "rate", "pseudo", "kept"):
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
+    for name in ("kkt_start", "rate", "pseudo", "curvature"):
         with pytest.raises(ValueError, match="exclude each other"):
-            kernels.visit(p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start})
+            kernels.update_rows(
+                p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start}
+            )
 
 
 # By-products -----------------------------------------------------------------------------------
@@ -607,11 +575,11 @@ def kkt(p, b):
     "steps", [{"em_steps": 1}, {"newton_steps": 1}, {"em_steps": 2, "newton_steps": 1}]
 )
 @pytest.mark.parametrize("K", [1, 6, 17])
-def test_log_likelihood_and_kkt_before_and_after_a_visit(level, K, steps, dtype):
+def test_log_likelihood_and_kkt_before_and_after_an_update(level, K, steps, dtype):
     p = Problem(K, dtype)
     names = ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     rows = {name: np.full(p.n_slices * LANES, np.nan) for name in names}
-    end = p.run(kernels.visit, rows=rows, **steps)
+    end = p.run(kernels.update_rows, rows=rows, **steps)
     found = {name: rows[name][: p.n] for name in names}
     size = p.X.sum(axis=1).max()
     for when, b in (("start", p.b.astype(np.float64)), ("end", end)):
@@ -641,7 +609,7 @@ def test_only_looking_changes_nothing(level):
     p = Problem(6, np.float64)
     start, loglik = p.start, np.zeros(p.n_slices * LANES)
     before = start.copy()
-    kernels.visit(p.counts, p.problem(), start, None, loglik_end=loglik, n_threads=1)
+    kernels.update_rows(p.counts, p.problem(), start, None, loglik_end=loglik, n_threads=1)
     assert_array_equal(start, before)
     assert_allclose(loglik[: p.n], log_mu(p, p.b), rtol=1e-12)
 
@@ -657,16 +625,21 @@ def test_gather_dot_sums_expected_counts(level, K, dtype):
     assert_array_equal(out[p.n :], 0)
 
 
-# Kept curvature, sums and steps ---------------------------------------------------------------
+# Stored curvature, sums and steps ---------------------------------------------------------------
+
+
+def mode_of(stored, mode):
+    """The rows' options of curvature that is stored, or was."""
+    return {"curvature": stored, "curvature_mode": mode}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
-def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
+def test_curvature_is_stored_and_brought_up_to_date(level, K, dtype):
     p = Problem(K, dtype)
-    kept = p.room_for_kept()
-    fresh = p.run(kernels.visit, **SIX_SWEEPS)
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
+    stored = p.room_for_curvature()
+    fresh = p.run(kernels.update_rows, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows=mode_of(stored, kernels.STORE), **SIX_SWEEPS)
     assert_array_equal(end, fresh)
     first = {}
     for i in range(p.n):
@@ -674,7 +647,7 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         first[i] = oracle.row_derivatives(y, A, u, b)[1]
         scale = 1 / np.sqrt(np.diag(first[i]) + 1e-30)
         correlation = (first[i] * np.outer(scale, scale))[np.tril_indices(K, -1)]
-        of_row = kept[i // LANES, :, i % LANES]
+        of_row = stored[i // LANES, :, i % LANES]
         assert_allclose(of_row[:-K], correlation * UNITS, atol=1.01)
         assert_allclose(from_upper_halves(of_row[-K:]), np.sqrt(np.diag(first[i])), rtol=0.005)
 
@@ -692,21 +665,21 @@ def test_curvature_is_kept_and_brought_up_to_date(level, K, dtype):
         return newton_once(y, A, u, b, 6, curvature)
 
     end = p.run(
-        kernels.visit,
-        rows={"kept": kept, "curvature_mode": kernels.KEPT},
+        kernels.update_rows,
+        rows=mode_of(stored, kernels.REUSE),
         margin=1.2,
         **SIX_SWEEPS,
     )
-    # Kept in 16 bits, whatever the type of the arithmetic.
+    # Stored in 16 bits, whatever the type of the arithmetic.
     assert_allclose(end, p.expected(solver), rtol=LOOSE[np.float32], atol=1e-3)
 
 
-def scaled_by_numerators(kept, num, b):
-    """D H D for the H that is kept, D such that (D H D) b is near num; the first ratios."""
+def rescaled_by_numerators(stored, num, b):
+    """D H D for the H that is stored, D such that (D H D) b is near num; the first ratios."""
     K = len(b)
     H = np.eye(K)
-    H[np.tril_indices(K, -1)] = kept[:-K] / UNITS * (1 - SHRINK)
-    roots = from_upper_halves(kept[-K:]).astype(float)
+    H[np.tril_indices(K, -1)] = stored[:-K] / UNITS * (1 - SHRINK)
+    roots = from_upper_halves(stored[-K:]).astype(float)
     H = np.maximum(H, H.T) * np.outer(roots, roots)
     D, ratios = np.ones(K), []
     for _ in range(2):
@@ -717,11 +690,11 @@ def scaled_by_numerators(kept, num, b):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 5, 10, 13, 33])
-def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
+def test_stored_curvature_is_rescaled_by_the_numerators(level, K, dtype):
     p = Problem(K, dtype)
-    kept = p.room_for_kept()
-    p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.KEEP}, **SIX_SWEEPS)
-    # half of the rows hardly move, the others so far that what was kept is worth nothing
+    stored = p.room_for_curvature()
+    p.run(kernels.update_rows, rows=mode_of(stored, kernels.STORE), **SIX_SWEEPS)
+    # half of the rows hardly move, the others so far that what was stored is worth nothing
     moved = np.where(np.arange(p.n)[:, None] % 2, 0.03, 4.0) * (np.arange(K) % 3)
     p.b = (p.b * (1 + moved)).astype(dtype)
     number, n_far = iter(range(p.n)), []
@@ -729,14 +702,14 @@ def test_kept_curvature_is_scaled_by_the_numerators(level, K, dtype):
     def solver(y, A, u, b):
         i = next(number)
         num = A.T @ (y / (A @ b))
-        H, ratio = scaled_by_numerators(kept[i // LANES, :, i % LANES], num, b)
+        H, ratio = rescaled_by_numerators(stored[i // LANES, :, i % LANES], num, b)
         far = bool(((ratio >= 1.5) | (1 >= 1.5 * ratio)).any())
         n_far.append(far)
         if not far:
             assert_allclose(H @ b, num, rtol=0.02)
         return newton_once(y, A, u, b, 6, lambda _: np.diag(u / b) if far else H)
 
-    end = p.run(kernels.visit, rows={"kept": kept, "curvature_mode": kernels.SCALED}, **SIX_SWEEPS)
+    end = p.run(kernels.update_rows, rows=mode_of(stored, kernels.RESCALE), **SIX_SWEEPS)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
     assert 0 < sum(n_far) < p.n or K == 1
 
@@ -759,22 +732,22 @@ def test_rows_share_correlations(level, K, prior, dtype):
         scale = np.sqrt(np.diag(H))
         return C * np.outer(scale, scale)
 
-    end = p.run(kernels.visit, rows=rows, **SIX_SWEEPS, correlation=C)
+    end = p.run(kernels.update_rows, rows=rows, **SIX_SWEEPS, correlation=C)
     expected = p.expected(lambda y, A, u, b: newton_once(y, A, u, b, 6, curvature), gamma)
     assert_allclose(end, expected, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", [kernels.KEPT, kernels.SCALED])
+@pytest.mark.parametrize("mode", [kernels.REUSE, kernels.RESCALE])
 @pytest.mark.parametrize("K", [2, 5, 13])
 def test_curvature_of_rows_at_the_floor_stays_finite(level, K, mode, dtype):
     p = Problem(K, dtype)
     p.a[:] = p.b[:] = FLOOR  # y / mu^2 is then no number of float32
-    kept = p.room_for_kept()
-    kept[:] = UNITS
-    kept[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
-    rows = {"kept": kept, "curvature_mode": mode}
-    end = p.run(kernels.visit, rows=rows, newton_steps=1)
+    stored = p.room_for_curvature()
+    stored[:] = UNITS
+    stored[:, -K:] = np.arange(p.n_slices * K * LANES).reshape(-1, K, LANES) % 3 * 0x3F80  # 0 or 1
+    rows = mode_of(stored, mode)
+    end = p.run(kernels.update_rows, rows=rows, newton_steps=1)
     assert np.isfinite(end).all()
     assert (end[p.X.sum(axis=1) > 0].max(axis=1) > 1.2 * FLOOR).all()
 
@@ -805,14 +778,16 @@ def test_correlations(level, K, every, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_only_some_slices_are_visited(level, dtype):
+def test_only_some_slices_are_updated(level, dtype):
     p = Problem(5, dtype, n=70)
     whole, some = (aligned(np.full_like(p.start, 7)) for _ in range(2))
     options = {"n_threads": 2, "kkt_start": np.full(len(whole), -1.0)}
-    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
+    kernels.update_rows(p.counts, p.problem(newton_steps=1), p.start, whole, **options)
     options["kkt_start"][:] = -1
     chosen = np.array([3, 0])
-    kernels.visit(p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options)
+    kernels.update_rows(
+        p.counts, p.problem(newton_steps=1), p.start, some, slices=chosen, **options
+    )
     left = np.setdiff1d(np.arange(p.n_slices), chosen)
     of_slices = [x.reshape(p.n_slices, -1) for x in (some, whole, options["kkt_start"])]
     assert_array_equal(of_slices[0][chosen], of_slices[1][chosen])
@@ -820,15 +795,17 @@ def test_only_some_slices_are_visited(level, dtype):
     assert np.all(of_slices[2][chosen] >= 0)
     for wrong in ([p.n_slices], [0, -1]):
         with pytest.raises(ValueError, match=f"slices are among 0 to {p.n_slices - 1}"):
-            kernels.visit(p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1)
+            kernels.update_rows(
+                p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1
+            )
 
 
 def test_slices_without_room_compute_their_curvature(level):
     p = Problem(3, np.float64, n=40)
-    kept = p.room_for_kept()[:1]
-    for mode in (kernels.KEEP, kernels.KEPT, kernels.SCALED):
-        end = p.run(kernels.visit, newton_steps=1, rows={"kept": kept, "curvature_mode": mode})
-    assert_array_equal(end[LANES:], p.run(kernels.visit, newton_steps=1)[LANES:])
+    stored = p.room_for_curvature()[:1]
+    for mode in (kernels.STORE, kernels.REUSE, kernels.RESCALE):
+        end = p.run(kernels.update_rows, newton_steps=1, rows=mode_of(stored, mode))
+    assert_array_equal(end[LANES:], p.run(kernels.update_rows, newton_steps=1)[LANES:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -837,9 +814,9 @@ def test_only_short_slices_take_an_em_step(level, dtype):
     steps = np.array([(x > 0).sum() for x in p.X] + [0] * (-p.n % LANES))
     steps = steps.reshape(-1, LANES).max(axis=1)
     assert steps.min() < steps.max()
-    both = p.run(kernels.visit, em_steps=1, newton_steps=1)
-    newton = p.run(kernels.visit, newton_steps=1)
-    found = p.run(kernels.visit, em_steps=1, newton_steps=1, em_longest=steps.max() - 1)
+    both = p.run(kernels.update_rows, em_steps=1, newton_steps=1)
+    newton = p.run(kernels.update_rows, newton_steps=1)
+    found = p.run(kernels.update_rows, em_steps=1, newton_steps=1, em_longest=steps.max() - 1)
     short = np.repeat(steps < steps.max(), LANES)[: p.n, None]
     assert_array_equal(found, np.where(short, both, newton))
     assert not np.array_equal(both, newton)
@@ -877,16 +854,16 @@ def test_sums(level, K, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 6, 13])
 @pytest.mark.parametrize("prior", [False, True])
-def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
+def test_sums_and_a_step_are_an_update_bit_for_bit(level, prior, K, dtype):
     p = Problem(K, dtype, n=40)
     rows = p.prior()[1] if prior else {}
     size = kernels.packed_size(K)
-    kept = [p.room_for_kept() for _ in range(2)]
+    stored = [p.room_for_curvature() for _ in range(2)]
     cases = [
         ({"em_steps": 1}, kernels.SUM_GRADIENT, K, None),
-        ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.KEEP),
-        ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.KEPT),
-        ({"newton_steps": 1}, kernels.SUM_GRADIENT, K, kernels.SCALED),
+        ({"newton_steps": 1}, kernels.SUM_FULL, size, kernels.STORE),
+        ({"newton_steps": 1}, kernels.SUM_DIAGONAL, 2 * K, kernels.REUSE),
+        ({"newton_steps": 1}, kernels.SUM_GRADIENT, K, kernels.RESCALE),
         (
             {"newton_steps": 1, "correlation": shared_correlation(K, dtype)},
             kernels.SUM_DIAGONAL,
@@ -895,9 +872,11 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
         ),
     ]
     for steps, wanted, n_sums, mode in cases:
-        curvature = {} if mode is None else {"kept": kept[0], "curvature_mode": mode}
+        curvature = {} if mode is None else mode_of(stored[0], mode)
         reports = [np.zeros(p.n_slices * LANES) for _ in range(2)]
-        visited = p.run(kernels.visit, rows=rows | curvature | {"kkt_start": reports[0]}, **steps)
+        updated = p.run(
+            kernels.update_rows, rows=rows | curvature | {"kkt_start": reports[0]}, **steps
+        )
         end = aligned(np.zeros_like(p.start))
         for first, last in ((0, 1), (1, p.n_slices)):
             sums = np.zeros((last - first, n_sums, LANES))
@@ -911,14 +890,14 @@ def test_sums_and_a_step_are_a_visit_bit_for_bit(level, prior, K, dtype):
                 last=last,
                 n_threads=1,
             )
-            curvature = {} if mode is None else {"kept": kept[1], "curvature_mode": mode}
+            curvature = {} if mode is None else mode_of(stored[1], mode)
             kernels.step(
                 p.problem(**steps), sums, p.start, end, wanted=wanted, first=first, n_threads=2,
                 kkt_start=reports[1], **rows, **curvature,
             )  # fmt: skip
-        assert_array_equal(end[: p.n, :K], visited)
+        assert_array_equal(end[: p.n, :K], updated)
         assert_array_equal(reports[0], reports[1])
-        assert_array_equal(kept[0], kept[1])
+        assert_array_equal(stored[0], stored[1])
 
 
 def upper_halves(values):
@@ -940,14 +919,16 @@ def test_extrapolate(level, K, dtype, leaves):
         padded(rng.gamma(1.0, size=(n, K)), dtype, n_slices * LANES, FLOOR) for _ in range(2)
     )
     now[5, 0] = FLOOR
-    now[:n, K:] = 3.0  # weights, say, which stay
+    now[:n, K:] = 3.0  # what fills up a row stays
     ahead = aligned(np.full_like(now, 5.0))
     sums = np.full((n_slices, 2, stride), np.nan)
     scale = np.ones(stride, dtype)
     scale[:K] = rng.uniform(0.5, 2, size=K)
     change, zeros = np.zeros(n_slices), np.zeros(n_slices, np.int64)
     problem = kernels.RowProblem(now, np.zeros(stride, dtype), K, floor=FLOOR)
-    go_on = kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(
+        n, ahead, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     moved = now - scale * before
     expected = np.maximum(now + dtype(0.5) * moved, np.maximum(dtype(leaves) * now, dtype(FLOOR)))
@@ -965,7 +946,7 @@ def test_extrapolate(level, K, dtype, leaves):
     for best_type in {np.float32, dtype}:
         start, best = aligned(before + from_upper_halves(lag)), np.zeros(now.shape, best_type)
         behind, point = lag.copy(), aligned(start)
-        go_on = kernels.Ahead(
+        go_on = kernels.Extrapolation(
             n, point, 0.5, scale, sums, change, zeros, start=point, lag=behind, best=best,
             leaves=leaves,
         )  # fmt: skip
@@ -976,11 +957,13 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_array_equal(point[n:], start[n:])
         assert_array_equal(behind[:n], upper_halves(point - now)[:n])
         assert_array_equal(best[:n], start[:n].astype(best_type))
-    go_on = kernels.Ahead(n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves)
+    go_on = kernels.Extrapolation(
+        n, before, 0.5, scale, sums, change, zeros, before=before, leaves=leaves
+    )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
     assert_array_equal(before[:n, :K], ahead[:n, :K])
     weight = rng.gamma(1.0, size=len(now))
-    go_on = kernels.Ahead(
+    go_on = kernels.Extrapolation(
         n, ahead, 0.5, scale, sums, change, zeros, start=ahead, lag=lag, weight=weight
     )
     kernels.extrapolate(problem, now, go_on, n_threads=2)
@@ -988,7 +971,7 @@ def test_extrapolate(level, K, dtype, leaves):
         assert_allclose(found[:K], weight[:n] @ point[:n, :K].astype(float), rtol=1e-14)
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):
         with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
-            kernels.Ahead(n, ahead, 0.5, scale, sums, change, zeros, **given)
+            kernels.Extrapolation(n, ahead, 0.5, scale, sums, change, zeros, **given)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 27])
@@ -1009,7 +992,7 @@ def test_sums_over_slices_are_added_in_their_order(width):
 
 def everything(K, dtype, n_threads):
     """All that the kernels write, of 70 rows."""
-    out = everything_of(Problem(K, dtype, n=70), n_threads)
+    out = everything_of_factors(Problem(K, dtype, n=70), n_threads)
     for step in STEPS:
         documents = Documents(K, dtype, n=70, step=step)
         out += documents.infer(n_threads, inner_steps=9, tolerance=0.1).values()
@@ -1022,35 +1005,33 @@ def everything(K, dtype, n_threads):
     return out
 
 
-def everything_of(p, n_threads, **options):
-    K, dtype = p.K, p.dtype
-    options["n_threads"] = n_threads
+def everything_of_factors(p, n_threads):
+    K, dtype, options = p.K, p.dtype, {"n_threads": n_threads}
     prior = p.prior()[1]
-    kept = p.room_for_kept()
+    stored = p.room_for_curvature()
     reports = {
         name: np.zeros(p.n_slices * LANES)
         for name in ("loglik_start", "kkt_start", "loglik_end", "kkt_end")
     }
     out = [
-        p.run(kernels.visit, em_steps=2, newton_steps=1, rows=reports, **options),
-        p.run(kernels.visit, newton_steps=1, rows=prior, **options),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.KEEP}),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.KEPT}),
-        p.run(kernels.visit, newton_steps=1, **options,
-              rows={"kept": kept, "curvature_mode": kernels.SCALED}),
-        p.run(kernels.visit, newton_steps=1, **options,
+        p.run(kernels.update_rows, em_steps=2, newton_steps=1, rows=reports, **options),
+        p.run(kernels.update_rows, newton_steps=1, rows=prior, **options),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows=mode_of(stored, kernels.STORE)),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows=mode_of(stored, kernels.REUSE)),
+        p.run(kernels.update_rows, newton_steps=1, **options,
+              rows=mode_of(stored, kernels.RESCALE)),
+        p.run(kernels.update_rows, newton_steps=1, **options,
               correlation=shared_correlation(K, dtype)),
         p.run(kernels.descend, em_steps=1, newton_steps=2, **options,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, **options),
-        kept, *reports.values(),
+        stored, *reports.values(),
     ]  # fmt: skip
-    used = {name: value for name, value in options.items() if name != "n_threads"}
     sums = np.zeros((p.n_slices, kernels.packed_size(K), LANES))
     kernels.sums(
-        p.counts, p.problem(**used), p.start, sums,
+        p.counts, p.problem(), p.start, sums,
         wanted=kernels.SUM_FULL, first=0, last=p.n_slices, n_threads=n_threads,
     )  # fmt: skip
     end, dots = aligned(np.zeros_like(p.start)), np.zeros(p.n_slices * LANES)
@@ -1063,10 +1044,10 @@ def everything_of(p, n_threads, **options):
         first=0,
         n_threads=n_threads,
     )
-    kernels.gather_dot(p.counts, p.problem(**used), p.start, dots, n_threads=n_threads)
+    kernels.gather_dot(p.counts, p.problem(), p.start, dots, n_threads=n_threads)
     shared = np.zeros((p.n_slices, kernels.packed_size(K) + 1))
     kernels.correlations(
-        p.counts, p.problem(**used), p.start, shared, first=0, every=1, n_threads=n_threads
+        p.counts, p.problem(), p.start, shared, first=0, every=1, n_threads=n_threads
     )
     return [*out, sums, end, dots, shared]
 
@@ -1153,27 +1134,29 @@ def test_arrays_of_a_wrong_kind_are_refused():
     p = Problem(5, np.float64)
     good = {"n_threads": 1}
     with pytest.raises(ValueError, match="start: expected C-contiguous float64"):
-        kernels.visit(p.counts, p.problem(), p.start.astype(np.float32), p.start, **good)
+        kernels.update_rows(p.counts, p.problem(), p.start.astype(np.float32), p.start, **good)
     with pytest.raises(ValueError, match="end: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start[:16], **good)
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start[:16], **good)
     with pytest.raises(ValueError, match="pseudo: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good)
+        kernels.update_rows(
+            p.counts, p.problem(), p.start, p.start, pseudo=p.start[:, ::-1], **good
+        )
     shifted = np.empty(p.start.size + 9)
     shifted = shifted[(-shifted.ctypes.data // 8) % 8 + 1 :][: p.start.size].reshape(p.start.shape)
     with pytest.raises(ValueError, match="multiple of 64 bytes"):
-        kernels.visit(p.counts, p.problem(), shifted, p.start, **good)
+        kernels.update_rows(p.counts, p.problem(), shifted, p.start, **good)
     with pytest.raises(ValueError, match=r"held factor has 4 rows, the counts need 40"):
         short = kernels.RowProblem(padded(p.a[:4], np.float64), np.zeros(8), 5)
-        kernels.visit(p.counts, short, p.start, p.start, **good)
+        kernels.update_rows(p.counts, short, p.start, p.start, **good)
     with pytest.raises(ValueError, match="loglik_end: expected"):
-        kernels.visit(p.counts, p.problem(), p.start, p.start, loglik_end=np.zeros(4), **good)
-    with pytest.raises(ValueError, match="kept: expected"):
-        kernels.visit(
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, loglik_end=np.zeros(4), **good)
+    with pytest.raises(ValueError, match="curvature: expected"):
+        kernels.update_rows(
             p.counts,
             p.problem(),
             p.start,
             p.start,
-            kept=np.zeros((2, 3, 16), np.float32),
+            curvature=np.zeros((2, 3, 16), np.float32),
             **good,
         )
 
@@ -1202,9 +1185,9 @@ def test_slices_and_sums_of_a_wrong_shape_are_refused():
     with pytest.raises(ValueError, match="sums have shape"):
         kernels.step(p.problem(), np.zeros((2, 5, 16)), p.start, p.start, first=0, **common)
     for wanted, mode in (
-        (kernels.SUM_DIAGONAL, kernels.KEPT), (kernels.SUM_GRADIENT, kernels.SCALED)
+        (kernels.SUM_DIAGONAL, kernels.REUSE), (kernels.SUM_GRADIENT, kernels.RESCALE)
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="nothing was kept"):
+        with pytest.raises(ValueError, match="no stored curvature"):
             kernels.step(
                 p.problem(), np.zeros((2, 20, 16)), p.start, p.start, first=0, wanted=wanted,
                 n_threads=1, curvature_mode=mode,

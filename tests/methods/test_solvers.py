@@ -542,6 +542,22 @@ def test_integer_weights_are_repeated_samples(solver, prior):
         assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
 
 
+@pytest.mark.parametrize("block", [1 << 23, 300])
+@pytest.mark.parametrize(("weights", "times"), [([1, 2, 0], 1), ([0.3, 1.2], 2)])
+def test_counts_in_memory_are_weighted_once_for_each_type(monkeypatch, block, weights, times):
+    X, seen = make_counts(), []
+
+    def note(original, index, *rest):
+        seen.append(index)
+        original(index, *rest)
+
+    internals.around_weigh(monkeypatch, note)
+    internals.small_blocks(monkeypatch, block)
+    counts = as_counts(X)
+    fit(counts, row_weights=np.resize(weights, 50), max_iter=20, tol=0, **start(X))
+    assert len(seen) == times * len(counts.layout().blocks)
+
+
 @pytest.mark.parametrize("solver", ["em", "ccd"])
 def test_weights_and_priors_have_one_objective(solver):
     X = make_counts()
@@ -621,6 +637,23 @@ def test_extreme_counts(case, solver, dtype):
     assert_allclose(topics.components_.sum(axis=1), 1, rtol=rtol)
     assert_allclose(topics.loadings_.sum(axis=1), 1, rtol=rtol)
     assert_allclose(topics.transform(X).sum(axis=1), 1, rtol=rtol)
+
+
+@pytest.mark.parametrize("weights", [None, [0.3], [0.001, 2, 0.5]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["em", "joint-em"])
+def test_one_huge_count_leaves_the_others(solver, dtype, weights):
+    X = make_counts().astype(float)
+    X[7, 5] = 2.0**50
+    weights = np.ones(50) if weights is None else np.resize(weights, 50)
+    options = {"model": nmfscale.TopicModel, "solver": solver, "dtype": dtype, "init": "random"}
+    one = fit(X, 1, row_weights=weights, max_iter=20, **options)
+    assert_allclose(one.components_[0], weights @ X / (weights @ X).sum(), rtol=1e-5)
+    several = fit(X, 3, row_weights=weights, max_iter=20, **options)
+    for array in (several.components_, several.loadings_, *several.history_.tolist()):
+        assert np.isfinite(array).all()
+    seen = X.sum(axis=0) > 0
+    assert (several.components_[:, seen].max(axis=0) > 0).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
@@ -776,7 +809,7 @@ def steps_taken(monkeypatch, X, K, seed, max_iter):
 def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     X = make_counts(120, 80, K=3, seed=seed)
     taken, model = steps_taken(monkeypatch, X, 3, seed, 80)
-    late = [curvature == kernels.SCALED for curvature, *_ in taken]
+    late = [curvature == kernels.RESCALE for curvature, *_ in taken]
     assert sum(late) > 20
     for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
         if scaled or (curvature is not None and em_steps is None):
@@ -784,7 +817,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     # ... and ends as high as with curvature whose diagonal is new in every iteration
     internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)
-    assert not any(curvature == kernels.SCALED for curvature, *_ in before)
+    assert not any(curvature == kernels.RESCALE for curvature, *_ in before)
     best, other_best = max(model.history_["loglik"]), max(other.history_["loglik"])
     assert best == pytest.approx(other_best, rel=1e-6)
     assert model.history_["kkt_loadings"].min() < 1e-4

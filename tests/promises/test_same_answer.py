@@ -284,9 +284,9 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
     )
     moves = [
         {"em_steps": 1, "refresh": True},
-        {"newton_steps": 1, "curvature": kernels.KEEP},
-        *[{"newton_steps": 1, "curvature": kernels.KEPT}] * 2,
-        *[{"newton_steps": 1, "curvature": kernels.SCALED}] * 2,
+        {"newton_steps": 1, "curvature": kernels.STORE},
+        *[{"newton_steps": 1, "curvature": kernels.REUSE}] * 2,
+        *[{"newton_steps": 1, "curvature": kernels.RESCALE}] * 2,
         {"newton_steps": 1, "curvature": SHARED, "refresh": True},
         {"newton_steps": 1, "curvature": SHARED},
     ]

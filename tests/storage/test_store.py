@@ -658,6 +658,8 @@ def test_plans_step_down_as_memory_gets_scarce(store):
     least = plan_fit(counts, needs, 1 << 40)
     more = needs._replace(scratch=1000)
     assert plan_fit(counts, more, 1 << 40).peak >= least.peak + 1000
+    weighted = needs_of(counts, 3, np.float64, "auto", 1, weighted=True)
+    assert plan_fit(counts, weighted, 1 << 40).peak >= least.peak + 8 * counts.nnz
     assert least.keep and least.folder is None
     seen = []
     for limit in range(least.peak, least.peak - 60_000, -500):
