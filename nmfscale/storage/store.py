@@ -304,18 +304,12 @@ class StoredCounts(CountMatrix):
                 raise damaged(file, f"{which}/nnz are not those of {self._nnz} counts")
         self._layout = StoredLayout(self.path, file, self, about)
 
-    @property
-    def nnz(self) -> int:
-        """Number of nonzero counts."""
-        return self._nnz
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the layout, which says where the blocks are."""
+        return self.__dict__
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the counts, as those that were packed have it in memory."""
-        return self._dtype
-
-    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
-        return self._layout
+    def _make_layout(self, n_threads: int) -> Any:
+        raise AssertionError("the layout is read with the store")
 
     def _count_values(self, above: float) -> tuple[Array, Array]:
         values, times = self._layout.count_values() or self._layout.large
