@@ -118,15 +118,10 @@ def _shake_hands(security: Any) -> None:
 
 @contextmanager
 def local_cluster(
-    n_workers: int,
-    *,
-    host: str = LOOPBACK,
-    port: int = 0,
-    dashboard_port: int | None = None,
-    memory_limit: int | None = None,
-    local_directory: str | Path | None = None,
+    n_workers: int, *, host: str = LOOPBACK, port: int = 0, dashboard_port: int | None = None,
+    memory_limit: int | None = None, local_directory: str | Path | None = None,
     security: Any = None,
-) -> Iterator[Any]:
+) -> Iterator[Any]:  # fmt: skip
     """Run a scheduler, and workers in processes of their own, as long as the context lasts.
 
     Every worker does one task at a time and is started again when it dies.  Ctrl-C reaches the
