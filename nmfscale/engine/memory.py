@@ -20,14 +20,8 @@ _BESIDES = 64 << 20
 class Plan(NamedTuple):
     """How a fit is done within a limit.
 
-    Attributes
-    ----------
-    peak : int
-        Bytes that the process will hold at most, with what it holds now.
-    keep : bool
-        Whether counts that are read from a file stay in memory.
-    folder : str or None
-        Where loadings are kept on disk, if they are.
+    The process will hold `peak` bytes at most, with what it holds now. `keep` says whether counts
+    that are read from a file stay in memory, `folder` where loadings are kept on disk, if they are.
     """
 
     peak: int

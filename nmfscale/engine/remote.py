@@ -42,23 +42,11 @@ _SAVED_SUMS = 1 << 30
 
 
 class DaskExecutor(Executor):
-    """Runs steps on the workers of a pool.
+    """Runs steps on the workers of a pool, a partition of `partition_size` blocks in each task.
 
-    Parameters
-    ----------
-    counts : StoredCounts of shape (n, m)
-    pool : WorkerPool
-        Which fetches what it sends by `fetch`.
-    config : RunConfig
-    folder : Path
-        Of the driver, for all files of the fit.
-    partition_size : int
-        How many blocks make a task.
-    save_every : int, default=1
-        Of so many runs of a step, the row arrays of the first two are saved: an array that is made
-        of two in a row then needs nothing before.
-    n_threads : int, default=1
-        For what is done in this process.
+    The pool fetches what it sends by `fetch`; `folder` is the driver's, for all files of the fit.
+    Of `save_every` runs of a step, the row arrays of the first two are saved: an array that is made
+    of two in a row then needs nothing before. This process itself has `n_threads`.
     """
 
     def __init__(

@@ -119,37 +119,10 @@ def open_session(
 ) -> Iterator[ClusterSession]:  # fmt: skip
     """Ask the workers of a client what they are, and make a folder for the files of a fit.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    counts : StoredCounts
-    needs : Needs
-        Of the method.
-    n_threads : int, optional
-        Kernel threads of a task; by default the processors of a host by the tasks that its workers
-        do at a time.
-    folder : str, optional
-        Where files are kept meanwhile; workers that see it read and write there. By default the
-        system's temporary folder.
-    level : {"baseline", "avx2"}, optional
-        Instruction set; by default the lowest that the driver and all workers have.
-    retry : RetryPolicy, optional
-    save_every : int, optional
-        Of so many visits of the rows, the loadings after the first two are saved.
-    hint : str, default=""
-        For messages: how to take up the fit again.
-    verbose : int, default=0
-
-    Yields
-    ------
-    ClusterSession
-
-    Raises
-    ------
-    ClusterError
-        If there are no workers, or none that can do it.
-    MemoryLimitError
-        If workers have too little memory.
+    A task has `n_threads`, by default those that give a host as many as it has processors. Workers
+    that see `folder`, by default the system's temporary one, read and write there. `level` is by
+    default the lowest that the driver and all workers have; `hint` says in messages how to take up
+    the fit again. Workers with too little memory are a MemoryLimitError.
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
