@@ -53,23 +53,16 @@ def plan_fit(
     rest = held + _BESIDES + needs.shared + needs.start + needs.scratch + n_sums * needs.sums
     rows = counts.shape[0] * needs.row
     if elsewhere:
-        return _first_that_fits([Plan(rest + rows, False, None)], limit)
-    if layout is None:
-        rest += SLICE_BYTES * counts.nnz
-        return _first_that_fits([Plan(rest + rows, True, None)], limit)
-    streamed = rest + layout.buffer_bytes
-    folder = tempfile.gettempdir()
-    return _first_that_fits(
-        [
+        plans = [Plan(rest + rows, False, None)]
+    elif layout is None:
+        plans = [Plan(rest + rows + SLICE_BYTES * counts.nnz, True, None)]
+    else:
+        streamed = rest + layout.buffer_bytes
+        plans = [
             Plan(rest + rows + layout.nbytes, True, None),
             Plan(streamed + rows, False, None),
-            Plan(streamed, False, folder),
-        ],
-        limit,
-    )
-
-
-def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
+            Plan(streamed, False, tempfile.gettempdir()),
+        ]
     for plan in plans:
         if plan.peak <= limit:
             return plan

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -61,21 +61,16 @@ def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> Wor
     """Say on a worker what it is and whether it sees the files of the fit."""
     return WorkerInfo(
         package_version(), kernels.available_levels(), socket.gethostname(),
-        available_processors(), worker_memory(), _mark(store) == mark, _text(probe_file) == token,
-        platform.machine(),
+        available_processors(), worker_memory(),
+        _seen(lambda: file_id(Path(store).stat())) == mark,
+        _seen(Path(probe_file).read_text) == token, platform.machine(),
     )  # fmt: skip
 
 
-def _mark(path: str) -> tuple[int, ...] | None:
+def _seen(look: Callable[[], Any]) -> Any:
+    """Return what is found in a file; None if this machine does not see it."""
     try:
-        return file_id(Path(path).stat())
-    except OSError:
-        return None
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text()
+        return look()
     except OSError:
         return None
 
