@@ -57,7 +57,7 @@ def threads_share_small_blocks(patch):
 
 def around_count_columns(patch, function):
     """Where the entries of a block's columns are counted."""
-    _around(patch, "counts._sell.count_columns", function)
+    _around(patch, "counts.sell.count_columns", function)
 
 
 def around_layout(patch, function):

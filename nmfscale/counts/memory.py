@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _sell
+from ._sell import count_columns
 from .base import CountMatrix, RowRange, totals_of_rows
 from .cached import cached_property
 from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
@@ -72,7 +72,7 @@ class Counts(CountMatrix):
         """Number of nonzero counts of each feature, (n_features,)."""
         found = np.zeros((1, self.shape[1]), np.int64)
         whole = np.array([0, self.nnz])  # rows do not matter here: one of all entries
-        _sell.count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
+        count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
         return found[0]
 
     @cached_property
