@@ -18,7 +18,7 @@ from ..counts.validation import LARGEST_COUNT
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
 from .external_sort import SortedRows
-from .sources import Triplets, Workspace
+from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
 
@@ -234,7 +234,7 @@ def shape_of_text(path: Path) -> tuple[int, int]:
         return _header(lines).shape
 
 
-def rows_of_text(path: Path, workspace: Workspace, transposed: bool = False) -> SortedRows:
+def rows_of_text(path: Path, limits: MemoryLimits, transposed: bool = False) -> SortedRows:
     """Return the rows of a file, or its columns; only the header is read at once."""
     with NumberLines(path, _kind(path)) as lines:
         header = _header(lines)
@@ -243,14 +243,14 @@ def rows_of_text(path: Path, workspace: Workspace, transposed: bool = False) -> 
     place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, _kind(path), workspace.memory_limit, place) as lines:
+        with NumberLines(path, _kind(path), limits.sort, place) as lines:
             header = _header(lines)
             read = _coordinates if header.layout == "coordinate" else _array
             for rows, columns, values in read(lines, header):
                 yield (columns, rows, values) if transposed else (rows, columns, values)
 
     dtype = np.dtype(np.float64) if header.field in _REAL else None
-    return SortedRows(shape, triplets, workspace, dtype)
+    return SortedRows(shape, triplets, limits, dtype)
 
 
 def is_docword(path: Path) -> bool:
