@@ -57,14 +57,9 @@ class SellBuilder:
     """
 
     def __init__(
-        self,
-        reader: Any,
-        shape: tuple[int, int],
-        count_dtype: np.dtype[Any],
-        column_order: NDArray[np.int32],
-        n_threads: int,
-        has_sorted_indices: bool,
-    ):
+        self, reader: Any, shape: tuple[int, int], count_dtype: np.dtype[Any],
+        column_order: NDArray[np.int32], n_threads: int, has_sorted_indices: bool,
+    ):  # fmt: skip
         self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
         self._reader, self._n_threads, self._sorted = reader, n_threads, has_sorted_indices
 
