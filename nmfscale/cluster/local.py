@@ -82,13 +82,10 @@ def read_certificates(folder: str | Path) -> Any:
             )
     _check_private(paths[-1], "600")
     ca, certificate, key = map(str, paths)
-    roles = ("client", "scheduler", "worker")
-    security = Security(
-        require_encryption=True,
-        tls_ca_file=ca,
-        **{f"tls_{role}_cert": certificate for role in roles},
-        **{f"tls_{role}_key": key for role in roles},
-    )
+    of_roles: dict[str, str] = {}
+    for role in ("client", "scheduler", "worker"):
+        of_roles |= {f"tls_{role}_cert": certificate, f"tls_{role}_key": key}
+    security = Security(require_encryption=True, tls_ca_file=ca, **of_roles)
     try:
         _shake_hands(security)
     except ssl.SSLError as error:
@@ -146,18 +143,14 @@ def local_cluster(
         try:
             with _interrupts_held():
                 cluster = LocalCluster(
-                    n_workers=n_workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    host=f"[{host}]" if ":" in host else host,
-                    scheduler_port=port,
+                    n_workers=n_workers, threads_per_worker=1, processes=True,
+                    host=f"[{host}]" if ":" in host else host, scheduler_port=port,
                     # Without an address, web pages would listen on port 8787 of `host`.
                     dashboard_address=f"{LOOPBACK}:{dashboard_port or 0}",
                     worker_dashboard_address=f"{LOOPBACK}:0",
-                    scheduler_kwargs={"dashboard": dashboard_port is not None},
-                    security=security,
+                    scheduler_kwargs={"dashboard": dashboard_port is not None}, security=security,
                     **limits,
-                )
+                )  # fmt: skip
             yield cluster
         finally:
             if cluster is not None:
