@@ -47,14 +47,14 @@ def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> Opene
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
+
+    def attempt() -> OpenedTable:
+        opener, accepted = _opener(path)
+        check_choices(given, accepted, str(path))
+        return opener(path, limits, **given)
+
     with named_errors(path):
-        return cast(OpenedTable, retry(path, lambda: _open(path, limits, given)))
-
-
-def _open(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> OpenedTable:
-    opener, accepted = _opener(path)
-    check_choices(given, accepted, str(path))
-    return opener(path, limits, **given)
+        return cast(OpenedTable, retry(path, attempt))
 
 
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
