@@ -66,7 +66,6 @@ NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
 }  # fmt: skip
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
-_ARRAYS = ("indices", "data")
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
@@ -350,10 +349,9 @@ class StoredCounts(CountMatrix):
         Counts
             Of the type that :attr:`dtype` says, columns sorted.
         """
-        parts = list(self.chunks())
-        indices, data = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)
+        rows = self.take_rows()
         return Counts(
-            np.concatenate([[0], np.cumsum(self.row_nnz)]), indices, data, self.shape,
+            rows.indptr, rows.indices, rows.data, self.shape,
             has_sorted_indices=True, sample_names=self.sample_names,
             feature_names=self.feature_names, groups=self.groups, notes=self.notes,
             first_fraction=self.first_fraction,
