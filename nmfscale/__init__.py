@@ -10,29 +10,15 @@ if TYPE_CHECKING:
     from . import plots as pl  # noqa: F401
     from .counts.memory import Counts as Counts
     from .datasets import corpora as corpora
-    from .datasets.simulate import (
-        simulate_from_factors as simulate_from_factors,
-    )
-    from .datasets.simulate import (
-        simulate_poisson_nmf as simulate_poisson_nmf,
-    )
-    from .datasets.simulate import (
-        simulate_topic_counts as simulate_topic_counts,
-    )
+    from .datasets.simulate import simulate_from_factors as simulate_from_factors
+    from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
+    from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
-    from .methods.likelihood import (
-        deviance_poisson as deviance_poisson,
-    )
-    from .methods.likelihood import (
-        kkt_residuals as kkt_residuals,
-    )
-    from .methods.likelihood import (
-        loglik_multinomial as loglik_multinomial,
-    )
-    from .methods.likelihood import (
-        loglik_poisson as loglik_poisson,
-    )
+    from .methods.likelihood import deviance_poisson as deviance_poisson
+    from .methods.likelihood import kkt_residuals as kkt_residuals
+    from .methods.likelihood import loglik_multinomial as loglik_multinomial
+    from .methods.likelihood import loglik_poisson as loglik_poisson
     from .models.lda import LDA as LDA
     from .models.persistence import load_model as load  # noqa: F401
     from .models.poisson_nmf import PoissonNMF as PoissonNMF

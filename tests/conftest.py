@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 # Here, not at the end by its plugin: garbage of clusters collected while CPython 3.11 parses
@@ -51,6 +52,16 @@ def small_blocks(monkeypatch):
     from small_fits import SMALL_BLOCK
 
     internals.small_blocks(monkeypatch, SMALL_BLOCK)
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """A folder of its own for temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def around_weigh(patch, function):
 
 def around_count_columns(patch, function):
     """Where the entries of a block's columns are counted."""
-    _around(patch, "counts._sell.count_columns", function)
+    _around(patch, "counts.sell.count_columns", function)
 
 
 def around_layout(patch, function):

@@ -13,10 +13,10 @@ from typing import Any
 # What the library's messages name, and what the shell calls it.
 _OPTIONS = {
     "n_components": "-k", "n_threads": "--threads", "random_state": "--seed", "out": "-o",
-    "scratch": "TMPDIR", "memory_limit": "--memory-limit", "max_iter": "--max-iter",
-    "feature_type": "--feature-type", "layer": "--layer", "raw": "--raw", "genome": "--genome",
-    "transpose": "--transpose", "solver": "--solver", "init": "--init", "tol": "--tol",
-    "dtype": "--dtype", "checkpoint": "--checkpoint", "resume": "--resume",
+    "memory_limit": "--memory-limit", "max_iter": "--max-iter", "feature_type": "--feature-type",
+    "layer": "--layer", "raw": "--raw", "genome": "--genome", "transpose": "--transpose",
+    "solver": "--solver", "init": "--init", "tol": "--tol", "dtype": "--dtype",
+    "checkpoint": "--checkpoint", "resume": "--resume",
 }  # fmt: skip
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(

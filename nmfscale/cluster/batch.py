@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from ..counts.warn import warn_caller
@@ -56,7 +57,7 @@ class TaskBatch:
     ):
         self.pool, self.name, self.function, self.tasks = pool, name, function, tasks
         self.keep, self.even = keep, even
-        self.key_prefix = f"{name}-{pool.next_batch()}"
+        self.key_prefix = f"{name}-{pool.run_name}-{next(pool.batch_numbers)}"
         self.done_keys: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.running: dict[str, Attempt] = {}
         self.values: dict[int, Any] = {}
@@ -65,7 +66,7 @@ class TaskBatch:
         # Tasks whose worker died. One of them may have killed it: each is tried alone.
         self.suspects: deque[int] = deque()
         self.last_result_at = self.last_copy_at = self.last_check_at = time.monotonic()
-        self.n_submitted = 0
+        self.submissions = count(1)
 
     def __enter__(self) -> TaskBatch:
         """Return the batch."""
@@ -88,6 +89,11 @@ class TaskBatch:
             self.send(numbers, [worker])
         by_number = {attempt.number: attempt.future for attempt in self.running.values()}
         return [by_number[number] for number in range(len(self.tasks))]
+
+    def inputs(self) -> list[Any]:
+        """Return the results of other tasks that the tasks which still run take."""
+        unfinished = {attempt.number for attempt in self.running.values()}
+        return [future for number in unfinished for future in futures_of(self.tasks[number])]
 
     def is_stuck(self) -> bool:
         """Whether a task that runs may give no result by itself."""
@@ -150,10 +156,7 @@ class TaskBatch:
         for number, task in zip(numbers, tasks, strict=True):
             sent = {name: self.pool.sent(name, targets) for name in self.sends[number]}
             given.append(None if futures_of(task) else sent)
-        keys = []
-        for number in numbers:
-            self.n_submitted += 1
-            keys.append(f"{self.key_prefix}-{number}-{self.n_submitted}")
+        keys = [f"{self.key_prefix}-{number}-{next(self.submissions)}" for number in numbers]
         futures = self.pool.client.map(
             self.pool.perform, [self.function] * len(tasks), [task.args for task in tasks], given,
             key=keys, pure=False, workers=targets, allow_other_workers=not self.pool.excluded,
@@ -232,8 +235,7 @@ class TaskBatch:
         """Keep a result, and note who gave it."""
         self.last_result_at = time.monotonic()
         self.pool.seconds[self.name].append(result.seconds)
-        self.pool.prefer(self.tasks[number].affinity, result.worker)
-        self.pool.mark_ok(result.worker)
+        self.pool.note_done(self.tasks[number].affinity, result.worker)
         self.values[number] = result.value
         self.cancel_copies(number)
 
@@ -307,9 +309,7 @@ class TaskBatch:
         """
         here = self.pool.workers()
         waiting = [key for key, f in self.running.items() if not here.keys() & set(f.targets)]
-        unfinished = {attempt.number for attempt in self.running.values()}
-        inputs = [future for number in unfinished for future in futures_of(self.tasks[number])]
-        lost = {future.key for future in inputs if future.status == "lost"}
+        lost = {future.key for future in self.inputs() if future.status == "lost"}
         busy = self.pool.busy() if waiting or lost else {}
         if lost and lost.isdisjoint(busy):
             raise self.results_lost("gone with their workers")
@@ -344,8 +344,7 @@ class TaskBatch:
             return
         self.pool.mark_slow(silent)
         unfinished = {attempt.number for attempt in self.running.values()}
-        inputs = [future.key for number in unfinished for future in futures_of(self.tasks[number])]
-        if self.pool.only_at(silent, inputs):
+        if self.pool.only_at(silent, [future.key for future in self.inputs()]):
             raise self.results_lost("at workers that are silent")
         self.placement = self.pool.placement((task.affinity for task in self.tasks), self.even)
         lost = self.pool.forget_all_at(silent)

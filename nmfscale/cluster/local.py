@@ -82,13 +82,10 @@ def read_certificates(folder: str | Path) -> Any:
             )
     _check_private(paths[-1], "600")
     ca, certificate, key = map(str, paths)
-    roles = ("client", "scheduler", "worker")
-    security = Security(
-        require_encryption=True,
-        tls_ca_file=ca,
-        **{f"tls_{role}_cert": certificate for role in roles},
-        **{f"tls_{role}_key": key for role in roles},
-    )
+    of_roles: dict[str, str] = {}
+    for role in ("client", "scheduler", "worker"):
+        of_roles |= {f"tls_{role}_cert": certificate, f"tls_{role}_key": key}
+    security = Security(require_encryption=True, tls_ca_file=ca, **of_roles)
     try:
         _shake_hands(security)
     except ssl.SSLError as error:
@@ -118,15 +115,10 @@ def _shake_hands(security: Any) -> None:
 
 @contextmanager
 def local_cluster(
-    n_workers: int,
-    *,
-    host: str = LOOPBACK,
-    port: int = 0,
-    dashboard_port: int | None = None,
-    memory_limit: int | None = None,
-    local_directory: str | Path | None = None,
+    n_workers: int, *, host: str = LOOPBACK, port: int = 0, dashboard_port: int | None = None,
+    memory_limit: int | None = None, local_directory: str | Path | None = None,
     security: Any = None,
-) -> Iterator[Any]:
+) -> Iterator[Any]:  # fmt: skip
     """Run a scheduler, and workers in processes of their own, as long as the context lasts.
 
     Every worker does one task at a time and is started again when it dies.  Ctrl-C reaches the
@@ -151,18 +143,14 @@ def local_cluster(
         try:
             with _interrupts_held():
                 cluster = LocalCluster(
-                    n_workers=n_workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    host=f"[{host}]" if ":" in host else host,
-                    scheduler_port=port,
+                    n_workers=n_workers, threads_per_worker=1, processes=True,
+                    host=f"[{host}]" if ":" in host else host, scheduler_port=port,
                     # Without an address, web pages would listen on port 8787 of `host`.
                     dashboard_address=f"{LOOPBACK}:{dashboard_port or 0}",
                     worker_dashboard_address=f"{LOOPBACK}:0",
-                    scheduler_kwargs={"dashboard": dashboard_port is not None},
-                    security=security,
+                    scheduler_kwargs={"dashboard": dashboard_port is not None}, security=security,
                     **limits,
-                )
+                )  # fmt: skip
             yield cluster
         finally:
             if cluster is not None:

@@ -13,7 +13,8 @@ from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from functools import partial
+from itertools import count
 from typing import Any
 
 from ..counts.warn import warn_caller
@@ -81,6 +82,21 @@ def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> 
     return TaskResult(value, worker, time.monotonic() - begin)
 
 
+def _in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Start work that may wait for ever; the list gets its result, or its exception."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except (Exception, LoopCancelledError, CancelledError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
 class WorkerPool:
     """The workers that a client's scheduler knows, whoever started the cluster.
 
@@ -89,15 +105,12 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        client: Any,
-        fetch: Callable[[str], Any],
-        retry: RetryPolicy | None = None,
+        self, client: Any, fetch: Callable[[str], Any], retry: RetryPolicy | None = None,
         hint: str = "",
-    ):
+    ):  # fmt: skip
         self.client, self.fetch, self.hint = client, fetch, hint
         self.retry = retry or RetryPolicy()
-        self.run_name, self._n_batches = secrets.token_hex(4), 0
+        self.run_name, self.batch_numbers = secrets.token_hex(4), count(1)
         self.seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=64))
         self.excluded: set[str] = set()
         self._slow_until: dict[str, float] = {}
@@ -147,18 +160,10 @@ class WorkerPool:
 
     def fetch_together(self, futures: list[Any]) -> list[TaskResult] | None:
         """Return the results of futures that are done, None if one of them is not to be had."""
-        found: list[list[TaskResult]] = []
-        failed: list[Exception] = []
-
-        def fetch() -> None:
-            try:
-                found.append(self.client.gather(futures, errors="raise", direct=self._direct))
-            except Exception as error:
-                failed.append(error)
-
         # it may wait for ever for a result whose worker died
-        thread = threading.Thread(target=fetch, daemon=True)
-        thread.start()
+        thread, found = _in_background(
+            lambda: self.client.gather(futures, errors="raise", direct=self._direct)
+        )
         deadline = time.monotonic() + self._fetch_seconds
         while thread.is_alive():
             thread.join(PULSE)
@@ -166,11 +171,12 @@ class WorkerPool:
                 break
             if time.monotonic() > deadline:
                 self._fetch_seconds *= 2
-                failed.append(TimeoutError())
+                found = found or [TimeoutError()]
                 break
-        if found:
-            return found[0]
-        self._direct = self._direct and not failed
+        if found and not isinstance(found[0], BaseException):
+            results: list[TaskResult] = found[0]
+            return results
+        self._direct = self._direct and not found
         return None
 
     def _ask(self, question: Any, **options: Any) -> Any:
@@ -229,24 +235,17 @@ class WorkerPool:
 
     def tell_all(self, function: Callable[..., Any], *args: Any, seconds: float = 1.0) -> None:
         """Run a function on all workers that answer in time; whether any did is not known."""
-
-        def tell() -> None:
-            with suppress(Exception, LoopCancelledError, CancelledError):
-                self.client.run(function, *args, on_error="ignore")
-
         if self.client.status == "running":
             # it may wait as long as the link of a worker is down
-            thread = threading.Thread(target=tell, daemon=True)
-            thread.start()
-            thread.join(seconds)
+            tell = partial(self.client.run, function, *args, on_error="ignore")
+            _in_background(tell)[0].join(seconds)
 
     def placement(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
         """Say where tasks should run: where they did before, not at slow workers.
 
         If it has to be `even`, no worker has more of them than its share.
         """
-        workers = self.wait_for_workers()
-        ready = [w for w in workers if not self.is_slow(w)] or list(workers)
+        workers, ready = self._ready()
         numbers = sorted(set(numbers))
         slots = [worker for worker in ready for _ in range(workers[worker])]
         n_slots = len(slots)
@@ -269,21 +268,19 @@ class WorkerPool:
             self._placement[number] = worker
         return {number: self._placement[number] for number in numbers}
 
-    def prefer(self, number: int, worker: str) -> None:
-        """Note where a task was done."""
+    def note_done(self, number: int, worker: str) -> None:
+        """Note where a task was done, by a worker that does what it should."""
         self._placement[number] = worker
+        self._slow_until.pop(worker, None)
 
     def mark_slow(self, workers: Iterable[str]) -> None:
         """Give these workers less to do for a while."""
         self._slow_until.update(dict.fromkeys(workers, time.monotonic() + self.retry.task))
 
-    def mark_ok(self, worker: str) -> None:
-        """Note that a worker does what it should."""
-        self._slow_until.pop(worker, None)
-
-    def is_slow(self, worker: str) -> bool:
-        """Whether a worker was marked as slow lately."""
-        return self._slow_until.get(worker, 0.0) > time.monotonic()
+    def _ready(self) -> tuple[dict[str, int], list[str]]:
+        """Return all workers, as soon as there are any, and those that are not slow, if any."""
+        workers, now = self.wait_for_workers(), time.monotonic()
+        return workers, [w for w in workers if self._slow_until.get(w, 0.0) <= now] or [*workers]
 
     def sent(self, name: str, targets: list[str]) -> Any:
         """Return the future of what is sent under a name, sent again if it is lost."""
@@ -295,24 +292,15 @@ class WorkerPool:
     def _send(self, data: Any, targets: list[str]) -> Any:
         """Send data to a worker, one of `targets` at first, or to another if it does not answer."""
         for _ in range(2 * self.retry.attempts):
-            workers = self.wait_for_workers()
-            ready = [w for w in workers if not self.is_slow(w)] or list(workers)
+            _, ready = self._ready()
             worker = next((w for w in targets if w in ready), ready[0])
-            found: list[Any] = []
-
-            def send(worker: str = worker, found: list[Any] = found) -> None:
-                try:
-                    found.extend(self.client.scatter([data], hash=False, workers=[worker]))
-                except Exception as error:
-                    found.append(error)
-
             # it may wait as long as the worker's link is down
-            thread = threading.Thread(target=send, daemon=True)
-            thread.start()
+            send = partial(self.client.scatter, [data], hash=False, workers=[worker])
+            thread, found = _in_background(send)
             while thread.is_alive() and worker not in self.silent():
                 thread.join(1.0)
-            if found and not isinstance(found[0], Exception):
-                return found[0]
+            if found and not isinstance(found[0], BaseException):
+                return found[0][0]
             self.mark_slow([worker])
         why = found[0] if found else "no answer"
         raise ClusterError(f"data cannot be sent to the workers ({why}). {self.hint}".strip())
@@ -359,8 +347,3 @@ class WorkerPool:
     ) -> Any:  # fmt: skip
         """Run tasks and combine their results, neighbours first, in a fixed tree on the workers."""
         return TreeReduction(self, name, function, combine, fan_in).result(tasks)
-
-    def next_batch(self) -> str:
-        """Return a name for one more batch."""
-        self._n_batches += 1
-        return f"{self.run_name}-{self._n_batches}"

@@ -85,17 +85,14 @@ class CountMatrix(ABC):
     row_totals: Any
     column_totals: Any
     largest: Any
+    _nnz: int
+    _dtype: np.dtype[Any]
+    _layout: Any = None
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        *,
-        sample_names: Any = None,
-        feature_names: Any = None,
-        groups: Any = None,
-        notes: Sequence[str] = (),
-        first_fraction: str | None = None,
-    ) -> None:
+        self, shape: tuple[int, int], *, sample_names: Any = None, feature_names: Any = None,
+        groups: Any = None, notes: Sequence[str] = (), first_fraction: str | None = None,
+    ) -> None:  # fmt: skip
         self.shape = shape
         self.sample_names = labels_of(sample_names, shape[0], "sample_names", "row")
         self.feature_names = labels_of(feature_names, shape[1], "feature_names", "column")
@@ -104,14 +101,14 @@ class CountMatrix(ABC):
         self.first_fraction = first_fraction
 
     @property
-    @abstractmethod
     def nnz(self) -> int:
         """Number of nonzero counts."""
+        return self._nnz
 
     @property
-    @abstractmethod
     def dtype(self) -> np.dtype[Any]:
         """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
+        return self._dtype
 
     @abstractmethod
     def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
@@ -216,6 +213,8 @@ class CountMatrix(ABC):
         return values[values > above], times[values > above]
 
     @abstractmethod
+    def _make_layout(self, n_threads: int) -> Any: ...
+
     def layout(self, n_threads: int = 1) -> Any:
         """Return row blocks in both orders, as the kernels read them; built once.
 
@@ -229,6 +228,13 @@ class CountMatrix(ABC):
         Layout
             Of ``nmfscale.counts.blocks``.
         """
+        if self._layout is None:
+            self._layout = self._make_layout(n_threads)
+        return self._layout
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the layout, as large as the counts, which follows from them."""
+        return {**self.__dict__, "_layout": None}
 
     @property
     def is_integer(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _sell
+from ._sell import count_values
 from .base import CountMatrix
 from .cached import cached_property
 from .sell import LANES, SellBlock, SellBuilder, largest_of, pieces_of
@@ -165,7 +165,7 @@ class ValueCounts:
     def add(self, rows: SellBlock) -> None:
         """Take the rows of one more block."""
         if self.possible:
-            _sell.count_values(rows.count, self._found)
+            count_values(rows.count, self._found)
 
     def result(self) -> tuple[Array, NDArray[np.int64]] | None:
         """Return the values of the counts and how often each occurs; None unless most are small."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _sell
+from ._sell import count_columns
 from .base import CountMatrix, RowRange, totals_of_rows
 from .cached import cached_property
 from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
@@ -51,35 +51,16 @@ class Counts(CountMatrix):
     """
 
     def __init__(
-        self,
-        indptr: NDArray[Any],
-        indices: NDArray[Any],
-        data: NDArray[Any],
-        shape: tuple[int, int],
-        *,
-        has_sorted_indices: bool = False,
-        **about: Any,
-    ) -> None:
+        self, indptr: Array, indices: Array, data: Array, shape: tuple[int, int],
+        *, has_sorted_indices: bool = False, **about: Any,
+    ) -> None:  # fmt: skip
         super().__init__(shape, **about)
-        self.indptr = _read_only(indptr)
-        self.indices = _read_only(indices)
-        self.data = _read_only(data)
+        # views, so that the caller's memory cannot be written through them
+        self.indptr, self.indices, self.data = indptr.view(), indices.view(), data.view()
+        for array in (self.indptr, self.indices, self.data):
+            array.flags.writeable = False
         self.has_sorted_indices = has_sorted_indices
-        self._layout: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the layout, as large as the counts, which follows from them."""
-        return {**self.__dict__, "_layout": None}
-
-    @property
-    def nnz(self) -> int:
-        """Number of nonzero counts."""
-        return int(self.data.size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
-        return self.data.dtype
+        self._nnz, self._dtype = int(self.data.size), self.data.dtype
 
     @cached_property
     def row_nnz(self) -> NDArray[np.int64]:
@@ -91,7 +72,7 @@ class Counts(CountMatrix):
         """Number of nonzero counts of each feature, (n_features,)."""
         found = np.zeros((1, self.shape[1]), np.int64)
         whole = np.array([0, self.nnz])  # rows do not matter here: one of all entries
-        _sell.count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
+        count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
         return found[0]
 
     @cached_property
@@ -130,36 +111,27 @@ class Counts(CountMatrix):
         values, times = np.unique(np.concatenate(large).astype(np.int64), return_counts=True)
         return values, times
 
-    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
-        if self._layout is None:
-            from .blocks import Layout
+    def _make_layout(self, n_threads: int) -> Any:
+        from .blocks import Layout
 
-            # The reader does not hold the counts: no cycle, all go with the last name.
-            reader, is_sorted = MemoryRows(self._rows(), self.shape), self.has_sorted_indices
-            self._layout = Layout(self, reader, n_threads, has_sorted_indices=is_sorted)
-        return self._layout
+        # The reader does not hold the counts: no cycle, all go with the last name.
+        reader, is_sorted = MemoryRows(self._rows(), self.shape), self.has_sorted_indices
+        return Layout(self, reader, n_threads, has_sorted_indices=is_sorted)
 
 
 def checked_counts(
-    matrix: Any, *, whom: str = "X", notes: Sequence[str] = (), **about: Any
-) -> Counts:
+    matrix: Any, *, whom: str = "X", notes: Sequence[str] = (), kind: Any = Counts, **about: Any
+) -> Any:
     """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
     # part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
         names = EntryNames(whom, about.get("sample_names"), about.get("feature_names"))
         rows = compressed_rows(rows, names)
-    return Counts(
+    return kind(
         *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,
         first_fraction=rows.first_fraction, notes=[*notes, *rows.notes], **about,
     )  # fmt: skip
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """View an array so that the caller's memory cannot be written through it."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class MemoryRows:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _sell
+from ._sell import count_columns, place_columns, place_rows
 from .aligned import aligned_empty, aligned_zeros
 from .base import RowRange
 from .validation import changed
@@ -79,14 +79,9 @@ class SellBuilder:
     """
 
     def __init__(
-        self,
-        reader: Any,
-        shape: tuple[int, int],
-        count_dtype: np.dtype[Any],
-        column_order: NDArray[np.int32],
-        n_threads: int,
-        has_sorted_indices: bool,
-    ):
+        self, reader: Any, shape: tuple[int, int], count_dtype: np.dtype[Any],
+        column_order: NDArray[np.int32], n_threads: int, has_sorted_indices: bool,
+    ):  # fmt: skip
         self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
         self._reader, self._n_threads, self._sorted = reader, n_threads, has_sorted_indices
 
@@ -123,7 +118,7 @@ class SellBuilder:
         more = np.bincount(pieces.row, minlength=len(length))
         offset = _offsets((length + more)[order[order >= 0]], len(order))
         rows = _empty_block(offset, self.shape[1], self.count_dtype)
-        _sell.place_rows(
+        place_rows(
             indptr, indices, data, order, stands, offset, rows.index, rows.count, self._n_threads,
         )  # fmt: skip
         lane = _lanes(order, len(length))
@@ -140,7 +135,7 @@ class SellBuilder:
         shares = np.arange(1, n_shares) * len(indices) / n_shares
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
         found = aligned_zeros((n_shares, n_columns), np.int64)
-        _sell.count_columns(indptr, indices, order, cuts, found, self._n_threads)
+        count_columns(indptr, indices, order, cuts, found, self._n_threads)
         place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
         length = place[-1][self.column_order[:n_columns]]
         lane = _lanes(order, len(indptr) - 1)[pieces.row]
@@ -154,7 +149,7 @@ class SellBuilder:
         place += offset[stands // LANES]
         place *= LANES
         place += stands % LANES
-        _sell.place_columns(
+        place_columns(
             indptr, indices, data, order, cuts, place, columns.index, columns.count,
             self._n_threads,
         )  # fmt: skip

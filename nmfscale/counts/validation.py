@@ -302,17 +302,13 @@ def _sum_duplicates(rows: RowRange, n_columns: int) -> RowRange:
     """
     data = rows.data
     whole = data.dtype.kind != "f" or bool((np.rint(data) == data).all())
-    wide = rows._replace(data=data.astype(np.float64, copy=False))
-    summed = changed(wide, n_columns, "sum_duplicates")
-    if summed.data.max() > LARGEST_COUNT:
-        return summed
-    sums = summed.data
-    if whole:  # float64 rounds 2**53 + 1 to 2**53
-        wide = rows._replace(data=data.astype(np.int64, copy=False))
-        sums = changed(wide, n_columns, "sum_duplicates").data
-        if sums.max() > LARGEST_COUNT:
-            return summed._replace(data=sums)
-    sums = sums.astype(np.float64, copy=False) if data.dtype.kind == "f" else sums
+    # sums in int64 may leave its range, and float64 rounds 2**53 + 1 to 2**53
+    for kind in (np.float64, np.int64) if whole else (np.float64,):
+        wide = rows._replace(data=data.astype(kind, copy=False))
+        summed = changed(wide, n_columns, "sum_duplicates")
+        if summed.data.max() > LARGEST_COUNT:
+            return summed
+    sums = summed.data.astype(np.float64 if data.dtype.kind == "f" else np.int64, copy=False)
     narrow = sums.astype(data.dtype)
     return summed._replace(data=narrow if (narrow == sums).all() else sums)
 

@@ -130,18 +130,11 @@ def docstrings(
             f"The docstrings of {packages} hold no {min_words} words, or no word that stands in "
             f"{min_count} documents; lower min_words or min_count, or name more packages."
         )
-    counts = checked_counts(
-        table[filled],
-        whom="docstrings",
-        sample_names=[documents[at].name for at in filled],
-        feature_names=words,
-        groups=[groups[at] for at in filled],
-    )
-    return Corpus(
-        counts.indptr, counts.indices, counts.data, counts.shape,
-        has_sorted_indices=counts.has_sorted_indices, sample_names=counts.sample_names,
-        feature_names=counts.feature_names, groups=counts.groups,
+    corpus: Corpus = checked_counts(
+        table[filled], whom="docstrings", kind=Corpus, feature_names=words,
+        sample_names=[documents[at].name for at in filled], groups=[groups[at] for at in filled],
     )  # fmt: skip
+    return corpus
 
 
 def _word_counts(documents: list[Document], min_count: int) -> tuple[list[str], sp.csr_array]:

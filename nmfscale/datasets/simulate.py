@@ -206,11 +206,9 @@ def simulate_from_factors(
 
 
 def _draw_features(
-    rng: np.random.Generator,
-    by_component: NDArray[np.int64],
-    F: Floats,
+    rng: np.random.Generator, by_component: NDArray[np.int64], F: Floats,
     chunk_rows: int | None = None,
-) -> sp.csr_array:
+) -> sp.csr_array:  # fmt: skip
     """Spread `by_component` (n, K) counts over features with frequencies F / F.sum(0)."""
     n_rows, n_features = len(by_component), len(F)
     if chunk_rows is None:
@@ -241,11 +239,9 @@ def _draw_features(
 
 
 def _draw_cells(
-    rng: np.random.Generator,
-    by_component: NDArray[np.int64],
-    frequencies: Floats,
+    rng: np.random.Generator, by_component: NDArray[np.int64], frequencies: Floats,
     cumulated: Floats,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """Cells (row * n_features + feature) of a few rows, rising, and how often each was drawn."""
     n_features = len(frequencies)
     rows = np.arange(len(by_component))

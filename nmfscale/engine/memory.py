@@ -20,14 +20,8 @@ _BESIDES = 64 << 20
 class Plan(NamedTuple):
     """How a fit is done within a limit.
 
-    Attributes
-    ----------
-    peak : int
-        Bytes that the process will hold at most, with what it holds now.
-    keep : bool
-        Whether counts that are read from a file stay in memory.
-    folder : str or None
-        Where loadings are kept on disk, if they are.
+    The process will hold `peak` bytes at most, with what it holds now. `keep` says whether counts
+    that are read from a file stay in memory, `folder` where loadings are kept on disk, if they are.
     """
 
     peak: int
@@ -59,23 +53,17 @@ def plan_fit(
     rest = held + _BESIDES + needs.shared + needs.start + needs.scratch + n_sums * needs.sums
     rows = counts.shape[0] * needs.row
     if elsewhere:
-        return _first_that_fits([Plan(rest + rows, False, None)], limit)
-    if layout is None:
-        rest += (SLICE_BYTES + needs.per_count) * counts.nnz
-        return _first_that_fits([Plan(rest + rows, True, None)], limit)
-    streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
-    folder = tempfile.gettempdir()
-    return _first_that_fits(
-        [
+        plans = [Plan(rest + rows, False, None)]
+    elif layout is None:
+        n_bytes = (SLICE_BYTES + needs.per_count) * counts.nnz
+        plans = [Plan(rest + rows + n_bytes, True, None)]
+    else:
+        streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
+        plans = [
             Plan(rest + rows + layout.nbytes + needs.per_count * counts.nnz, True, None),
             Plan(streamed + rows, False, None),
-            Plan(streamed, False, folder),
-        ],
-        limit,
-    )
-
-
-def _first_that_fits(plans: list[Plan], limit: int) -> Plan:
+            Plan(streamed, False, tempfile.gettempdir()),
+        ]
     for plan in plans:
         if plan.peak <= limit:
             return plan

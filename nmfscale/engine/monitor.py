@@ -26,33 +26,18 @@ class Monitor:
     A fit has converged when the largest residual is at most `tol`, or when the best value of the
     objective has gained less than `rtol` times its size in `patience` iterations. Those that ended
     below it do not count: a fit may have to go back from them. But where `STILL` iterations in a
-    row are below it, and the last one by no more than that, only rounding is left.
+    row are below it, and the last one by no more than that, only rounding is left. `tol=0` never
+    stops.
 
-    Parameters
-    ----------
-    model : Model or its class
-        Says which columns a record has: see `Model`.
-    max_iter : int
-    tol, rtol : float
-        `tol=0` never stops.
-    patience : int, default=5
-    verbose : int, default=0
-        1 shows a progress bar, 2 prints every iteration.
-    callback : callable, optional
-        Called with the record (a dict) after each iteration; a true answer stops the fit.
+    `model`, a `Model` or its class, says which columns a record has. `verbose=1` shows a progress
+    bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
+    fit.
     """
 
     def __init__(
-        self,
-        model: Any,
-        max_iter: int,
-        tol: float,
-        *,
-        rtol: float = 1e-7,
-        patience: int = 5,
-        verbose: int = 0,
-        callback: Callable[[dict[str, float]], Any] | None = None,
-    ):
+        self, model: Any, max_iter: int, tol: float, *, rtol: float = 1e-7, patience: int = 5,
+        verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
+    ):  # fmt: skip
         self.columns, self.residuals, self._counted = model.record, model.residuals, model.counted
         self.objective = self.columns[0]
         self.max_iter, self.tol, self.rtol, self.patience = max_iter, tol, rtol, patience

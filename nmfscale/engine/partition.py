@@ -24,24 +24,10 @@ _LEAST_BYTES = 3
 
 
 def partition_size(n_blocks: int, n_slots: int) -> int:
-    """Return how many blocks make a task: the more, the fewer sums travel.
+    """Return how many blocks make a task, of which workers do `n_slots` at a time.
 
-    Parameters
-    ----------
-    n_blocks : int
-    n_slots : int
-        Tasks that all workers do at a time.
-
-    Returns
-    -------
-    int
-        A power of the tree's fan-in; a whole round takes hardly longer than with single blocks.
-
-    Examples
-    --------
-    >>> from nmfscale.engine.partition import partition_size
-    >>> partition_size(16, 2), partition_size(64, 2), partition_size(10_000, 20)
-    (1, 4, 16)
+    A power of the tree's fan-in: the more, the fewer sums travel, but a whole round should take
+    hardly longer than with single blocks.
     """
     size, shortest = 1, -(-n_blocks // n_slots)
     while size < MOST_BLOCKS:

@@ -42,31 +42,22 @@ _SAVED_SUMS = 1 << 30
 
 
 class DaskExecutor(Executor):
-    """Runs steps on the workers of a pool.
+    """Runs steps on the workers of a pool, a partition of `partition_size` blocks in each task.
 
-    Parameters
-    ----------
-    counts : StoredCounts of shape (n, m)
-    pool : WorkerPool
-        Which fetches what it sends by `fetch`.
-    config : RunConfig
-    folder : Path
-        Of the driver, for all files of the fit.
-    partition_size : int
-        How many blocks make a task.
-    save_every : int, default=1
-        Of so many runs of a step, the row arrays of the first two are saved: an array that is made
-        of two in a row then needs nothing before.
-    n_threads : int, default=1
-        For what is done in this process.
+    The pool fetches what it sends by `fetch`; `folder` is the driver's, for all files of the fit.
+    Of `save_every` runs of a step, the row arrays of the first two are saved: an array that is made
+    of two in a row then needs nothing before. This process itself has `n_threads`.
     """
+
+    one_block = False  # columns are never whole in this process
+    bytes_read = 0
 
     def __init__(
         self, counts: StoredCounts, pool: WorkerPool, config: RunConfig, folder: Path,
         partition_size: int, save_every: int = 1, n_threads: int = 1,
     ):  # fmt: skip
         self.layout, self.pool, self.config, self._files = counts.layout(), pool, config, folder
-        self.save_every, self.n_threads, self._bytes_read = save_every, n_threads, 0
+        self.save_every, self.n_threads = save_every, n_threads
         blocks = self.layout.blocks
         self.partitions = [
             Partition(number, tuple(blocks[i] for i in here))
@@ -76,16 +67,6 @@ class DaskExecutor(Executor):
         self._recent: deque[Ref] = deque(maxlen=_RECENT_SHARED)
         self._n_names = 0
         self._n_saves: Counter[type[Step]] = Counter()
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of counts read by workers so far."""
-        return self._bytes_read
-
-    @property
-    def one_block(self) -> bool:
-        """Columns are never whole in this process."""
-        return False
 
     def whole_columns(self) -> Any:
         """Refuse: whole columns are in no single place."""
@@ -262,7 +243,7 @@ class DaskExecutor(Executor):
                 sends += [ref.name for ref in shared]
             label = f"rows {blocks[0].start}:{blocks[-1].stop} of {self.layout.path}"
             tasks.append(Task(label, (self.config, partition, *args(i)), i, tuple(sends)))
-            self._bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
+            self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
         return tasks
 
     def fetch(self, name: str) -> Any:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -61,21 +61,16 @@ def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> Wor
     """Say on a worker what it is and whether it sees the files of the fit."""
     return WorkerInfo(
         package_version(), kernels.available_levels(), socket.gethostname(),
-        available_processors(), worker_memory(), _mark(store) == mark, _text(probe_file) == token,
-        platform.machine(),
+        available_processors(), worker_memory(),
+        _seen(lambda: file_id(Path(store).stat())) == mark,
+        _seen(Path(probe_file).read_text) == token, platform.machine(),
     )  # fmt: skip
 
 
-def _mark(path: str) -> tuple[int, ...] | None:
+def _seen(look: Callable[[], Any]) -> Any:
+    """Return what is found in a file; None if this machine does not see it."""
     try:
-        return file_id(Path(path).stat())
-    except OSError:
-        return None
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text()
+        return look()
     except OSError:
         return None
 
@@ -119,37 +114,10 @@ def open_session(
 ) -> Iterator[ClusterSession]:  # fmt: skip
     """Ask the workers of a client what they are, and make a folder for the files of a fit.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    counts : StoredCounts
-    needs : Needs
-        Of the method.
-    n_threads : int, optional
-        Kernel threads of a task; by default the processors of a host by the tasks that its workers
-        do at a time.
-    folder : str, optional
-        Where files are kept meanwhile; workers that see it read and write there. By default the
-        system's temporary folder.
-    level : {"baseline", "avx2"}, optional
-        Instruction set; by default the lowest that the driver and all workers have.
-    retry : RetryPolicy, optional
-    save_every : int, optional
-        Of so many visits of the rows, the loadings after the first two are saved.
-    hint : str, default=""
-        For messages: how to take up the fit again.
-    verbose : int, default=0
-
-    Yields
-    ------
-    ClusterSession
-
-    Raises
-    ------
-    ClusterError
-        If there are no workers, or none that can do it.
-    MemoryLimitError
-        If workers have too little memory.
+    A task has `n_threads`, by default those that give a host as many as it has processors. Workers
+    that see `folder`, by default the system's temporary one, read and write there. `level` is by
+    default the lowest that the driver and all workers have; `hint` says in messages how to take up
+    the fit again. Workers with too little memory are a MemoryLimitError.
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()

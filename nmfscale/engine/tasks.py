@@ -14,6 +14,9 @@ from .lineage import ArrayRef, Partition, Ref, StepRun, numbered
 from .protocol import Sums, Values, fold
 from .worker import RunConfig, context_of
 
+# In the place of an array, in text: what it is called.
+_NAMED = "array named"
+
 
 @dataclass
 class Found:
@@ -32,42 +35,23 @@ class Found:
         out: Arrays = {}
 
         def plain(value: Any) -> Any:
-            if not isinstance(value, np.ndarray):
-                return value
-            out[f"value_{len(out)}"] = value
-            return {"array": f"value_{len(out) - 1}"}
+            if isinstance(value, Ref):
+                return [value.name, value.path]
+            out[f"array_{len(out)}"] = value
+            return {_NAMED: f"array_{len(out) - 1}"}
 
-        about = {
-            "values": [
-                [{name: plain(value) for name, value in of_block.items()} for of_block in of_step]
-                for of_step in self.values
-            ],
-            "n_sums": [len(sums) for sums in self.sums],
-            "saved": [
-                {name: [ref.name, ref.path] for name, ref in found.items() if isinstance(ref, Ref)}
-                for found in self.saved
-            ],
-        }
-        for i, sums in enumerate(self.sums):
-            out |= {f"sums_{i}_{j}": array for j, array in enumerate(sums)}
-        out["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        return out
+        text = json.dumps([self.values, self.sums, self.saved], default=plain)
+        return out | {"about": np.frombuffer(text.encode(), np.uint8)}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Found:
         """Undo `to_arrays`."""
-        about = json.loads(arrays["about"].tobytes())
-
-        def value_of(plain: Any) -> Any:
-            return arrays[plain["array"]] if isinstance(plain, dict) else plain
-
+        values, sums, saved = json.loads(
+            arrays["about"].tobytes(),
+            object_hook=lambda found: arrays[found[_NAMED]] if _NAMED in found else found,
+        )
         return cls(
-            [
-                [{name: value_of(value) for name, value in of_block.items()} for of_block in each]
-                for each in about["values"]
-            ],
-            [[arrays[f"sums_{i}_{j}"] for j in range(n)] for i, n in enumerate(about["n_sums"])],
-            [{name: Ref(*ref) for name, ref in found.items()} for found in about["saved"]],
+            values, sums, [{name: Ref(*ref) for name, ref in each.items()} for each in saved]
         )
 
 

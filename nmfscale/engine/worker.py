@@ -36,32 +36,20 @@ _ENDED_AFTER = 2.0
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What all tasks of a fit have in common.
-
-    Attributes
-    ----------
-    run, version : str
-        Name of the fit; of the package.
-    store : tuple or None
-        Path, type of the slices and mark of the packed store; None if counts are sent along.
-    folder : str or None
-        Where row arrays are saved; None if they are handed back.
-    n_threads : int
-    level : {"baseline", "avx2"}
-        Instruction set of all workers; AVX2 and AVX-512 give the same bits.
-    memory : int
-        Bytes of recent arrays that a worker may remember.
-    machine : str
-        Its type; each has a logarithm of its own.
-    """
+    """What all tasks of a fit have in common."""
 
     run: str
     version: str
+    # path, type of the slices and mark of the packed store; None if counts are sent along
     store: tuple[str, str, tuple[int, ...]] | None
+    # where row arrays are saved; None if they are handed back
     folder: str | None
     n_threads: int
+    # "baseline" or "avx2", of which AVX-512 gives the same bits
     level: str
+    # bytes of recent arrays that a worker may remember
     memory: int
+    # each type of machine has a logarithm of its own
     machine: str = field(default_factory=platform.machine)
 
     def take(self) -> None:

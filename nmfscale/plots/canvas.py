@@ -177,19 +177,16 @@ def shortened(name: str, most: int) -> str:
     return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
 
 
-def names_of_topics(names: Sequence[str] | None, n_topics: int) -> list[str]:
-    """Return the names given, one for each topic, or "topic 1", "topic 2", ..."""
+def names_and_colors(
+    names: Sequence[str] | None, colors: Sequence[Any] | None, n_topics: int
+) -> tuple[list[str], list[Any]]:
+    """Return the names and colours given, or "topic 1", "topic 2", ... and those of every plot."""
     if names is None:
-        return [f"topic {topic + 1}" for topic in range(n_topics)]
-    if len(names) != n_topics:
+        names = [f"topic {topic + 1}" for topic in range(n_topics)]
+    elif len(names) != n_topics:
         raise ValueError(f"topic_names has {len(names)} entries for {n_topics} topics.")
-    return [str(name) for name in names]
-
-
-def colors_of_topics(colors: Sequence[Any] | None, n_topics: int) -> list[Any]:
-    """Return the colours given, at least one for each topic, or those of every plot."""
     if colors is None:
-        return topic_colors(n_topics)
-    if len(colors) < n_topics:
+        colors = topic_colors(n_topics)
+    elif len(colors) < n_topics:
         raise ValueError(f"colors has {len(colors)} entries for {n_topics} topics.")
-    return list(colors[:n_topics])
+    return [str(name) for name in names], list(colors[:n_topics])

@@ -11,8 +11,7 @@ from sklearn.utils.validation import _get_feature_names
 from .canvas import (
     axes_or_new,
     check_arguments,
-    colors_of_topics,
-    names_of_topics,
+    names_and_colors,
     nonnegative_matrix,
     rows_to_one,
     shortened,
@@ -118,9 +117,7 @@ def top_features(
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, distinctive=False)
     [['the', 'gene'], ['the', 'word']]
     """
-    check_arguments(
-        "top_features", feature_names=feature_names, n_top=n_top, distinctive=distinctive
-    )
+    check_arguments("top_features", **locals())
     _, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     return [[names[feature] for feature in order] for order in leading]
 
@@ -167,14 +164,10 @@ def top_features_plot(
     >>> from nmfscale.plots import top_features_plot
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
-    check_arguments(
-        "top_features_plot", feature_names=feature_names, n_top=n_top, distinctive=distinctive,
-        topic_names=topic_names, colors=colors, ax=ax,
-    )  # fmt: skip
+    check_arguments("top_features_plot", **locals())
     frequencies, names, leading = _leading_features(components, feature_names, n_top, distinctive)
     n_topics = len(frequencies)
-    titles = names_of_topics(topic_names, n_topics)
-    fills = colors_of_topics(colors, n_topics)
+    titles, fills = names_and_colors(topic_names, colors, n_topics)
     elsewhere = _largest_elsewhere(frequencies) if n_topics > 1 else None
 
     n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))

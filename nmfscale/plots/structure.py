@@ -12,9 +12,8 @@ from sklearn.utils import check_random_state
 from .canvas import (
     axes_or_new,
     check_arguments,
-    colors_of_topics,
     legend_of_names,
-    names_of_topics,
+    names_and_colors,
     nonnegative_matrix,
     rows_to_one,
     shortened,
@@ -244,10 +243,7 @@ def structure_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['old', 'young']
     """
-    check_arguments(
-        "structure_plot", groups=groups, max_samples=max_samples, topic_names=topic_names,
-        colors=colors, gap=gap, random_state=random_state, ax=ax,
-    )  # fmt: skip
+    check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 
     _check_same_order(proportions, groups)
@@ -255,8 +251,7 @@ def structure_plot(
         proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
     )
     n_samples, n_topics = shares.shape
-    names = names_of_topics(topic_names, n_topics)
-    fills = colors_of_topics(colors, n_topics)
+    names, fills = names_and_colors(topic_names, colors, n_topics)
     shares = rows_to_one(shares)
 
     labels, number = _grouping(groups, n_samples)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import RowRange, row_chunks
 from ..counts.structure import index_type
-from .sources import Triplets, Workspace
+from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
 
@@ -33,17 +33,14 @@ class SortedRows:
     """
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        triplets: Callable[[], Iterator[Triplets]],
-        workspace: Workspace,
-        dtype: np.dtype[Any] | None = None,
+        self, shape: tuple[int, int], triplets: Callable[[], Iterator[Triplets]],
+        limits: MemoryLimits, dtype: np.dtype[Any] | None = None,
         release: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.shape = shape
         self._release = release
-        self._triplets, self._workspace, self._dtype = triplets, workspace, dtype
-        self._most_entries = max(2**10, workspace.memory_limit // _BYTES_PER_ENTRY)
+        self._triplets, self._limits, self._dtype = triplets, limits, dtype
+        self._most_entries = max(2**10, limits.sort // _BYTES_PER_ENTRY)
         self._runs: list[_Run] | None = None
         self._row_counts = np.zeros(0, dtype=np.int64)
         self._file: IO[bytes] | None = None
@@ -115,7 +112,7 @@ class SortedRows:
                 runs.append(self._run(waiting))
                 n_sorted, n_bytes = n_sorted + n_waiting, n_bytes + runs[-1].n_bytes
                 n_waiting = 0
-            if n_bytes > self._workspace.memory_limit // 4:
+            if n_bytes > self._limits.sort // 4:
                 self._spill(runs)
                 n_bytes = 0
         if waiting:
@@ -137,7 +134,7 @@ class SortedRows:
         return _Run(rows, columns, values)
 
     def _spill(self, runs: list[_Run]) -> None:
-        folder = self._workspace.scratch or tempfile.gettempdir()
+        folder = tempfile.gettempdir()
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="nmfscale-", dir=folder, buffering=0)
@@ -187,14 +184,11 @@ class _Run:
         if self._arrays is not None:
             return self._arrays[which][first:last]
         assert self._file is not None
-        part = np.empty(max(0, last - first), dtype=self.dtypes[which])
-        self._file.seek(self._offsets[which] + first * part.itemsize)
-        rest = memoryview(part.view(np.uint8).data)
-        while rest:
-            n_read = self._file.readinto(rest)  # type: ignore[attr-defined]
-            if not n_read:
-                raise OSError("A temporary file ends too early.")
-            rest = rest[n_read:]
+        dtype, n_entries = self.dtypes[which], max(0, last - first)
+        self._file.seek(self._offsets[which] + first * dtype.itemsize)
+        part = np.fromfile(self._file, dtype, n_entries)
+        if part.size < n_entries:
+            raise OSError("A temporary file ends too early.")
         return part
 
 

@@ -50,30 +50,14 @@ class FileCounts(CountMatrix):
             if fraction is None:
                 large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
         self._large, self._dtype = large, np.result_type(*kinds)
+        self._nnz = int(self.row_nnz.sum())
         super().__init__((n, m), **stream.about, first_fraction=fraction)
-        self._layout: Layout | None = None
         self.whom, self.source = stream.whom, {"object": stream.whom}
         if isinstance(stream, CountStream):
             self.source = {"path": str(stream.path.resolve()), **stream.fingerprint._asdict()}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was read and placed. An open HDF5 file cannot be pickled at all."""
-        return {**self.__dict__, "_layout": None}
-
-    @property
-    def nnz(self) -> int:
-        """Number of nonzero counts."""
-        return int(self.row_nnz.sum())
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type that holds the counts of all pieces: the one that they have in memory."""
-        return self._dtype
-
-    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
-        if self._layout is None:
-            self._layout = Layout(self, self._stream, n_threads, keep=False)
-        return self._layout
+    def _make_layout(self, n_threads: int) -> Any:
+        return Layout(self, self._stream, n_threads, keep=False)
 
     def _count_values(self, above: float) -> tuple[Array, Array]:
         return self._large

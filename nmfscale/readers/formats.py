@@ -17,7 +17,7 @@ from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
 from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
-from .sources import OpenedTable, Workspace, named_errors
+from .sources import MemoryLimits, OpenedTable, named_errors
 from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
 
 ANNOTATED = ("layer", "raw", "groups")
@@ -43,18 +43,18 @@ def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -
             raise ValueError(f"{name}={value!r} does not apply to {whom}; choices: {fitting}.")
 
 
-def open_table(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
+def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> OpenedTable:
     """Find the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
+
+    def attempt() -> OpenedTable:
+        opener, accepted = _opener(path)
+        check_choices(given, accepted, str(path))
+        return opener(path, limits, **given)
+
     with named_errors(path):
-        return cast(OpenedTable, retry(path, lambda: _open(path, workspace, given)))
-
-
-def _open(path: Path, workspace: Workspace, given: dict[str, Any]) -> OpenedTable:
-    opener, accepted = _opener(path)
-    check_choices(given, accepted, str(path))
-    return opener(path, workspace, **given)
+        return cast(OpenedTable, retry(path, attempt))
 
 
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
@@ -92,12 +92,12 @@ def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     )
 
 
-def _open_npz(path: Path, workspace: Workspace, *, transpose: bool = False) -> OpenedTable:
+def _open_npz(path: Path, limits: MemoryLimits, *, transpose: bool = False) -> OpenedTable:
     try:
         with path.open("rb") as file:
             shape, n_bytes = _npz_size(file)
             # as they are stored, and once more as compressed rows
-            check_table_size(shape, str(path), workspace.table_limit, 2 * n_bytes)
+            check_table_size(shape, str(path), limits.table, 2 * n_bytes)
             file.seek(0)
             matrix = sp.load_npz(file)
     except MemoryLimitError:
@@ -133,19 +133,19 @@ def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
     return tuple(sizes), n_bytes
 
 
-def _open_docword(path: Path, workspace: Workspace) -> OpenedTable:
-    rows = rows_of_text(path, workspace)
+def _open_docword(path: Path, limits: MemoryLimits) -> OpenedTable:
+    rows = rows_of_text(path, limits)
     return OpenedTable(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
 
 
 def _open_folder(
-    path: Path, workspace: Workspace, *, genome: str | None = None, **choice: Any
+    path: Path, limits: MemoryLimits, *, genome: str | None = None, **choice: Any
 ) -> OpenedTable:
-    return _open_mtx(tenx.find_mtx(path, genome), workspace, **choice)
+    return _open_mtx(tenx.find_mtx(path, genome), limits, **choice)
 
 
 def _open_mtx(
-    path: Path, workspace: Workspace, *, transpose: bool | None = None,
+    path: Path, limits: MemoryLimits, *, transpose: bool | None = None,
     feature_type: str | None = None,
 ) -> OpenedTable:  # fmt: skip
     found = tenx.names_beside(path)
@@ -153,12 +153,12 @@ def _open_mtx(
         if feature_type is not None:
             what = f"feature_type={feature_type!r}"
             raise ValueError(f"{path}: {what} needs a features.tsv beside it.")
-        return OpenedTable(path, rows_of_text(path, workspace, bool(transpose)), str(path))
+        return OpenedTable(path, rows_of_text(path, limits, bool(transpose)), str(path))
     barcodes, features = found
     by_cells = (len(barcodes), len(features.ids))
     if transpose is None:
         transpose = shape_of_text(path) == by_cells[::-1]
-    rows = rows_of_text(path, workspace, transpose)
+    rows = rows_of_text(path, limits, transpose)
     if rows.shape != by_cells:
         raise ValueError(
             f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "

@@ -22,11 +22,11 @@ from ..storage.hdf5 import (
     values_of,
 )
 from .external_sort import SortedRows
-from .sources import SLICE, CompressedGroup, DenseDataset, OpenedTable, Workspace, column_of
+from .sources import SLICE, CompressedGroup, DenseDataset, MemoryLimits, OpenedTable, column_of
 
 
 def open_h5ad(
-    path: Path, workspace: Workspace, *, layer: str | None = None, raw: bool = False,
+    path: Path, limits: MemoryLimits, *, layer: str | None = None, raw: bool = False,
     groups: str | None = None,
 ) -> OpenedTable:  # fmt: skip
     """Open X, a layer or the X of raw, with names and the labels of one column of obs."""
@@ -43,7 +43,7 @@ def open_h5ad(
             raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices)}.")
         node = need(file, name)
         others = [f"{other} is there too" for other in matrices if other != name]
-        rows = _rows(node, path.absolute(), workspace)
+        rows = _rows(node, path.absolute(), limits)
         failed.callback(rows.close)
         shape = rows.shape
         obs, var = need(file, "obs"), need(file, name[:-1] + "var" if raw else "var")
@@ -57,12 +57,12 @@ def open_h5ad(
 
 
 def _rows(
-    node: Any, path: Path, workspace: Workspace
+    node: Any, path: Path, limits: MemoryLimits
 ) -> DenseDataset | CompressedGroup | SortedRows:
     """Rows of a dense dataset or a sparse group, samples x features."""
     if not is_group(node):
         shape_of(node.shape, node)
-        return DenseDataset(node, path, workspace.memory_limit)
+        return DenseDataset(node, path, limits.sort)
     sizes = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
     shape = shape_of(sizes, node)
     encoding = text_of(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
@@ -72,9 +72,9 @@ def _rows(
     if encoding[:3] == "csr":
         return CompressedGroup(node, shape, path)
     columns = CompressedGroup(node, shape[::-1], path)
-    n_entries = min(SLICE // 4, workspace.memory_limit // 256)
+    n_entries = min(SLICE // 4, limits.sort // 256)
     triplets = partial(columns.transposed, n_entries)
-    return SortedRows(shape, triplets, workspace, columns.dtype, columns.close)
+    return SortedRows(shape, triplets, limits, columns.dtype, columns.close)
 
 
 def _index(frame: Any, size: int) -> Any:

@@ -49,14 +49,9 @@ def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountMatri
 
 
 def annotated_counts(
-    adata: Any,
-    *,
-    layer: str | None = None,
-    raw: bool = False,
-    groups: str | None = None,
-    whom: str = "X",
-    in_memory: bool = True,
-) -> CountMatrix:
+    adata: Any, *, layer: str | None = None, raw: bool = False, groups: str | None = None,
+    whom: str = "X", in_memory: bool = True,
+) -> CountMatrix:  # fmt: skip
     """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")

@@ -83,14 +83,9 @@ def as_counts(
 
 
 def open_counts(
-    source: Any,
-    *,
-    integer: IntegerPolicy = "warn",
-    whom: str = "X",
-    in_memory: bool = True,
-    memory_limit: int | float | str | None = None,
-    **choices: Any,
-) -> CountMatrix:
+    source: Any, *, integer: IntegerPolicy = "warn", whom: str = "X", in_memory: bool = True,
+    memory_limit: int | float | str | None = None, **choices: Any,
+) -> CountMatrix:  # fmt: skip
     """Open any source of counts: here alone files, stores and objects are told apart.
 
     `in_memory` and `memory_limit` are those of `as_counts`, `choices` those of `read_counts`.

@@ -36,16 +36,14 @@ _BAND_BYTES = 2**27
 _PARTS = "data", "indices", "indptr"
 
 
-class Workspace(NamedTuple):
-    """Where temporary files may go (None: the system's folder), and how much memory to use.
+class MemoryLimits(NamedTuple):
+    """How many bytes may be used to bring entries into order, and for a table.
 
-    `memory_limit` is for bringing entries into order, `table_limit` for all that a table needs
-    however few its entries; None is what the machine has free.
+    `table` is for all that it needs however few its entries; None is what the machine has free.
     """
 
-    scratch: Path | None
-    memory_limit: int
-    table_limit: int | None = None
+    sort: int
+    table: int | None = None
 
 
 class RowReader(Protocol):

@@ -18,7 +18,7 @@ from ..counts.structure import check_shape, index_type
 from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
 from ..storage.atomic import retry
 from .formats import given_choices, open_table
-from .sources import OpenedTable, Workspace, named_errors
+from .sources import MemoryLimits, OpenedTable, named_errors
 
 MEMORY_LIMIT = 2**30
 _SMALLEST_LIMIT = 2**20
@@ -174,28 +174,21 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
 
 
 def open_stream(
-    path: str | os.PathLike[str],
-    *,
-    scratch: str | os.PathLike[str] | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-    table_limit: int | None = None,
-    **choices: Any,
-) -> CountStream:
+    path: str | os.PathLike[str], *, memory_limit: int = MEMORY_LIMIT,
+    table_limit: int | None = None, **choices: Any,
+) -> CountStream:  # fmt: skip
     """Open a file of counts to read it a range of rows at a time; choices as `read_counts`.
 
     Tables that lie in the file row by row (compressed rows or dense, in .h5ad, and 10x .h5) are
     read in place. Text files and compressed columns are brought into the order of rows first, when
-    counts are asked for: in `memory_limit` bytes if there is room, else in a temporary file in
-    `scratch` of 12 to 20 bytes per entry. .npz files are loaded whole. `table_limit` is for what a
-    table needs however few its entries; None is what the machine has free.
+    counts are asked for: in `memory_limit` bytes if there is room, else in a temporary file of 12
+    to 20 bytes per entry. .npz files are loaded whole. `table_limit` is for what a table needs
+    however few its entries; None is what the machine has free.
     """
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
-    folder = None if scratch is None else Path(scratch).absolute()
-    if folder is not None and not folder.is_dir():
-        raise FileNotFoundError(f"scratch={str(scratch)!r} is no folder.")
-    workspace = Workspace(folder, memory_limit, table_limit)
-    table = open_table(Path(path), workspace, given_choices(**choices))
+    limits = MemoryLimits(memory_limit, table_limit)
+    table = open_table(Path(path), limits, given_choices(**choices))
     try:
         check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))

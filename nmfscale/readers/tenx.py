@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need, shape_of, strings, values_of
-from .sources import CompressedGroup, OpenedTable, Workspace, column_of
+from .sources import CompressedGroup, MemoryLimits, OpenedTable, column_of
 from .text import lines_beside
 
 GENES = "Gene Expression"
@@ -36,7 +36,7 @@ def genome_groups(file: Any) -> list[str]:
 
 
 def open_tenx_h5(
-    path: Path, _workspace: Workspace, *, genome: str | None = None, feature_type: str | None = None
+    path: Path, _limits: MemoryLimits, *, genome: str | None = None, feature_type: str | None = None
 ) -> OpenedTable:
     """Open a matrix of Cell Ranger 2 or 3."""
     with guarded_hdf5(path) as file:

@@ -18,7 +18,7 @@ from ..counts.validation import LARGEST_COUNT
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
 from .external_sort import SortedRows
-from .sources import Triplets, Workspace
+from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
 
@@ -48,10 +48,9 @@ class NumberLines:
     where to find what messages call `path`, should the current folder be another by now.
     """
 
-    def __init__(
-        self, path: Path, kind: str, memory_limit: int = 2**30, place: Path | None = None
-    ) -> None:
-        self.path, self.kind, self.line, self._place = path, kind, 0, place or path
+    def __init__(self, path: Path, memory_limit: int = 2**30, place: Path | None = None) -> None:
+        self.kind = "docword" if is_docword(path) else "Matrix Market"
+        self.path, self.line, self._place = path, 0, place or path
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
         self._packed, self._at = path.suffix.lower() == ".gz", 0
         self._file = self._opened()
@@ -230,37 +229,33 @@ class Header(NamedTuple):
 
 def shape_of_text(path: Path) -> tuple[int, int]:
     """Return the number of rows and columns that the header of a file gives."""
-    with NumberLines(path, _kind(path)) as lines:
+    with NumberLines(path) as lines:
         return _header(lines).shape
 
 
-def rows_of_text(path: Path, workspace: Workspace, transposed: bool = False) -> SortedRows:
+def rows_of_text(path: Path, limits: MemoryLimits, transposed: bool = False) -> SortedRows:
     """Return the rows of a file, or its columns; only the header is read at once."""
-    with NumberLines(path, _kind(path)) as lines:
+    with NumberLines(path) as lines:
         header = _header(lines)
     shape = header.shape[::-1] if transposed else header.shape
     check_shape(shape)
     place = path.absolute()
 
     def triplets() -> Iterator[Triplets]:
-        with NumberLines(path, _kind(path), workspace.memory_limit, place) as lines:
+        with NumberLines(path, limits.sort, place) as lines:
             header = _header(lines)
             read = _coordinates if header.layout == "coordinate" else _array
             for rows, columns, values in read(lines, header):
                 yield (columns, rows, values) if transposed else (rows, columns, values)
 
     dtype = np.dtype(np.float64) if header.field in _REAL else None
-    return SortedRows(shape, triplets, workspace, dtype)
+    return SortedRows(shape, triplets, limits, dtype)
 
 
 def is_docword(path: Path) -> bool:
     """Whether a file has the name of a bag of words."""
     name = path.name.lower()
     return name.startswith("docword.") and name.endswith((".txt", ".txt.gz"))
-
-
-def _kind(path: Path) -> str:
-    return "docword" if is_docword(path) else "Matrix Market"
 
 
 def _header(lines: NumberLines) -> Header:

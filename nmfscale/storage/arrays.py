@@ -189,14 +189,8 @@ def read_attribute(node: Any, name: str, kinds: str = "iu", shape: tuple[int, ..
 
 def save_arrays(target: Path, arrays: Arrays) -> None:
     """Write arrays to a file with checksums, which appears whole or not at all."""
-    with atomic_write(target, durable=False) as part, zipfile.ZipFile(part, "w") as file:
-        for name, array in arrays.items():
-            # as numpy.savez does, without copies of the array
-            array = np.asarray(array, order="C")
-            about = np.lib.format.header_data_from_array_1_0(array)
-            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, about)
-                member.write(array.data)
+    with atomic_write(target, durable=False) as part, part.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: str) -> Arrays:

@@ -66,7 +66,6 @@ NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
 }  # fmt: skip
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
-_ARRAYS = ("indices", "data")
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
@@ -309,18 +308,12 @@ class StoredCounts(CountMatrix):
                 raise damaged(file, f"{which}/nnz are not those of {self._nnz} counts")
         self._layout = StoredLayout(self.path, file, self, about)
 
-    @property
-    def nnz(self) -> int:
-        """Number of nonzero counts."""
-        return self._nnz
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the layout, which says where the blocks are."""
+        return self.__dict__
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the counts, as those that were packed have it in memory."""
-        return self._dtype
-
-    def layout(self, n_threads: int = 1) -> Any:  # noqa: D102
-        return self._layout
+    def _make_layout(self, n_threads: int) -> Any:
+        raise AssertionError("the layout is read with the store")
 
     def _count_values(self, above: float) -> tuple[Array, Array]:
         values, times = self._layout.count_values() or self._layout.large
@@ -361,10 +354,9 @@ class StoredCounts(CountMatrix):
         Counts
             Of the type that :attr:`dtype` says, columns sorted.
         """
-        parts = list(self.chunks())
-        indices, data = (np.concatenate([getattr(p, name) for p in parts]) for name in _ARRAYS)
+        rows = self.take_rows()
         return Counts(
-            np.concatenate([[0], np.cumsum(self.row_nnz)]), indices, data, self.shape,
+            rows.indptr, rows.indices, rows.data, self.shape,
             has_sorted_indices=True, sample_names=self.sample_names,
             feature_names=self.feature_names, groups=self.groups, notes=self.notes,
             first_fraction=self.first_fraction,

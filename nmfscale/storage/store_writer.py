@@ -27,14 +27,10 @@ def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
 
 
 def pack(
-    counts: CountMatrix,
-    path: str | os.PathLike[str],
-    *,
-    n_threads: int = 1,
-    source: dict[str, Any] | None = None,
-    progress: Callable[[int], Any] | None = None,
+    counts: CountMatrix, path: str | os.PathLike[str], *, n_threads: int = 1,
+    source: dict[str, Any] | None = None, progress: Callable[[int], Any] | None = None,
     overwrite: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write counts to a packed store, block by block; it appears whole or not at all.
 
     The store does not depend on `n_threads`. `source` says what is packed, for the record.

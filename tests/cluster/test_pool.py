@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from itertools import count
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -142,8 +143,9 @@ def test_a_death_counts_while_a_copy_of_the_task_runs():
     """Else a task that kills its workers is copied and tried again for ever."""
     futures = [SimpleNamespace(key=f"key {n}", status="pending") for n in range(2)]
     here = SimpleNamespace(
-        retry=RetryPolicy(), hint="", next_batch=lambda: "1", workers=lambda: {"alive": 1},
-        busy=lambda: {}, holders=lambda keys: {}, client=MagicMock(),
+        retry=RetryPolicy(), hint="", run_name="run", batch_numbers=count(1),
+        workers=lambda: {"alive": 1}, busy=lambda: {}, holders=lambda keys: {},
+        client=MagicMock(),
     )  # fmt: skip
     batch = TaskBatch(here, "name", None, make_tasks((0, 0)), keep=False, even=True)
     for future, worker in zip(futures, ("dead", "alive"), strict=True):

@@ -88,7 +88,7 @@ def check_stream(path, table, max_bytes=(1, 300, 2000, 10**9), **choices):
             check_piece(stream.rows(start, stop), table[start:stop])
         for row in (0, len(table) // 2, len(table)):
             check_piece(stream.rows(row, row), table[row:row])
-    choices.pop("scratch", None), choices.pop("memory_limit", None)
+    choices.pop("memory_limit", None)
     counts = read_counts(path, **choices, integer="allow")
     np.testing.assert_array_equal(dense(counts), table)
     assert hashlib.sha256(path.read_bytes()).digest() == before
@@ -208,7 +208,7 @@ def test_slices_end_where_chunks_do(tmp_path):
 @pytest.mark.parametrize("order", [slice(None), SHUFFLED, BY_COLUMNS])
 @pytest.mark.parametrize("memory_limit", [2**20, 2**30])
 def test_text_formats(tmp_path, suffix, order, memory_limit):
-    options = {"memory_limit": memory_limit, "scratch": tmp_path}
+    options = {"memory_limit": memory_limit}
     path = write_mtx(tmp_path / f"a.mtx{suffix}", COUNTS, order=order)
     check_stream(path, TABLE, **options)
     assert check_stream(path, TABLE.T, transpose=True, **options).whom == str(path)
@@ -327,9 +327,7 @@ def peak_of(path, max_bytes, n_names, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csr", "csc", "mtx", "docword"])
-def test_memory_is_bounded(tmp_path, long_counts, form):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+def test_memory_is_bounded(tmp_path, scratch, long_counts, form):
     matrix = long_counts[:80_000] if form in ("mtx", "docword") else long_counts
     if form in ("csr", "csc"):
         options = {"chunks": (2**14,), "maxshape": (None,), "compression": "gzip"}
@@ -341,7 +339,7 @@ def test_memory_is_bounded(tmp_path, long_counts, form):
         path = write_docword(tmp_path / "docword.a.txt", matrix, order=order)
     limit, max_bytes = 2**20, 2**17
     choices = {"transpose": True} if form == "mtx" else {}
-    choices |= {"scratch": scratch, "memory_limit": limit}
+    choices |= {"memory_limit": limit}
     peak, total = peak_of(path, max_bytes, matrix.shape[0], **choices)
     n_bytes = 8 * matrix.nnz + 8 * matrix.shape[0]
     assert peak < limit + 4 * max_bytes < n_bytes

@@ -43,10 +43,8 @@ def shuffled(tmp_path):
     return write_docword(tmp_path / "docword.a.txt", counts, order)
 
 
-def test_scratch_is_left_empty(tmp_path, shuffled, temporary_files):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    options = {"scratch": scratch, "memory_limit": 2**20}
+def test_the_temporary_folder_is_left_empty(scratch, shuffled, temporary_files):
+    options = {"memory_limit": 2**20}
     read_all_of = open_stream(shuffled, **options)
     assert not temporary_files
     next(read_all_of.chunks(100))
@@ -58,35 +56,33 @@ def test_scratch_is_left_empty(tmp_path, shuffled, temporary_files):
         with pytest.raises(ValueError, match="60,001 entries"):
             stream.rows(0, 1)
         assert temporary_files.pop().closed and os.listdir(scratch) == []
-    with pytest.raises(FileNotFoundError, match="scratch=.* is no folder"):
-        open_stream(shuffled, scratch=tmp_path / "none")
     with pytest.raises(ValueError, match="memory_limit=1000 must be at least"):
         open_stream(shuffled, memory_limit=1000)
 
 
-def test_interrupt_leaves_nothing(tmp_path, shuffled, temporary_files, monkeypatch):
+def test_interrupt_leaves_nothing(scratch, shuffled, temporary_files, monkeypatch):
     def interrupted(spill, run, file):
         spill(run, file)
         if file.tell() > 2**19:
             raise KeyboardInterrupt
 
     internals.around_spill(monkeypatch, interrupted)
-    with open_stream(shuffled, scratch=tmp_path, memory_limit=2**20) as stream:
+    with open_stream(shuffled, memory_limit=2**20) as stream:
         with pytest.raises(KeyboardInterrupt):
             stream.rows(0, 10)
         assert temporary_files[0].closed
         monkeypatch.undo()
         assert stream.rows(0, 10).rows.data.sum() == 30
-    assert os.listdir(tmp_path) == [shuffled.name]
+    assert os.listdir(scratch) == []
 
 
-def test_full_disk_is_named(tmp_path, shuffled, temporary_files, monkeypatch):
+def test_full_disk_is_named(scratch, shuffled, temporary_files, monkeypatch):
     def full(spill, run, file):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     internals.around_spill(monkeypatch, full)
-    with open_stream(shuffled, scratch=tmp_path, memory_limit=2**20) as stream:
-        said = f"temporary file in {tmp_path} .No space left.*set TMPDIR.*raise memory_limit"
+    with open_stream(shuffled, memory_limit=2**20) as stream:
+        said = f"temporary file in {scratch} .No space left.*set TMPDIR.*raise memory_limit"
         with pytest.raises(OSError, match=said) as caught:
             stream.rows(0, 10)
     assert caught.value.errno == errno.ENOSPC and temporary_files[0].closed
