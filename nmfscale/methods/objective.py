@@ -57,18 +57,7 @@ class Objective:
 
 
 class FactorModel(Model):
-    """What all methods of fitting a Poisson NMF share.
-
-    Parameters
-    ----------
-    counts : CountMatrix of shape (n, m)
-    blocks : Executor
-    L, F : ndarray (n, K) and (m, K)
-        Start, positive.
-    dtype : float32 or float64
-        In which the fit ends.
-    constraints : Constraints
-    """
+    """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends."""
 
     record = HISTORY
     residuals = ("kkt_loadings", "kkt_factors")
