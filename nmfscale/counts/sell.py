@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._sell import count_columns, place_columns, place_rows
+from ._sell import count_columns, place_columns, place_rows, weigh
 from .aligned import aligned_empty, aligned_zeros
 from .base import RowRange
 from .validation import changed
@@ -45,7 +45,7 @@ class SellBlock:
         """
         of_counts = type_of_products(self.count.dtype, weights, np.dtype(dtype))
         count = aligned_empty(self.count.shape, of_counts)
-        _sell.weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
+        weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
         return replace(self, count=count)
 
     @property

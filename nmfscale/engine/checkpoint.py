@@ -55,24 +55,11 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint:
-    """Where a fit saves its state, and how often.
+    """Where a fit saves its state, and how many seconds apart; 0 saves every iteration.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        Made if it is not there.
-    about : dict
-        What the fit is of; one that is resumed must agree in everything.
-    every : float, default=60
-        Seconds between checkpoints; 0 saves every iteration.
-    resume : bool, default=False
-        Whether to go on from the newest checkpoint in the folder. If there is none, the fit begins
-        from the start.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds checkpoints and `resume` is false, or if it cannot be made.
+    `about` says what the fit is of; one that is resumed must agree in everything. With `resume` it
+    goes on from the newest checkpoint in the folder, if there is one; without, a folder that holds
+    some is a CheckpointError.
     """
 
     def __init__(
@@ -125,10 +112,7 @@ class Checkpoint:
     def load(self) -> tuple[dict[str, Any], dict[str, Array]] | None:
         """Return numbers and arrays of the newest sound checkpoint; None where there is none.
 
-        Raises
-        ------
-        CheckpointError
-            If they are of another fit, or if all are damaged.
+        Checkpoints of another fit are a CheckpointError, and so are those of which all are damaged.
         """
         reasons = []
         for path in reversed(self._files()) if self.resume else ():
@@ -208,13 +192,7 @@ def recorded_level(folder: Path | None) -> str | None:
 
 @contextmanager
 def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
-    """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it.
-
-    Raises
-    ------
-    CheckpointError
-        If another fit uses it, or if it cannot be made.
-    """
+    """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it."""
     folder = _make(_path(given).resolve())
     with ExitStack() as stack:
         try:

@@ -69,13 +69,7 @@ class LocalBlock:
 class LocalExecutor(Executor):
     """Runs steps in this process.
 
-    Parameters
-    ----------
-    layout : Layout
-        Blocks of the counts.
-    n_threads : int
-    folder : str, optional
-        Where row arrays are kept in files without a name; by default they are in memory.
+    Row arrays are in memory, or with `folder` in files without a name there.
     """
 
     def __init__(self, layout: Any, n_threads: int, folder: str | None = None):

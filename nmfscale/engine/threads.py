@@ -23,39 +23,15 @@ MOST_THREADS = 4096
 
 
 def resolve_threads(n_threads: int | None = None) -> int:
-    """Return the number of threads to use.
+    """Return the number of threads to use, at least 1.
 
-    ``OMP_NUM_THREADS`` has no say here: the number is handed to every parallel loop, so that a
+    A positive number is taken as it is, even beyond the number of processors. -1 means all
+    processors, -2 all but one, and so on. None means the environment variable
+    NMFSCALE_NUM_THREADS, which is read by the same rules, or all processors if it is unset or
+    empty. OMP_NUM_THREADS has no say here: the number is handed to every parallel loop, so that a
     process whose environment asks for one thread (a Dask worker, for instance) still uses the
-    processors it was given.
-
-    Parameters
-    ----------
-    n_threads : int, optional
-        A positive number is taken as it is, even beyond the number of processors. ``-1`` means
-        all processors, ``-2`` all but one, and so on, never less than one. None means the
-        environment variable ``NMFSCALE_NUM_THREADS``, which is read by the same rules, or
-        :func:`available_processors` if it is unset or empty. A process that was forked from one
-        that has used several threads uses one: the threads of OpenMP do not come along, and it
-        would wait for them forever.
-
-    Returns
-    -------
-    int
-        At least 1.
-
-    Raises
-    ------
-    ValueError
-        If ``n_threads``, or the environment variable, is 0, no integer or above 4,096.
-
-    Examples
-    --------
-    >>> from nmfscale.engine.threads import available_processors, resolve_threads
-    >>> resolve_threads(3)
-    3
-    >>> resolve_threads(-1) == available_processors()
-    True
+    processors it was given. A process that was forked from one that has used several threads uses
+    one: the threads of OpenMP do not come along, and it would wait for them forever.
     """
     name: str = "n_threads"
     given: object = n_threads
@@ -78,11 +54,6 @@ def available_processors() -> int:
 
     The smaller of the processors it is bound to and, on Linux, the processor time its control
     groups (versions 1 and 2) allow it, rounded up to whole processors.
-
-    Returns
-    -------
-    int
-        At least 1.
     """
     # macOS and Windows bind processes to no processors that Python could tell.
     bound = getattr(os, "sched_getaffinity", None)
@@ -187,20 +158,7 @@ def _text(path: Path) -> str:
 
 
 def build_info() -> dict[str, object]:
-    """Return how the kernels were built and what they run on.
-
-    Returns
-    -------
-    dict
-        Instruction sets compiled in and available, the one in use, OpenMP, bounds checks and the
-        number of threads.
-
-    Examples
-    --------
-    >>> from nmfscale.engine.threads import build_info
-    >>> sorted(build_info())
-    ['available_levels', 'bounds_checks', 'level', 'levels', 'openmp', 'threads']
-    """
+    """Return how the kernels were built, what they run on, and the number of threads."""
     return {
         "levels": ["baseline", "avx2", "avx512"],
         "available_levels": kernels.available_levels(),

@@ -175,34 +175,8 @@ def multinomial_to_poisson(
 def rescale(L: ArrayLike, F: ArrayLike) -> tuple[Floats, Floats]:
     r"""Give each column of L and its column of F the same mean, leaving :math:`L F^T` as it is.
 
-    Parameters
-    ----------
-    L : array-like of shape (n_samples, n_components)
-        Loadings, non-negative.
-    F : array-like of shape (n_features, n_components)
-        Factors, non-negative.
-
-    Returns
-    -------
-    L : ndarray of shape (n_samples, n_components)
-        Rescaled loadings; float32 if both are float32, else float64. A column that is zero in L
-        or in F is left alone in both.
-    F : ndarray of shape (n_features, n_components)
-        Rescaled factors, of the same type.
-
-    Raises
-    ------
-    ValueError
-        If L and F are not matrices with the same number of columns, or hold a negative, infinite
-        or missing number.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from nmfscale.methods.conversion import rescale
-    >>> L, F = rescale(L=[[1.0], [3.0]], F=[[8.0], [8.0], [8.0]])
-    >>> L.ravel(), F.ravel()
-    (array([2., 6.]), array([4., 4., 4.]))
+    float32 if both are float32, else float64. A column that is zero in L or in F is left alone in
+    both.
     """
     L, F = _factor_pair(L, F)
     dtype = np.result_type(L, F)

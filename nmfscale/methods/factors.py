@@ -25,20 +25,11 @@ _PIECE = 1 << 9
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a fit must not change, row weights and priors.
+    """What a fit must not change, row weights (n,) and priors.
 
-    Attributes
-    ----------
-    topics : ndarray of bool (K,), optional
-        Topics whose factors stay as they were given.
-    features, samples : ndarray of bool (m,) and (n,), optional
-        Rows of F and of L that stay as they were given.
-    factors : ndarray (m, K), optional
-        F as it was given, where something of it stays.
-    weights : ndarray (n,), optional
-        Weight of each sample in the likelihood.
-    prior_factors, prior_loadings : tuple (pseudo, rate), optional
-        Gamma priors (Corollary 2): alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
+    `topics` (K,) are those whose factors stay as they were given, `features` (m,) and `samples`
+    (n,) rows of F and of L that do; `factors` (m, K) is F as it was given, where something stays.
+    A Gamma prior (Corollary 2) is alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
     """
 
     topics: Array | None = None

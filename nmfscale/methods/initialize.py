@@ -119,41 +119,9 @@ def check_factors(
     counts: CountMatrix,
     n_components: int,
 ) -> tuple[Array | None, Array | None]:
-    """Check factors that the user gives as a start.
+    """Check factors that the user gives as a start: non-negative, and below 1e15.
 
-    Parameters
-    ----------
-    L : array-like of shape (n_samples, n_components) or None
-        Loadings, non-negative and below 1e15.
-    F : array-like of shape (n_features, n_components) or None
-        Factors, likewise.
-    counts : CountMatrix of shape (n_samples, n_features)
-        The counts they are to fit.
-    n_components : int
-        Number of components.
-
-    Returns
-    -------
-    L : ndarray of shape (n_samples, n_components) or None
-        The array itself if it is one of floats: a fit reads it once, and copies it then.
-    F : ndarray of shape (n_features, n_components) or None
-        The same of `F`.
-
-    Raises
-    ------
-    ValueError
-        If a shape is wrong, or a number is negative, missing, too large or not real.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from nmfscale.readers.open import as_counts
-    >>> from nmfscale.methods.initialize import check_factors
-    >>> counts = as_counts(np.array([[4, 0, 2], [0, 9, 0]]))
-    >>> L, F = check_factors([[1], [2]], None, counts, 1)
-    >>> L
-    array([[1.],
-           [2.]])
+    An array of floats is returned itself: a fit reads it once, and copies it then.
     """
     n_samples, n_features = counts.shape
     return (

@@ -76,45 +76,29 @@ FLOAT_UNTIL = 1e-7
 
 @dataclass
 class MomentumSchedule:
-    """What a fit knows of the log-likelihoods so far, and what it does next because of them.
-
-    Attributes
-    ----------
-    momentum : bool
-        Whether there is any.
-    shared : bool
-        Whether rows share the correlations of their curvature.
-    columns_whole : bool
-        Whether all counts make one block.
-    best : list of float
-        The best log-likelihood so far, after each point.
-    n_rising : int
-        Points since one fell.
-    count, gained, delay : float
-        k, what the last point gained, and the delay of beta = k / (k + delay).
-    warmup, patience : int
-        Iterations of EM that are left, and how many there are after going back.
-    curvature_age : int
-        Iterations since curvature was computed.
-    improved, returned : bool
-        Whether the present point is the best, and whether it is where a fit went back to.
-    zeros_moved : bool
-        Whether a Newton step could have lifted zeros of the start.
-    """
+    """What a fit knows of the log-likelihoods so far, and what it does next because of them."""
 
     momentum: bool = True
+    # rows share the correlations of their curvature
     shared: bool = False
+    # all counts make one block
     columns_whole: bool = True
+    # the best log-likelihood so far, after each point; points since one fell
     best: list[float] = field(default_factory=list)
     n_rising: int = 0
+    # k, what the last point gained, and the delay of beta = k / (k + delay)
     count: float = 0.0
     gained: float = 0.0
     delay: float = AGGRESSIVE_DELAY
+    # iterations of EM that are left, and how many there are after going back
     warmup: int = WARMUP
     patience: int = 1
+    # iterations since curvature was computed
     curvature_age: int = FRESH_EVERY
+    # the present point is the best; it is where a fit went back to
     improved: bool = False
     returned: bool = False
+    # a Newton step could have lifted zeros of the start
     zeros_moved: bool = False
 
     def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:

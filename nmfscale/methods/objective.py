@@ -59,18 +59,9 @@ class Objective:
 
 
 class FactorModel(Model):
-    """What all methods of fitting a Poisson NMF share.
+    """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends.
 
-    Parameters
-    ----------
-    counts : CountMatrix of shape (n, m)
-    blocks : Executor
-    start : callable
-        Returns where to start, L (n, K) and F (m, K), positive. A fit that is resumed needs none.
-    n_components : int
-    dtype : float32 or float64
-        In which the fit ends.
-    constraints : Constraints
+    `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
     """
 
     record = HISTORY

@@ -50,18 +50,10 @@ class Seen(NamedTuple):
 
 
 class PoissonState:
-    """L and F of a fit, their column sums, and what is known of their curvature.
+    """L (n, K) and F (m, K) of a fit, their column sums, and what is known of their curvature.
 
-    Parameters
-    ----------
-    counts : CountMatrix of shape (n, m)
-    blocks : Executor
-        Of these counts.
-    L, F : ndarray (n, K) and (m, K)
-        Start, positive. Without L only the shape of F is looked at, and `restore` is to follow.
-    dtype : float32 or float64
-        Of the arithmetic; sums over rows are float64 always.
-    constraints : Constraints, optional
+    The start is positive; without L, of which only the shape of F is looked at, `restore` is to
+    follow. `dtype` is of the arithmetic; sums over rows are float64 always.
     """
 
     def __init__(

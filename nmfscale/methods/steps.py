@@ -77,22 +77,11 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
 class UpdateRows(Step):
     """Updates every row of L while F is held; says what was seen where the update began.
 
-    Attributes
-    ----------
-    F, total : ndarray (lanes, stride) and (stride,)
-        F in lane order and its column sums.
-    n_components : int
-    source, target : str
-        Names of L before and after; without a target only the reports are made.
-    kernel : {"update_rows", "descend"}
-    options : dict
-        Of `kernels.RowProblem`.
-    reports : tuple of {"loglik_start", "kkt_start"}
-    curvature_mode : {kernels.STORE, kernels.REUSE, kernels.RESCALE}, optional
-        Whether a second-order step stores its curvature, or reuses what was stored, with today's
-        diagonal or rescaled by today's numerators.
-    refresh : bool
-        Whether to report correlations that later steps share.
+    F (lanes, stride) is in lane order, `total` its column sums, `options` are of
+    `kernels.RowProblem`. Without a `target` only the `reports`, "loglik_start" or "kkt_start", are
+    made. `curvature_mode` says whether a second-order step stores its curvature (STORE), or reuses
+    what was stored, with today's diagonal (REUSE) or rescaled by today's numerators (RESCALE);
+    `refresh`, whether to report correlations that later steps share.
     """
 
     F: Any
@@ -182,13 +171,7 @@ class SampleTerms(Step):
 class Momentum(NamedTuple):
     """A factor goes to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
-    Attributes
-    ----------
-    beta : float, default=0
-    scale : ndarray (stride,), optional
-        Of the columns of the point before: see `PoissonState.scale_of_before`. By default 1.
-    leaves : float, default=0
-        Momentum leaves at least this share of a parameter.
+    `scale` (stride,) is of the columns of the point before: see `PoissonState.scale_of_before`.
     """
 
     beta: float = 0.0
@@ -303,20 +286,9 @@ def weighted_columns(block: Block, dtype: Any, n_threads: int) -> SellBlock:
 
 @dataclass(frozen=True)
 class SumColumns(Step):
-    """Adds up the statistics with which F can step, while L is held.
+    """Adds up the statistics with which F, in lane order, can step while L is held.
 
-    Attributes
-    ----------
-    F : ndarray (lanes, stride)
-        F in lane order.
-    n_components : int
-    options : dict
-        Of `kernels.RowProblem`.
-    parts : tuple of Part
-    refresh : bool
-        Whether to add up correlations that later steps share.
-    source : str
-        Name of L.
+    `refresh`: whether to add up correlations that later steps share.
     """
 
     F: Any
@@ -380,21 +352,11 @@ class ColumnSums(Step):
 
 @dataclass(frozen=True)
 class Convert(Step):
-    """Makes a row array from another: in another type, scaled, with zeros restored or lifted.
+    """Makes a row array from another: in another type, scaled (K,), with zeros restored or lifted.
 
-    Attributes
-    ----------
-    source, target : str
-    n_components : int
-    dtype : str, optional
-    scale : ndarray (K,), optional
-        Of the columns.
-    zeros : {"restore", "lift"}, optional
-        Parameters at the floor become zero, unless a prior keeps them from zero; or zeros are
-        raised to the floor.
-    least : ndarray (K,) or float, optional
-        Positive parameters below it are raised to it (a number), or those at most as large become
-        the floor (an array).
+    `zeros` is "restore": parameters at the floor become zero, unless a prior keeps them from zero;
+    or "lift": zeros are raised to the floor. Positive parameters below `least` are raised to it (a
+    number), or those at most as large become the floor (an array (K,)).
     """
 
     source: str

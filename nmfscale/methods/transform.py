@@ -38,17 +38,8 @@ class Projector:
     """Moves rows of a block, in lane order, while the factors are held.
 
     Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
-    at most `tol` times its total, and then stands still, whatever its neighbours do.
-
-    Parameters
-    ----------
-    design, total : ndarray (lanes, stride) and (stride,)
-        F in lane order, and its column sums in float64.
-    n_components, n_steps : int
-        `n_steps` at most.
-    tol : float
-    n_threads : int
-        The loadings do not depend on it.
+    at most `tol` times its total, `n_steps` at most, and then stands still, whatever its neighbours
+    do. `design` is F in lane order, `total` its column sums.
     """
 
     def __init__(
@@ -181,25 +172,10 @@ def fit_rows(
 
 
 class Projection:
-    """Loadings of the rows of counts with the factors F held.
+    """Loadings (n, K) of the rows of counts with the factors F (m, K) held.
 
-    Beside the counts, only the loadings of one block are in memory.
-
-    Parameters
-    ----------
-    counts : CountMatrix of shape (n, m)
-    F : ndarray (m, K)
-    L : ndarray (n, K), optional
-        Where the rows start; by default each has the same expected counts of every component.
-    n_steps : int, default=500
-        At most.
-    tol : float, default=1e-8
-    dtype : float32 or float64, default=float64
-        Type of the loadings; the arithmetic is float64.
-    n_threads : int, default=1
-        The loadings do not depend on it.
-    prior : tuple of ndarray (n, K), optional
-        Pseudo-counts and rates of a Gamma prior.
+    Beside the counts, only the loadings of one block are in memory. Rows start at L, by default
+    with the same expected counts of every component. `prior` has pseudo-counts and rates (n, K).
     """
 
     def __init__(
