@@ -57,7 +57,7 @@ def threads_share_small_blocks(patch):
 
 def around_weigh(patch, function):
     """Where counts are multiplied by the weights of samples."""
-    _around(patch, "counts._sell.weigh", function)
+    _around(patch, "counts.sell.weigh", function)
 
 
 def around_count_columns(patch, function):
