@@ -37,17 +37,22 @@ def size_of_columns(total: float) -> float:
 class JointEM(FactorModel):
     """Joint EM; row arrays ``L`` and ``next``."""
 
+    _loglik = np.nan
+
     def start(self) -> None:
         """Scale the columns of F."""
         self.state = state = self.make_state(self.dtype)
         K = self.n_components
-        self.size = size_of_columns(self.objective.total)
         sums = self._column_scales()
         state.F.values[:, :K] /= sums
         self.blocks.apply(Convert("L", "L", K, scale=sums))
         state.sum_columns()
         self.pending: dict[str, Any] = {}
-        self._loglik = np.nan
+
+    @property
+    def size(self) -> float:
+        """What columns of F sum to."""
+        return size_of_columns(self.objective.total)
 
     def _column_scales(self) -> Array:
         """Return what the columns of F are divided by."""
