@@ -97,10 +97,15 @@ def _check_together(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go with each other."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
-    for option in ("checkpoint", "scheduler", "workers"):
-        solver = getattr(arguments, "solver", "auto")
-        if getattr(arguments, option) is not None and solver != "auto":
-            arguments.usage(f"--{option} goes with --solver auto, not {solver}")
+    from ..methods.fit import refusal_of
+
+    given = [
+        option for option in ("scheduler", "workers") if getattr(arguments, option) is not None
+    ]
+    solver, inner_iter = (getattr(arguments, name, None) for name in ("solver", "inner_iter"))
+    refusal = refusal_of(solver, inner_iter) if given and solver is not None else None
+    if refusal is not None:
+        arguments.usage(f"--{given[0]} cannot be used: {in_shell_words(refusal)}")
 
 
 def store(arguments: argparse.Namespace) -> int:

@@ -370,8 +370,20 @@ class TestStore:
             capsys, "fit", *words, "--force", "--quiet", "--memory-limit", "1MB"
         )
 
-    def test_resume(self, folder, tmp_path, capsys):
-        words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]
+    @pytest.mark.parametrize("options", [[], ["--solver", "scd"], ["--model", "lda"]])
+    def test_resume(self, folder, tmp_path, capsys, options):
+        words = [
+            "fit",
+            *options,
+            folder / "counts.npz",
+            "-k",
+            3,
+            "--quiet",
+            "--seed",
+            1,
+            "--threads",
+            1,
+        ]
         words += ["--tol", 0, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.h5"]
         words += ["--checkpoint-every", 0]
         assert run(*words, "--max-iter", 5) == 0
@@ -679,8 +691,7 @@ def test_wrong_usage(words, capsys):
         (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
         (["--resume"], "--resume goes with --checkpoint DIR"),
         (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
-        (["--solver", "em", "--checkpoint", "state"], "--checkpoint goes with --solver auto"),
-        (["--solver", "em", "--workers", "2"], "--workers goes with --solver auto, not em"),
+        (["--solver", "scd", "--workers", "2"], "--workers cannot be used: .* whole columns"),
     ],
 )
 def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, capsys):
