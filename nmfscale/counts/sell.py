@@ -38,13 +38,20 @@ class SellBlock:
     offset: NDArray[np.int64]
     n_others: int
 
-    def weighted(self, weights: Array, dtype: Any, n_threads: int) -> SellBlock:
+    def weighted(
+        self, weights: Array, dtype: Any, n_threads: int, room: list[Array] | None = None
+    ) -> SellBlock:
         """Return the same with every count times the weight of its index.
 
         Products are in `dtype`, float32 or float64, or in a type that holds all of them exactly.
+        `room` holds the memory of a block before, which is written over if it is large enough.
         """
         of_counts = type_of_products(self.count.dtype, weights, np.dtype(dtype))
-        count = aligned_empty(self.count.shape, of_counts)
+        room, size = [] if room is None else room, self.count.size * of_counts.itemsize
+        if not room or len(room[0]) < size:
+            room.clear()
+            room.append(aligned_empty((size,), np.uint8))
+        count = room[0][:size].view(of_counts)
         weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
         return replace(self, count=count)
 

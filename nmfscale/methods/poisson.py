@@ -81,6 +81,7 @@ class PoissonState:
             self.sum_columns()
         self._curvature_F: Array | None = None
         self._weighted: SellBlock | None = None
+        self._room: list[Array] = []
         self._shared: dict[str, Array] = {}
 
     def _put_samples(self) -> None:
@@ -164,7 +165,7 @@ class PoissonState:
         """Return the columns of all blocks as the kernels take them, weighted if samples are."""
         counts = self.blocks.whole_columns()
         if self.weights is not None:
-            if self._weighted is None or not self.blocks.keeps_counts:
+            if self._weighted is None:  # whole columns stay in memory
                 self._weighted = counts.weighted(self.weights, self.dtype, self.n_threads)
             counts = self._weighted
         return sliced_counts(counts, len(self.layout.row_order))
@@ -190,7 +191,9 @@ class PoissonState:
         parts = self._parts(curvature, bool(options.get("newton_steps")))
         if curvature == SHARED:
             options["correlation"] = self._shared["F"].astype(self.dtype)
-        return SumColumns(self.F.values, self.n_components, options, parts, refresh, source)
+        return SumColumns(
+            self.F.values, self.n_components, options, parts, refresh, source, self._room
+        )
 
     def _parts(self, curvature: int | None, newton: bool) -> tuple[Part, ...]:
         """Say which statistics: fewer for columns whose curvature is reused or shared."""

@@ -273,14 +273,14 @@ class WeighColumns(Step):
         return {}
 
 
-def weighted_columns(block: Block, dtype: Any, n_threads: int) -> SellBlock:
+def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]) -> SellBlock:
     """Return the columns of a block, weighted if samples have weights: once for all, or anew."""
     counts: SellBlock = block.counts
     weights, known = block.get("weights"), block.get("weighted")
     if weights is None:
         return counts
     if known is None:
-        return counts.weighted(weights, dtype, n_threads)
+        return counts.weighted(weights, dtype, n_threads, room)
     return replace(counts, count=known)
 
 
@@ -288,7 +288,8 @@ def weighted_columns(block: Block, dtype: Any, n_threads: int) -> SellBlock:
 class SumColumns(Step):
     """Adds up the statistics with which F, in lane order, can step while L is held.
 
-    `refresh`: whether to add up correlations that later steps share.
+    `refresh`: whether to add up correlations that later steps share. `room` is memory for counts
+    that are weighted anew, one block after the other.
     """
 
     F: Any
@@ -297,6 +298,7 @@ class SumColumns(Step):
     parts: tuple[Part, ...]
     refresh: bool = False
     source: str = "L"
+    room: list[Array] = field(default_factory=list)
 
     reads = "columns"
     shared = ("F",)
@@ -318,7 +320,7 @@ class SumColumns(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the share of a block."""
         L = block[self.source]
-        sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads), len(L))
+        sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads, self.room), len(L))
         problem = kernels.RowProblem(
             L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, **self.options
         )
