@@ -107,7 +107,7 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
 
 def zeros(n_bytes: int, given):
     """Return a branch of the sums, on a worker."""
-    from nmfscale.engine.tasks import Found
+    from nmfscale.engine.worker import Found
 
     return Found([[{}]], [[np.zeros(n_bytes // 8)]], [{}])
 
@@ -117,7 +117,7 @@ def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) ->
     from nmfscale.cluster.pool import WorkerPool
     from nmfscale.cluster.tasks import Task
     from nmfscale.engine.protocol import FAN_IN
-    from nmfscale.engine.tasks import join
+    from nmfscale.engine.worker import join
 
     pool, rows = WorkerPool(client, str), []
     for size in sizes:

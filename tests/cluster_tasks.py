@@ -51,7 +51,7 @@ def always(error, number, given):
 
 def perform_and_count(folder, kind, number, function, args, given):
     """Run a task, count it and what is computed in it; kill its worker in the middle of one."""
-    from nmfscale.engine.tasks import run_steps
+    from nmfscale.engine.worker import run_steps
 
     def count(which):
         with Path(folder, which).open("ab", buffering=0) as file:

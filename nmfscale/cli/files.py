@@ -140,8 +140,12 @@ def check_inputs(*paths: str | None) -> None:
 def output(
     arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = ()
 ) -> Path:
-    """Check, before any work, that the output can be written and is none of the inputs."""
-    target = writable(arguments.output, arguments.force, inputs)
+    """Check, before any work, that the output can be written and is none of the inputs.
+
+    A command that is given again with --resume replaces what it wrote when it was interrupted.
+    """
+    force = arguments.force or getattr(arguments, "resume", False)
+    target = writable(arguments.output, force, inputs)
     if not target.name.lower().endswith(tuple(filter(None, suffixes))) and (
         target.suffix or "" not in suffixes
     ):

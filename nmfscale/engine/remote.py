@@ -32,8 +32,7 @@ from .lineage import (
     read_arrays,
 )
 from .protocol import FAN_IN, Array, Executor, Outcome, Step, branches, combine
-from .tasks import Found, join, run_steps, save_array
-from .worker import RunConfig
+from .worker import Found, RunConfig, join, run_steps, save_array
 
 # Shared arrays that may be asked for again.
 _RECENT_SHARED = 4

@@ -2,7 +2,8 @@
 
 /* One coordinate of a descent: mu kept current by the pending change of the coordinate before (row `before`),
  * then b_k <- max(floor, b_k - g_k / h_k); `guarded` shortens a decrease by 1 / (1 + lambda), lambda = c |d| sqrt h
- * with c = 1 / sqrt(min y), when lambda > 0.683802 (Hien and Gillis, scalar Newton: never raises the loss). */
+ * with c = 1 / sqrt(min y), when lambda > 0.683802 (Hien and Gillis, scalar Newton: never raises the loss).  A weight
+ * is part of y: a row of weight 2 is held back less than two rows are, and the fit goes another way. */
 INLINE VEC NAME(coordinate)(const row_problem *p, int64_t n, int k, const VEC *a, const VEC *before, VEC change, const VEC *y,
                             VEC *mu, VEC *b, VEC total, VEC pseudo, VEC concordance)
 {

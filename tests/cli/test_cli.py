@@ -388,7 +388,7 @@ class TestStore:
         words += ["--checkpoint-every", 0]
         assert run(*words, "--max-iter", 5) == 0
         seconds = nmfscale.load(tmp_path / "model.h5").history_["seconds"]
-        assert run(*words, "--max-iter", 9, "--resume", "--force") == 0
+        assert run(*words, "--max-iter", 9, "--resume") == 0  # though model.h5 exists
         resumed = nmfscale.load(tmp_path / "model.h5")
         assert resumed.n_iter_ == 9
         assert resumed.history_["seconds"][:3].tolist() == seconds[:3].tolist()
