@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -23,6 +26,7 @@ from ..counts.base import CountMatrix
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
+from ..methods.completion import log_shares, split_counts
 from ..methods.transform import write_array
 from ..readers.open import as_counts
 from .validation import npy_target
@@ -42,8 +46,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     memory_limit: float | str | None
     n_threads: int | None
 
-    # scikit-learn would take the file for something that pipelines pass on.
+    # scikit-learn would take them for something that pipelines pass on.
     __metadata_request__transform = {"out": UNUSED}
+    __metadata_request__score = {"completion": UNUSED, "random_state": UNUSED}
 
     def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
         """Return the loadings of samples, old or new, with the topics held.
@@ -115,8 +120,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Return the log-probability of counts, loadings fitted to them."""
         raise NotImplementedError
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-probability of a count under the model, loadings fitted to `X`.
+    def score(
+        self, X: Any, y: Any = None, *, completion: float | None = None, random_state: Any = None
+    ) -> float:
+        """Return the mean log-probability of a count under the model.
+
+        Loadings are fitted to `X` itself, or with `completion` to a part of its counts, and the
+        rest is scored: then the score tells how many components the counts support.
 
         Parameters
         ----------
@@ -124,18 +134,26 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             As in :meth:`fit`.
         y : None
             Ignored.
+        completion : float, default=None
+            Share of the counts that is held out and scored, between 0 and 1. Every count is split
+            at random (binomial thinning), which needs whole counts. Samples of which nothing is
+            seen are left out.
+        random_state : int, RandomState instance or None, default=None
+            Determines how counts are split.
 
         Returns
         -------
         float
             ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
             multinomial log-likelihood without its combinatorial constant, per count. Where samples
-            have posteriors it is their evidence lower bound, per count. Higher is better; 0 if
-            there are no counts.
+            have posteriors it is their evidence lower bound, per count; with `completion` always
+            the former, of the counts that are held out. Higher is better; 0 if there are no counts.
 
         Raises
         ------
-        ValueError, MemoryLimitError
+        ValueError
+            As :meth:`transform`; if `completion` is no share, or counts are not whole.
+        MemoryLimitError
             As :meth:`transform`.
 
         Notes
@@ -143,8 +161,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         A feature of `X` that the fit never saw has next to no probability in any topic: a few such
         counts can outweigh all others. A prior such as ``prior_factors=1.01`` smooths the topics.
 
-        Since loadings are fitted to `X`, the score mostly goes on rising with the number of
-        components, also for samples that the fit did not see: enough are as many as raise it much.
+        Without `completion` the score goes on rising with the number of components, also for
+        samples that the fit did not see. Document completion is compared in [1]_.
+
+        References
+        ----------
+        .. [1] Wallach, Murray, Salakhutdinov, Mimno (2009). Evaluation methods for topic models.
+           International Conference on Machine Learning 26, section 4.
 
         Examples
         --------
@@ -153,20 +176,51 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> model = TopicModel(n_components=2, random_state=0).fit(X)
         >>> round(model.score(X), 2), round(model.perplexity(X), 2)
         (-0.88, 2.4)
+        >>> model.score(X, completion=0.5, random_state=0) < 0
+        True
         """
         check_is_fitted(self)
+        if not (completion is None or isinstance(completion, Real) and 0 < completion < 1):
+            raise ValueError(
+                f"completion={completion!r}: the share of the counts that is held out is needed, a "
+                "number between 0 and 1."
+            )
         counts = self._counts(X, reset=False)
+        if completion is not None:
+            return self._completion(counts, completion, check_random_state(random_state))
         if counts.total == 0:
             return 0.0
         return self._log_probability(counts) / counts.total
 
-    def perplexity(self, X: Any) -> float:
+    def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
+        if not counts.is_integer:
+            raise ValueError(
+                f"completion={share}: only whole counts can be split, and there are others: "
+                f"{counts.first_fraction}."
+            )
+        logs: list[float] = []
+        total, n_threads = 0.0, resolve_threads(self.n_threads)
+        for rows in counts.chunks():
+            seen, held = split_counts(rows, counts.shape[1], share, rng)
+            known = seen.sum(axis=1) > 0
+            if not known.any():
+                continue
+            L, held = self._loadings(as_counts(seen[known])), as_counts(held[known])
+            logs.extend(log_shares(held, L, self.components_.T, n_threads))
+            total += held.total
+        return math.fsum(logs) / total if total else 0.0
+
+    def perplexity(
+        self, X: Any, *, completion: float | None = None, random_state: Any = None
+    ) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
+        completion, random_state
+            As in :meth:`score`.
 
         Returns
         -------
@@ -178,7 +232,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
         """
-        return float(np.exp(-self.score(X)))
+        return float(np.exp(-self.score(X, completion=completion, random_state=random_state)))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.

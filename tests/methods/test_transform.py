@@ -57,6 +57,7 @@ def places(tmp_path, monkeypatch):
 def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options):
     one = fitted(model, **options)
     expected, score = one.transform(X), one.score(X)
+    completed = one.score(X, completion=0.4, random_state=3)
     for place in places:
         for n_threads in (1, 3):
             one.set_params(n_threads=n_threads, memory_limit="1TB")
@@ -67,6 +68,7 @@ def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options)
             assert np.load(tmp_path / "loadings.npy").tobytes() == expected.tobytes()
             assert one.score(place) == score
             assert one.perplexity(place) == np.exp(-score)
+            assert one.score(place, completion=0.4, random_state=3) == completed
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -79,6 +81,46 @@ def test_a_score_is_the_mean_log_probability(model):
         expected = (counts * logs).sum() / counts.sum()
         np.testing.assert_allclose(one.score(counts), expected, rtol=1e-12)
     assert 1 <= one.perplexity(X) <= X.shape[1]
+
+
+@pytest.mark.parametrize("model", [*MODELS, nmfscale.LDA])
+def test_completion_scores_what_was_held_out(model):
+    one = fitted(model)
+    held, drawn = np.zeros_like(X), np.random.RandomState(5)
+    held[X > 0] = drawn.binomial(X[X > 0], 0.3)
+    seen = X - held
+    known = seen.any(axis=1)
+    mu = one.transform(seen[known]) @ one.components_
+    logs = np.log(np.maximum(mu / mu.sum(axis=1, keepdims=True), 1e-30))
+    expected = (held[known] * logs).sum() / held[known].sum()
+    options = {"completion": 0.3, "random_state": 5}
+    np.testing.assert_allclose(one.score(X, **options), expected, rtol=1e-10)
+    assert one.perplexity(X, **options) == np.exp(-one.score(X, **options))
+    assert one.score(np.zeros_like(X), **options) == 0.0
+
+
+def test_completion_is_highest_for_as_many_topics_as_there_are():
+    counts, _ = nmfscale.simulate_topic_counts(300, 200, n_components=4, random_state=0)
+    models = [
+        nmfscale.TopicModel(K, prior_factors=1.1, random_state=1).fit(counts[:200])
+        for K in (2, 4, 16)
+    ]
+    new, options = counts[200:], {"completion": 0.5, "random_state": 0}
+    few, right, many = (model.score(new, **options) for model in models)
+    assert max(few, many) < right
+    assert models[2].score(new) > models[1].score(new)  # loadings fitted to what is scored
+
+
+@pytest.mark.parametrize("completion", [0, 1, -0.5, "half", np.nan])
+def test_completion_is_a_share(completion):
+    with pytest.raises(ValueError, match="completion=.*between 0 and 1"):
+        fitted(nmfscale.TopicModel).score(X, completion=completion)
+
+
+@pytest.mark.filterwarnings("ignore:.*not whole numbers")
+def test_completion_needs_whole_counts():
+    with pytest.raises(ValueError, match="only whole counts can be split.*1.5"):
+        fitted(nmfscale.TopicModel).score(X + 0.5 * (X > 0), completion=0.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,0 +1,39 @@
+"""Document completion: what loadings fitted to a part of the counts say of the rest.
+
+Each count x is split in two: ``z ~ Binomial(x, share)`` is held out, x - z is seen.  Of Poisson
+counts both parts are independent (binomial thinning), so that loadings fitted to what is seen owe
+nothing to what is held out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..counts.base import CountMatrix, RowRange
+from .factors import LEAST, Array
+from .transform import log_mu_rows
+
+
+def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tuple[Any, Any]:
+    """Return what is seen of some rows and what is held out, two sparse matrices.
+
+    Entries are drawn row by row and column by column, so that the same counts are split in the
+    same way wherever they are, and in pieces of any size.
+    """
+    seen = rows.matrix(n_columns).sorted_indices()
+    held = seen.copy()
+    held.data = rng.binomial(seen.data.astype(np.int64), share)
+    seen.data = seen.data - held.data
+    seen.eliminate_zeros()
+    held.eliminate_zeros()
+    return seen, held
+
+
+def log_shares(counts: CountMatrix, L: Array, F: Array, n_threads: int) -> Array:
+    """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,)."""
+    L = L.astype(np.float64, copy=False)
+    # summed row by row: the rounding of a product of matrices depends on their size
+    sizes = np.maximum((L * F.sum(axis=0, dtype=np.float64)).sum(axis=1), LEAST)
+    return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)
