@@ -67,10 +67,13 @@ def plan_fit(
     for plan in plans:
         if plan.peak <= limit:
             return plan
-    raise _too_much(
-        "the fit needs", plans[-1].peak, limit,
-        "raise memory_limit, fit fewer components, or use dtype='float32'",
-    )  # fmt: skip
+    remedy = "raise memory_limit, fit fewer components, or use dtype='float32'"
+    if layout is None and not elsewhere:
+        remedy += (
+            f"; or write a packed store, about {readable(SLICE_BYTES * counts.nnz)} ('nmfscale "
+            "store', nmfscale.write_store), which a fit reads a block at a time"
+        )
+    raise _too_much("the fit needs", plans[-1].peak, limit, remedy)
 
 
 def check_stream(

@@ -102,7 +102,8 @@ class CountModel(RowsTransformer, BaseEstimator):
         given.apply_defaults()
         counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
         both = signature(self.transform).parameters.keys() & given.kwargs.keys()
-        return self._loadings(counts, **{name: given.kwargs[name] for name in both})
+        loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
+        return self._with_index(loadings, X, counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -97,7 +98,20 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _transform(self, X: Any, out: str | os.PathLike[str] | None, **given: Any) -> Array:
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        return self._loadings(self._counts(X, reset=False), target, **given)
+        counts = self._counts(X, reset=False)
+        return self._with_index(self._loadings(counts, target, **given), X, counts)
+
+    def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
+        """Return what scikit-learn makes the DataFrame of that was asked for, with its index.
+
+        It takes the index of a DataFrame, but knows nothing of names in AnnData and files.
+        """
+        asked = _get_output_config("transform", self)["dense"]
+        if asked != "pandas" or counts.sample_names is None or hasattr(X, "iloc"):
+            return loadings
+        import pandas as pd
+
+        return pd.DataFrame(loadings, index=counts.sample_names)
 
     def _loadings(self, counts: CountMatrix, target: Path | None = None, **given: Any) -> Array:
         shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype

@@ -84,6 +84,10 @@ def test_anndata_names():
     assert_array_equal(one.feature_names_in_, adata.var_names)
     assert_array_equal(one.sample_names_, adata.obs_names)
     assert one.transform(adata).shape == (40, 3)
+    frame = one.set_output(transform="pandas").transform(adata)
+    assert list(frame.index) == list(adata.obs_names)
+    adata.obsm["topics"] = frame  # which refuses another index
+    assert list(one.fit_transform(adata).index) == list(adata.obs_names)
 
 
 def test_pipeline_and_grid_search():

@@ -670,6 +670,8 @@ def test_plans_step_down_as_memory_gets_scarce(store):
             break
     kinds = [(keep, folder is not None) for keep, folder in seen]
     assert sorted(set(kinds), key=kinds.index)[:2] == [(True, False), (False, False)]
+    with pytest.raises(MemoryLimitError, match="packed store, about .*, which a fit reads a block"):
+        plan_fit(counts.in_memory(), needs, 1000)
 
 
 def test_a_fit_that_cannot_fit_is_refused_before_it_begins(store):
