@@ -66,10 +66,13 @@ class Monitor:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give Ctrl-C back and close the bar."""
+        """Give Ctrl-C back, and close the bar: full, with the reason of the end."""
         if self._old_handler is not None:
             signal.signal(signal.SIGINT, self._old_handler)
         if self._bar is not None:
+            if exception[0] is None:
+                self._bar.total = self._bar.n
+                self._bar.set_description_str(self.reason)
             self._bar.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -152,6 +155,15 @@ class Monitor:
     def finished(self) -> bool:
         """Whether the fit should end."""
         return self.converged or self.interrupted or self.stopped
+
+    @property
+    def reason(self) -> str:
+        """Why the fit ended."""
+        if self.interrupted:
+            return "interrupted"
+        if self.converged:
+            return "converged"
+        return "stopped by the callback" if self.stopped else "max_iter reached"
 
     @property
     def history(self) -> NDArray[Any]:

@@ -1,5 +1,6 @@
 """Fits: what they record, where they stop, what they hold, and that they climb."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -286,6 +287,20 @@ def test_control_c_hands_back_the_model():
         [sys.executable, "-P", "-c", KEYBOARD], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["True", "False", "True"], done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({"tol": 1e-2, "max_iter": 500}, "converged: 100%"),
+        ({"max_iter": 4}, "max_iter reached: 100%.* 4/4 "),
+        ({"callback": lambda record: record["iteration"] == 3}, "stopped by the callback: 100%"),
+    ],
+)
+def test_the_progress_bar_ends_full_with_the_reason(capfd, options, end):
+    fit(make_counts(), verbose=1, **options)
+    assert re.search(end, capfd.readouterr().err.splitlines()[-1])
 
 
 @pytest.mark.parametrize("verbose", [0, 1, 2])
