@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     __version__: str
 
 # OpenMP's threads wait for more work in a loop, GCC's for some milliseconds: two fits on the same
-# processors are several times slower for it. This is about 0.2 ms, more than lies between two loops
-# of a fit. The library reads it when it is loaded, by the first of our compiled modules.
+# processors are several times slower for it. This is about 0.02 ms: a fit alone takes as long as
+# with more. The library reads it when it is loaded, by the first of our compiled modules.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Where the names are: they are imported when first asked for, so that the shell answers at once.
 _PLACES = {

@@ -192,7 +192,7 @@ def test_no_thread_is_woken_for_a_single_slice(n_rows, expected):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 10_000),
+        ({}, 1_000),
         ({"GOMP_SPINCOUNT": "777"}, 777),
         ({"OMP_WAIT_POLICY": "passive"}, 0),
     ],
