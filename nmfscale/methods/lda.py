@@ -178,7 +178,7 @@ class VariationalLDA(MeanField):
         # rounding keeps the parameters of large samples from coming closer
         least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
         self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
-        self.eta, self.estimate, self._start, self._alpha = eta, estimate, start, alpha
+        self.eta, self.estimate, self._start, self._alpha = eta, estimate, start, np.array(alpha)
         self._order = blocks.layout.column_order[: counts.shape[1]]
         self._totals = counts.column_totals[self._order].astype(np.float64)
 

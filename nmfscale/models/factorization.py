@@ -210,14 +210,15 @@ class CountFactorization(CountModel):
         start = L
         if sizes is not None and L is not None:
             start = L * sizes[:, None].astype(dtype)
-        scales: Array = np.ones(self.n_components)
+        # without memory of its own: whether there is enough is not known yet
+        scales: Array = np.broadcast_to(1.0, (self.n_components,))
         if start is not None or F is not None:
             scales = balancing_scales(counts.total, counts.shape, start, F)
-        start, F = (
-            None if A is None else A * d.astype(A.dtype)
-            for A, d in ((start, scales), (F, 1 / scales))
-        )
-        constraints = constraints.scaled(scales)
+            start, F = (
+                None if A is None else A * d.astype(A.dtype)
+                for A, d in ((start, scales), (F, 1 / scales))
+            )
+            constraints = constraints.scaled(scales)
         if constraints.topics is not None or constraints.features is not None:
             constraints = replace(constraints, factors=F)
         fitted = self._fit_blocks(

@@ -378,7 +378,7 @@ class LDA(CountModel):
         self.topic_word_posterior_ = np.ascontiguousarray(topics.T)
         shares = self.topic_word_posterior_ / topics.sum(axis=0)[:, None]
         self.components_ = shares.astype(dtype)
-        self.doc_topic_prior_, self.topic_word_prior_ = alpha, eta
+        self.doc_topic_prior_, self.topic_word_prior_ = np.array(alpha), eta
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return the posteriors of new samples, unless memory is short of them."""

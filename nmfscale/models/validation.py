@@ -33,10 +33,14 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
 def checked_array(
     values: Any, shape: tuple[int, ...], name: str, *, positive: bool = True
 ) -> Array:
-    """Return numbers in float64, of this shape; a single number stands for a vector of it."""
+    """Return numbers in float64, of this shape; a single number stands for a vector of it.
+
+    That vector has no memory of its own.
+    """
     array = _numbers(values, name)
     if array.ndim == 0 and len(shape) == 1:
-        array = np.full(shape, array)
+        _check_numbers(array[None], name, positive)
+        return np.broadcast_to(array, shape)
     if array.shape != shape:
         one = "a number, or " if len(shape) == 1 else ""
         raise ValueError(f"{name} has shape {array.shape}; {one}an array {shape} is needed.")

@@ -1,6 +1,7 @@
 """Estimators: the habits of scikit-learn, and what transform and score promise."""
 
 import pickle
+import tracemalloc
 import warnings
 
 import internals
@@ -17,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import nmfscale
-from nmfscale import PoissonNMF, TopicModel
+from nmfscale import LDA, PoissonNMF, TopicModel
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.methods.fit import SOLVERS
 
@@ -266,10 +267,16 @@ def test_what_is_no_number_is_refused_by_name(parameters, given, message):
         PoissonNMF(**{"n_components": 3} | parameters).fit(X, **given)
 
 
+@pytest.mark.parametrize("model", [*MODELS, LDA])
 @pytest.mark.parametrize("n_components", [10**6, 10**9])
-def test_more_components_than_fit_into_memory_are_refused(n_components):
-    with pytest.raises(MemoryLimitError, match="fit fewer components"):
-        PoissonNMF(n_components).fit(X)
+def test_more_components_than_fit_into_memory_are_refused(n_components, model):
+    tracemalloc.start()
+    try:
+        with pytest.raises(MemoryLimitError, match="fit fewer components"):
+            model(n_components).fit(X)
+        assert tracemalloc.get_traced_memory()[1] < 10**7  # before anything grows with them
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("solver", ["scd", "auto"])
