@@ -128,7 +128,8 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
-    add("--resume", action="store_true", help="go on from the newest checkpoint; replaces MODEL.h5")
+    what = "go on from the newest checkpoint, if any; then replaces MODEL.h5"
+    add("--resume", action="store_true", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
     where = command.add_mutually_exclusive_group().add_argument
     where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")

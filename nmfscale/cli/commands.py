@@ -61,7 +61,11 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(arguments.input)
-    target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments))
+    from ..engine.checkpoint import checkpoints_in
+
+    # what the same command wrote when it was interrupted; the first time there is none
+    goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
+    target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
     drawn = arguments.seed is None and arguments.checkpoint is None  # which knows whether it is
     if drawn:
         arguments.seed = secrets.randbelow(2**32)

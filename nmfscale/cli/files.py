@@ -138,14 +138,14 @@ def check_inputs(*paths: str | None) -> None:
 
 
 def output(
-    arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = ()
-) -> Path:
+    arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = (),
+    replaces: bool = False,
+) -> Path:  # fmt: skip
     """Check, before any work, that the output can be written and is none of the inputs.
 
-    A command that is given again with --resume replaces what it wrote when it was interrupted.
+    `replaces`: whether an existing file is replaced without --force.
     """
-    force = arguments.force or getattr(arguments, "resume", False)
-    target = writable(arguments.output, force, inputs)
+    target = writable(arguments.output, arguments.force or replaces, inputs)
     if not target.name.lower().endswith(tuple(filter(None, suffixes))) and (
         target.suffix or "" not in suffixes
     ):

@@ -179,11 +179,17 @@ def checkpoints_for(
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
+def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the checkpoints of a folder, of all starts, the newest last."""
+    top = _path(folder)
+    return sorted([*top.glob(_FILES), *top.glob(f"{_RESTARTS}/{_FILES}")])
+
+
 def recorded_level(folder: Path | None) -> str | None:
     """Return the instruction set of the newest checkpoint in a folder, if there is one."""
     if folder is None:
         return None
-    for path in sorted([*folder.glob(_FILES), *folder.glob(f"{_RESTARTS}/{_FILES}")])[::-1]:
+    for path in checkpoints_in(folder)[::-1]:
         with suppress(OSError, KeyError, RuntimeError, ValueError):
             level = read_file(path, lambda file: json.loads(file.attrs["about"])["instruction set"])
             return "baseline" if level.startswith("baseline") else "avx2"

@@ -372,19 +372,9 @@ class TestStore:
 
     @pytest.mark.parametrize("options", [[], ["--solver", "scd"], ["--model", "lda"]])
     def test_resume(self, folder, tmp_path, capsys, options):
-        words = [
-            "fit",
-            *options,
-            folder / "counts.npz",
-            "-k",
-            3,
-            "--quiet",
-            "--seed",
-            1,
-            "--threads",
-            1,
-        ]
+        words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]
         words += ["--tol", 0, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.h5"]
+        words += options
         words += ["--checkpoint-every", 0]
         assert run(*words, "--max-iter", 5) == 0
         seconds = nmfscale.load(tmp_path / "model.h5").history_["seconds"]
@@ -392,6 +382,13 @@ class TestStore:
         resumed = nmfscale.load(tmp_path / "model.h5")
         assert resumed.n_iter_ == 9
         assert resumed.history_["seconds"][:3].tolist() == seconds[:3].tolist()
+
+    def test_resume_replaces_nothing_where_there_is_no_checkpoint(self, folder, tmp_path, capsys):
+        target = tmp_path / "model.h5"
+        target.write_text("precious")
+        words = ["fit", folder / "counts.npz", "-k", 3, "--checkpoint", tmp_path / "state"]
+        assert "exists" in failure(capsys, *words, "--resume", "-o", target)
+        assert target.read_text() == "precious"
 
     def test_progress(self, folder, tmp_path, capsys):
         assert run("store", folder / "counts.npz", tmp_path / "counts.nmf") == 0
