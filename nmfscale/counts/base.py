@@ -212,8 +212,9 @@ class CountMatrix(ABC):
         values, times = self._count_values(above)
         return values[values > above], times[values > above]
 
-    @abstractmethod
-    def _make_layout(self, n_threads: int) -> Any: ...
+    def _make_layout(self, n_threads: int) -> Any:
+        """Arrange the counts; asked for where that is not known from the beginning."""
+        raise NotImplementedError
 
     def layout(self, n_threads: int = 1) -> Any:
         """Return row blocks in both orders, as the kernels read them; built once.

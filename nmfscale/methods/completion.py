@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..counts.base import CountMatrix, RowRange
-from .factors import LEAST, Array
-from .transform import log_mu_rows
+from .factors import Array
+from .transform import log_mu_rows, row_sizes
 
 
 def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tuple[Any, Any]:
@@ -34,6 +34,5 @@ def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tupl
 def log_shares(counts: CountMatrix, L: Array, F: Array, n_threads: int) -> Array:
     """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,)."""
     L = L.astype(np.float64, copy=False)
-    # summed row by row: the rounding of a product of matrices depends on their size
-    sizes = np.maximum((L * F.sum(axis=0, dtype=np.float64)).sum(axis=1), LEAST)
+    sizes = row_sizes(L, F.sum(axis=0, dtype=np.float64))
     return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)

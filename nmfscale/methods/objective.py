@@ -134,7 +134,7 @@ class FactorModel(Model):
 
     def release(self) -> None:
         """Give back what the executor holds."""
-        self.blocks.drop("L", "totals", "curvature", *SAMPLES)
+        self.blocks.drop("L", "totals", "curvature", "weighted", *SAMPLES)
 
 
 def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:

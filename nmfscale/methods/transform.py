@@ -217,11 +217,16 @@ class Projection:
         for place, made in self._blocks.stream(self._step, log_mu):
             rows = slice(place.start, place.stop)
             L = self._plain(place, made["projected"])
-            # summed row by row: the rounding of a product of matrices depends on their size
-            sizes = np.maximum((L * u).sum(axis=1), LEAST)
             out[rows] = self._plain(place, made["log_mu"][:, None])[:, 0]
-            out[rows] -= self._counts.row_totals[rows] * np.log(sizes)
+            out[rows] -= self._counts.row_totals[rows] * np.log(row_sizes(L, u))
         return out
+
+
+def row_sizes(L: Array, u: Array) -> Array:
+    """Return ``sum_k l_ik u_k`` of loadings in float64 and the column sums of F, (n,), positive."""
+    # summed row by row: the rounding of a product of matrices depends on their size
+    sizes: Array = np.maximum((L * u).sum(axis=1), LEAST)
+    return sizes
 
 
 def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:

@@ -62,9 +62,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
         out : str or path-like, default=None
-            File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
-            are then never in memory as a whole. It appears whole or not at all; an existing file
-            is replaced.
+            File for the loadings, as in :meth:`PoissonNMF.transform`.
 
         Returns
         -------
@@ -73,25 +71,15 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         Raises
         ------
-        ValueError
-            If the counts are not valid, the features are not those of the model, or `out` is no
-            name of such a file.
-        MemoryLimitError
-            If `memory_limit` is not enough, or for counts in a file the memory that is free.
-        FileNotFoundError
-            If the folder of `out` does not exist.
+        ValueError, MemoryLimitError, FileNotFoundError
+            As :meth:`PoissonNMF.transform`.
 
         Examples
         --------
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from nmfscale import TopicModel
+        >>> from nmfscale import LDA
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> model = TopicModel(n_components=2, random_state=0).fit(X)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     written = model.transform(X, out=Path(folder, "loadings.npy"))
-        ...     bool((written == model.transform(X)).all())
-        True
+        >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
+        array([1., 1., 1., 1.])
         """
         return self._transform(X, out)
 

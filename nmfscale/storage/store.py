@@ -312,9 +312,6 @@ class StoredCounts(CountMatrix):
         """Keep the layout, which says where the blocks are."""
         return self.__dict__
 
-    def _make_layout(self, n_threads: int) -> Any:
-        raise AssertionError("the layout is read with the store")
-
     def _count_values(self, above: float) -> tuple[Array, Array]:
         values, times = self._layout.count_values() or self._layout.large
         order = np.argsort(values)
