@@ -264,17 +264,17 @@ def _preflight(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str,
     end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
         found = pool.each(probe, str(file.path.resolve()), file.mark, str(place / "probe"), token)
-        if not all(isinstance(info, OSError) for info in found.values()):
+        unfit = {worker: _unfit(info) for worker, info in found.items()}
+        silent = any(isinstance(info, OSError) for info in found.values())
+        if not all(unfit.values()) or not silent:
             break
         if attempt >= pool.retry.attempts and time.monotonic() > end:
             break
-        # workers of a cluster that restarts are listed for a while after they died
+        # workers that begin import for a while, and those that died are listed for a while
         time.sleep(min(2.0, pool.retry.workers / 4))
     infos, reasons = {}, []
     for worker, info in found.items():
-        why = (
-            _difference(info) if isinstance(info, WorkerInfo) else f"{type(info).__name__}: {info}"
-        )
+        why = unfit[worker]
         if not why:
             infos[worker] = info
             continue
@@ -291,8 +291,10 @@ def _preflight(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str,
     return infos
 
 
-def _difference(info: WorkerInfo) -> str:
-    """Say why a worker would not compute as this process does; nothing if it would."""
+def _unfit(info: Any) -> str:
+    """Say why a worker is of no use; nothing if it would compute as this process does."""
+    if not isinstance(info, WorkerInfo):
+        return f"{type(info).__name__}: {info}"
     if info.version != package_version():
         return f"it has nmfscale {info.version}, and this is {package_version()}"
     # each has a logarithm of its own

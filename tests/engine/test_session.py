@@ -35,6 +35,24 @@ def test_a_worker_has_another_version(client, store, change):
     assert bits(fitted) == bits(fit(X, max_iter=4))
 
 
+def test_workers_are_asked_again_when_those_that_answer_cannot_take_part(
+    client, store, change, monkeypatch
+):
+    asked = []
+
+    def others_late(each, pool, *args, **options):
+        asked.append(each(pool, *args, **options))
+        late = {worker: TimeoutError("no answer") for worker in asked[0] if worker != old[0]}
+        return asked[-1] | (late if len(asked) == 1 else {})
+
+    old = addresses(client)[:1]
+    change(old, internals.package_version, "0.0.1")
+    internals.around_each(monkeypatch, others_late)
+    with pytest.warns(UserWarning, match=f"a worker is left out: {old[0]}.*has nmfscale 0.0.1"):
+        fitted = fit(store, client, max_iter=4)
+    assert bits(fitted) == bits(fit(X, max_iter=4)) and len(asked) > 1
+
+
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
     actions = {2: lambda: change(old, internals.package_version, "0.0.1", ["worker"])}
