@@ -40,8 +40,12 @@ def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
 
     schedule = accelerated.MomentumSchedule
     patches = {
-        "full curvature": mock.patch.object(accelerated, "SHARED_FROM", 1 << 30),
-        "shared correlations": mock.patch.object(accelerated, "SHARED_FROM", 2),
+        "full curvature": mock.patch.object(
+            accelerated, "shares_correlations", lambda *shape: False
+        ),
+        "shared correlations": mock.patch.object(
+            accelerated, "shares_correlations", lambda *shape: True
+        ),
         "EM numerators": mock.patch.object(schedule, "options", em_columns(schedule.options)),
     }
     with patches[what]:

@@ -168,6 +168,7 @@ def _save(model: Any, target: Path) -> None:
 
 
 def _describe_fit(model: Any) -> None:
+    from ..engine.monitor import ENDS
     from ..plots.progress import label, objective, residuals
 
     history = getattr(model, "history_", None)
@@ -176,7 +177,8 @@ def _describe_fit(model: Any) -> None:
     last, names, rises = history[-1], history.dtype.names, objective(history)
     more = [name for name in names if name.startswith(f"{rises}_")]
     others = ", ".join(f"{name.removeprefix(f'{rises}_')} {last[name]:,.2f}" for name in more)
-    state = "converged" if model.converged_ else "not converged"
+    known = {True: "converged", False: "not converged"}[model.converged_]  # from older files
+    state = ENDS.get(getattr(model, "stop_reason_", ""), known)
     say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")

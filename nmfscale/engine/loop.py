@@ -8,6 +8,9 @@ from .checkpoint import Checkpoint, CheckpointError
 from .monitor import Monitor
 from .protocol import Model
 
+# Exact zeros, which the end restores, change residuals less than this leaves.
+CERTAIN = 0.999
+
 
 def begin(
     model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
@@ -51,10 +54,11 @@ def fit(
         record = model.observe(iteration)
         if record is not None:
             monitor.record(**record)
+        there = _confirm(model, monitor) if monitor.converged else None
         # a fit that was interrupted is saved first, at the beginning of the next iteration
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         finished = monitor.finished and not unsaved
-        if finished and monitor.records and not model.ends_with_update:
+        if finished and monitor.records and (there or not model.ends_with_update):
             monitor.forget_last()
             break
         iteration += 1
@@ -62,10 +66,20 @@ def fit(
         model.update(iteration, ending)
         if ending:
             break
-    converged, interrupted = monitor.converged, monitor.interrupted
-    monitor.record(**model.finish(converged))
+    converged, still, interrupted = monitor.converged, monitor.still, monitor.interrupted
+    monitor.record(**model.finish(converged or still))
     # what the end finds may show convergence, but does not take it back
-    monitor.converged, monitor.interrupted = converged or monitor.converged, interrupted
+    monitor.converged = converged or monitor.converged
+    monitor.still, monitor.interrupted = still, interrupted
+
+
+def _confirm(model: Model, monitor: Monitor) -> bool | None:
+    """Ask the model for the residuals of the point where the fit would end, if it can tell."""
+    exact = model.residuals_here()
+    if exact is None:
+        return None
+    monitor.converged = monitor.residual_of(exact) <= monitor.tol * CERTAIN
+    return monitor.converged
 
 
 def _save(model: Model, monitor: Monitor, checkpoint: Checkpoint, iteration: int, rng: Any) -> None:

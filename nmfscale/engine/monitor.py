@@ -16,6 +16,17 @@ from numpy.typing import NDArray
 
 # More than from one step of the paper's methods that is not extrapolated, and rises, to the next.
 STILL = 30
+# What the last third of the iterations gained, at least five, says whether the objective rises.
+# Momentum leaves about 1 / n^2 to be gained after n iterations: no more than they gained.
+SHARE, FEWEST = 3, 5
+# Why a fit ended, and how messages say it.
+ENDS = {
+    "converged": "converged",
+    "plateau": "on a plateau",
+    "max_iter": "max_iter reached",
+    "callback": "stopped by the callback",
+    "interrupted": "interrupted",
+}
 # What columns of a history are called for users.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 
@@ -23,11 +34,12 @@ WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 class Monitor:
     """Records, stopping rule and progress of one fit.
 
-    A fit has converged when the largest residual is at most `tol`, or when the best value of the
-    objective has gained less than `rtol` times its size in `patience` iterations. Those that ended
-    below it do not count: a fit may have to go back from them. But where `STILL` iterations in a
-    row are below it, and the last one by no more than that, only rounding is left. `tol=0` never
-    stops.
+    A fit ends when the largest residual is at most `tol`: it has converged. It also ends on a
+    plateau, when the best value of the objective gained no more than `gain_tol` times its size in
+    the last third of the iterations, by default what the model says of `tol`; 0 turns that off.
+    Iterations that ended below the best do not count: a fit may have to go back from them. But
+    where `STILL` of them in a row are below it, and the last one by no more than that, only
+    rounding is left. With ``tol=0`` all of `max_iter` are run.
 
     `model`, a `Model` or its class, says which columns a record has. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
@@ -35,16 +47,17 @@ class Monitor:
     """
 
     def __init__(
-        self, model: Any, max_iter: int, tol: float, *, rtol: float = 1e-7, patience: int = 5,
+        self, model: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
     ):  # fmt: skip
         self.columns, self.residuals, self._counted = model.record, model.residuals, model.counted
         self.objective = self.columns[0]
-        self.max_iter, self.tol, self.rtol, self.patience = max_iter, tol, rtol, patience
+        self.max_iter, self.tol = max_iter, tol
+        self.gain_tol = tol * model.gain_per_tol if gain_tol is None else gain_tol
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
         self.started = time.perf_counter()
-        self.converged = self.interrupted = self.stopped = False
+        self.converged = self.still = self.interrupted = self.stopped = False
         self._replacing = False
         self._bar: Any = None
         self._old_handler: Any = None
@@ -66,13 +79,15 @@ class Monitor:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give Ctrl-C back, and close the bar: full, with the reason of the end."""
+        """Give Ctrl-C back, say why the fit ended, and close the bar: full."""
         if self._old_handler is not None:
             signal.signal(signal.SIGINT, self._old_handler)
+        if exception[0] is None and self._bar is not None:
+            self._bar.total = self._bar.n
+            self._bar.set_description_str(ENDS[self.reason])
+        elif exception[0] is None and self.verbose > 1:
+            self._write(f"{ENDS[self.reason]} after {len(self.records)} iterations")
         if self._bar is not None:
-            if exception[0] is None:
-                self._bar.total = self._bar.n
-                self._bar.set_description_str(self.reason)
             self._bar.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -103,7 +118,8 @@ class Monitor:
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
         self._note(record[self.objective], reached)
-        self.converged = not blind and self._settled(record)
+        self.converged = not blind and self.tol > 0 and self.residual_of(record) <= self.tol
+        self.still = not blind and self._on_plateau(record)
         if self._replacing:  # shown before
             self._replacing = False
             return
@@ -137,33 +153,32 @@ class Monitor:
         if self._risen:
             self._best.append(best)
 
-    def _settled(self, record: dict[str, float]) -> bool:
-        if self.tol <= 0:
+    def _on_plateau(self, record: dict[str, float]) -> bool:
+        if self.tol <= 0 or self.gain_tol <= 0 or not self._best:
             return False
-        if self.residual_of(record) <= self.tol:
-            return True
-        if not self._best:
-            return False
-        best, little = self._best[-1], self.rtol * abs(self._best[-1])
+        best, little = self._best[-1], self.gain_tol * abs(self._best[-1])
         if self._below >= STILL and best - record[self.objective] <= little:
             return True
-        if len(self._best) <= self.patience or not self._risen:
+        window = max(FEWEST, len(self._best) // SHARE)
+        if len(self._best) <= window or not self._risen:
             return False
-        return best - self._best[-1 - self.patience] <= little
+        return best - self._best[-1 - window] <= little
 
     @property
     def finished(self) -> bool:
         """Whether the fit should end."""
-        return self.converged or self.interrupted or self.stopped
+        return self.converged or self.still or self.interrupted or self.stopped
 
     @property
     def reason(self) -> str:
-        """Why the fit ended."""
+        """Why the fit ended: a key of `ENDS`."""
         if self.interrupted:
             return "interrupted"
         if self.converged:
             return "converged"
-        return "stopped by the callback" if self.stopped else "max_iter reached"
+        if self.still:
+            return "plateau"
+        return "callback" if self.stopped else "max_iter"
 
     @property
     def history(self) -> NDArray[Any]:

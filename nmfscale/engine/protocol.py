@@ -221,6 +221,8 @@ class Model(ABC):
         Columns of which the largest vanishes at an optimum.
     residual_name, result_name : str
         What messages call the residual, and what a further fit may start from.
+    gain_per_tol : float
+        A fit ends where its objective gains less than this times `tol`: see `Monitor`.
     ends_with_update : bool
         Whether a fit that has converged makes one more update, of its last iteration.
     """
@@ -230,6 +232,7 @@ class Model(ABC):
     residual_name: ClassVar[str] = "relative KKT residual"
     result_name: ClassVar[str] = "factors"
     counted: ClassVar[tuple[str, ...]] = ("bytes_read",)
+    gain_per_tol: ClassVar[float] = 1e-3
     ends_with_update: ClassVar[bool] = False
     blocks: Executor
 
@@ -246,8 +249,18 @@ class Model(ABC):
         """Go to the next point; `ending` if it is the last."""
 
     @abstractmethod
-    def finish(self, converged: bool) -> dict[str, Any]:
-        """Stand at the point that is handed back; return its record."""
+    def finish(self, settled: bool) -> dict[str, Any]:
+        """Stand at the point that is handed back; return its record.
+
+        The fit is `settled` if it has converged or is on a plateau.
+        """
+
+    def residuals_here(self) -> dict[str, Any] | None:
+        """Return the residuals of the point where a fit that has converged would end.
+
+        Those of a record may be of points nearby; None if they are not.
+        """
+        return None
 
     @abstractmethod
     def result(self) -> dict[str, Array]:

@@ -226,9 +226,14 @@ class Alternating(FactorModel):
             self.blocks.apply(Convert(name, name, K, scale=scale, least=least))
         return ratio
 
-    def finish(self, converged: bool) -> Values:
-        """End at the best pair; of a fit that has converged what scaling moved is at the floor."""
-        if converged:
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the best pair."""
+        self._stand_at("best")
+        return super().residuals_here()
+
+    def finish(self, settled: bool) -> Values:
+        """End at the best pair; of a fit that has settled what scaling moved is at the floor."""
+        if settled:
             # extrapolation may have doubled it
             least = 2 * MINVAL * self.scale
             self.blocks.apply(Convert("best", "best", self.n_components, least=least))

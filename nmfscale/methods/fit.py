@@ -17,7 +17,7 @@ from .alternating import METHODS, Alternating, needs_whole_columns
 from .factors import MINVAL, Array, Constraints
 from .initialize import initialize
 from .joint_em import JointEM
-from .newton import SHARED_FROM, Newton
+from .newton import Newton, shares_correlations
 from .transform import fit_rows
 
 SOLVERS = ("auto", "joint-em", *METHODS)
@@ -92,7 +92,7 @@ def needs_of(
     """Return the memory that a fit needs; `weighted` if samples have weights."""
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
-    own = K < SHARED_FROM
+    own = not shares_correlations(K, counts.shape[1])
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
     scratch = 0

@@ -84,7 +84,7 @@ class JointEM(FactorModel):
         rows = state.note_rows(found)
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
 
-    def finish(self, converged: bool) -> Values:
+    def finish(self, settled: bool) -> Values:
         """Restore exact zeros, and let the columns of F sum to one."""
         self.blocks.drop("next", "before")
         end, K = self.record_end(self.pending, self._loglik), self.n_components

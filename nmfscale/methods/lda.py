@@ -168,6 +168,7 @@ class VariationalLDA(MeanField):
               "bytes_read")  # fmt: skip
     residuals = ("change_components", "change_loadings", "change_prior")
     residual_name = "largest change of an iteration"
+    gain_per_tol = 1e-2
 
     def __init__(
         self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], alpha: Array,

@@ -150,7 +150,7 @@ class MeanField(Model):
         """Return shared arrays that were extrapolated as a point may have them."""
         return shared
 
-    def finish(self, converged: bool) -> dict[str, Any]:
+    def finish(self, settled: bool) -> dict[str, Any]:
         """Stand at the last plain point, or at the best if that is higher."""
         self.blocks.drop("before")
         seen = self._looked()

@@ -16,8 +16,8 @@ curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
 
 Once a fit is no longer far, the curvature of a row is computed every `FRESH_EVERY` iterations.  Its
 correlations are kept, and in between only its diagonal is new, which costs little more than a
-gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  From
-`SHARED_FROM` components on all rows share their correlations, found on a sample of them:
+gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  With many
+components (see `shares_correlations`) all rows share their correlations, found on a sample of them:
 ``H = S C S`` with S the root of the row's own diagonal.  A fit in float64 begins in float32.
 """
 
@@ -31,7 +31,7 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Values
-from .factors import Array, Constraints, aligned_copy
+from .factors import LEAST, MINVAL, Array, Constraints, aligned_copy
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .poisson import SHARED
 from .steps import Convert, ExtrapolateRows, Momentum
@@ -39,9 +39,11 @@ from .steps import Convert, ExtrapolateRows, Momentum
 # Far: in the first iterations, and as long as three of them gain more than this share of the
 # log-likelihood.
 FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 6
-# From so many components on, rows share the correlations of their curvature, found by a sample of
-# them every `FRESH_EVERY` iterations: cost is then linear in K.
-SHARED_FROM = 17
+# With more components than `OWN_UNTIL`, or more than `OWN_ALWAYS` and so many numbers of curvature
+# of F, rows share the correlations of their curvature, found by a sample of them every
+# `FRESH_EVERY` iterations: cost and memory are then linear in K. A row's own take a third to a
+# tenth of the iterations to the last nat: saddles of K = 20 hold up shared ones for hundreds.
+OWN_ALWAYS, OWN_UNTIL, OWN_MOST = 16, 32, 25_000_000
 # A column of few counts is far from quadratic: where the columns are whole, those of at most so
 # many nonzeros take an EM step before the Newton step, until it is late.
 EM_LONGEST = 256
@@ -58,6 +60,9 @@ MOMENTUM_LEAVES = 0.2
 # does not, it begins anew; from afar, where three iterations gain more than this share of the
 # log-likelihood, it only stops growing: beginning anew there leads to lower ends.
 MIN_GAIN_RATIO, RESTART_BELOW = 0.4, 1e-3
+# Near the end, where three iterations gain less than this share, it grows until the log-likelihood
+# falls: gains come and go there, and a fit that begins anew each time creeps to its end.
+PATIENT_BELOW = 1e-5
 # A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
 GAIN_OVER, SLOWER = 10, 1.4
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each
@@ -100,6 +105,8 @@ class MomentumSchedule:
     returned: bool = False
     # a Newton step could have lifted zeros of the start
     zeros_moved: bool = False
+    # the means of the columns of L and F have been brought together
+    balanced: bool = False
 
     def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the next update of the rows does, and of the columns."""
@@ -136,7 +143,8 @@ class MomentumSchedule:
         before, self.gained = self.gained, max(loglik - best, 0.0)
         self.improved, self.returned = loglik >= best, False
         self.n_rising = self.n_rising + 1 if best - loglik <= FELL * abs(best) else 0
-        if self.improved and (self.count < 2 or self.gained >= MIN_GAIN_RATIO * before):
+        least = MIN_GAIN_RATIO * before if self.gain(3) > PATIENT_BELOW else 0.0
+        if self.improved and (self.count < 2 or self.gained >= least):
             self.count += 1
         elif not self.improved or self.gain(3) < RESTART_BELOW:
             self.count = 1.0
@@ -219,7 +227,8 @@ class Newton(FactorModel):
 
     def _schedule(self, **state: Any) -> MomentumSchedule:
         """Return the schedule of the momentum, new or as it was."""
-        own = {"shared": self.n_components >= SHARED_FROM, "columns_whole": self.blocks.one_block}
+        own = {"columns_whole": self.blocks.one_block}
+        own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
@@ -247,9 +256,17 @@ class Newton(FactorModel):
         if ending:
             return
         schedule.count_warmup()
-        soon_over = iteration >= self.max_iter - 3
-        if state.dtype != self.dtype and (schedule.settled or soon_over):
-            self._as_type(self.dtype)
+        if schedule.settled or iteration >= self.max_iter - 3:
+            if state.dtype != self.dtype:
+                self._as_type(self.dtype)
+            if not schedule.balanced:
+                self._balance()
+
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the present point; only of the best it may be the end."""
+        if self._loglik < self.schedule.best[-1]:
+            return dict.fromkeys(self.residuals, np.inf)
+        return super().residuals_here()
 
     def _advance(self) -> None:
         schedule, state = self.schedule, self.state
@@ -292,7 +309,32 @@ class Newton(FactorModel):
         self.blocks.drop("next")  # makes room for what is larger
         self.state.as_type(dtype, "L", "before")
 
-    def finish(self, converged: bool) -> Values:
+    def _balance(self) -> None:
+        """Scale the columns of L and F by powers of two, so that their means agree.
+
+        Momentum lets the scales drift apart, so far that what is at the floor of one factor counts
+        beside the other: it would cost log-likelihood, and hold the KKT residual up.
+        """
+        self.schedule.balanced, state, K = True, self.state, self.n_components
+        if not self.constraints.free:
+            return
+        means_L, means_F = state.total_L[:K] / state.n_rows, state.total_F[:K] / state.F.n_rows
+        log_ratios = np.log2(np.maximum(means_F, LEAST) / np.maximum(means_L, LEAST))
+        scale = 2.0 ** np.round(log_ratios / 2)
+        for name in ("L", "before", "best"):
+            dtype = str(self.begin_dtype) if name == "best" else None
+            self.blocks.apply(Convert(name, name, K, dtype, scale=scale, least=MINVAL))
+        self.best_F[:, :K] /= scale.astype(self.best_F.dtype)
+        state.F.values[:, :K] /= scale.astype(state.dtype)
+        for factor in (self.best_F, state.F.values):
+            np.maximum(factor, MINVAL, out=factor, where=factor > 0)
+        lag = (self.lag.astype(np.uint32) << 16).view(np.float32)
+        lag[:, :K] /= scale.astype(np.float32)
+        self.lag[:] = lag.view(np.uint32) >> 16
+        self.schedule.curvature_age = FRESH_EVERY
+        state.sum_columns()
+
+    def finish(self, settled: bool) -> Values:
         """Restore exact zeros."""
         known = self.schedule.best[-1]
         self.blocks.drop("next", "before", "best")
@@ -325,6 +367,17 @@ class Newton(FactorModel):
         for name in ("before", "best"):
             self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
         self.lag, self.best_F = (aligned_copy(arrays[name]) for name in ("lag_F", "best_F"))
+
+
+def shares_correlations(n_components: int, n_features: int) -> bool:
+    """Whether rows share the correlations of their curvature: see `OWN_UNTIL`.
+
+    That is decided by the shape of the counts alone, so that it is the same wherever they are.
+    """
+    if n_components <= OWN_ALWAYS:
+        return False
+    numbers = n_features * n_components * (n_components + 1) // 2
+    return n_components > OWN_UNTIL or numbers > OWN_MOST
 
 
 def first_type(

@@ -99,6 +99,10 @@ class FactorModel(Model):
             end = self._look_at_both()
         return pending | end
 
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the present point; those of a record are of two."""
+        return self._look_at_both()
+
     def _look_at_both(self) -> dict[str, Any]:
         """Return the record of the present point, from which nothing moves."""
         seen, at = self.look(None, em_steps=1)

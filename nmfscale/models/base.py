@@ -40,8 +40,7 @@ class Fitted:
     arrays: dict[str, Array]
     history: Array
     converged: bool
-    interrupted: bool
-    stopped: bool
+    reason: str
 
     @property
     def objective(self) -> float:
@@ -57,6 +56,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "integer": [StrOptions({"warn", "allow", "require"})],
         "dtype": [StrOptions({"float32", "float64"}), type, np.dtype, None],
@@ -73,6 +73,7 @@ class CountModel(RowsTransformer, BaseEstimator):
     n_components: int
     max_iter: int
     tol: float
+    gain_tol: float | None
     n_init: int
     dtype: Any
     random_state: Any
@@ -153,7 +154,8 @@ class CountModel(RowsTransformer, BaseEstimator):
             counts, fitted = self._fit_counts(X, **given)
         self.history_ = fitted.history
         self.converged_ = fitted.converged
-        self.interrupted_ = fitted.interrupted
+        self.stop_reason_ = fitted.reason
+        self.interrupted_ = fitted.reason == "interrupted"
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)
         return counts
@@ -239,8 +241,8 @@ class CountModel(RowsTransformer, BaseEstimator):
             best: Fitted | None = None
             for saved in checkpoints:
                 monitor = Monitor(
-                    self._model, self.max_iter, self.tol, verbose=self.verbose,
-                    callback=self.callback,
+                    self._model, self.max_iter, self.tol, gain_tol=self.gain_tol,
+                    verbose=self.verbose, callback=self.callback,
                 )  # fmt: skip
                 blocks: Executor
                 if session is None:
@@ -255,22 +257,22 @@ class CountModel(RowsTransformer, BaseEstimator):
                     with monitor:
                         fit(model, monitor, saved, iteration, known)
                         result = Fitted(
-                            model.result(), monitor.history, monitor.converged,
-                            monitor.interrupted, monitor.stopped,
-                        )  # fmt: skip
+                            model.result(), monitor.history, monitor.converged, monitor.reason
+                        )
                 del model, blocks
                 if best is None or result.objective > best.objective:
                     best = result
-                if result.interrupted:
+                if result.reason == "interrupted":
                     break
         assert best is not None
         return best
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
-        if not fitted.interrupted and (fitted.converged or fitted.stopped or self.tol == 0):
+        interrupted = fitted.reason == "interrupted"
+        if not interrupted and (fitted.reason != "max_iter" or self.tol == 0):
             return
         what, remedy = "has not converged", "Increase max_iter, or start"
-        if fitted.interrupted:
+        if interrupted:
             what, remedy = "was interrupted", "Start"
         residual = max(fitted.history[name][-1] for name in self._model.residuals)
         warn_caller(

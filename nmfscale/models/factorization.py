@@ -54,6 +54,7 @@ class CountFactorization(CountModel):
         init: Any = "auto",
         max_iter: int = 1000,
         tol: float = 1e-4,
+        gain_tol: float | None = None,
         n_init: int = 1,
         inner_iter: int | None = None,
         extrapolate: bool = True,
@@ -72,6 +73,7 @@ class CountFactorization(CountModel):
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
+        self.gain_tol = gain_tol
         self.n_init = n_init
         self.inner_iter = inner_iter
         self.extrapolate = extrapolate

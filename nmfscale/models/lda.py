@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 # Attributes that are of a fit and its samples, and do not outlive a batch.
 _OF_A_FIT = {
-    "history_", "converged_", "interrupted_", "n_iter_", "elbo_", "loadings_",
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "elbo_", "loadings_",
     "doc_topic_posterior_", "sample_names_",
 }  # fmt: skip
 
@@ -60,8 +60,10 @@ class LDA(CountModel):
     tol : float, default=1e-5
         The fit has converged when an iteration without momentum would change no topic, and the
         topics of no more than this share of the counts, by more than `tol` (total variation), and
-        the prior by no more than this share; or when the ELBO has settled: five iterations that
-        raised it gained less than 1e-7 of it. With 0 exactly `max_iter` iterations are run.
+        the prior by no more than this share. With 0 exactly `max_iter` iterations are run.
+    gain_tol : float, default=None
+        The fit also ends, on a plateau, when the last third of its iterations gained no more than
+        this share of the ELBO. None takes `tol` / 100; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
@@ -103,7 +105,8 @@ class LDA(CountModel):
         ``momentum``, and ``bytes_read`` from files so far.
     n_batch_iter_ : int
         Batches that `partial_fit` has seen.
-    converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+    converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
+sample_names_
         As in :class:`PoissonNMF`.
 
     References
@@ -160,6 +163,7 @@ class LDA(CountModel):
         init: str = "topic-model",
         max_iter: int = 500,
         tol: float = 1e-5,
+        gain_tol: float | None = None,
         n_init: int = 1,
         inner_iter: int = 1,
         max_doc_update_iter: int = 500,
@@ -183,6 +187,7 @@ class LDA(CountModel):
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
+        self.gain_tol = gain_tol
         self.n_init = n_init
         self.inner_iter = inner_iter
         self.max_doc_update_iter = max_doc_update_iter

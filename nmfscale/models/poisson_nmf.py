@@ -40,9 +40,13 @@ class PoissonNMF(CountFactorization):
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4
         The fit has converged when the largest KKT residual, relative to the mean total of a sample
-        (for L) and of a feature (for F), is at most `tol`, or when the log-likelihood has settled:
-        five iterations that raised it gained less than 1e-7 of it, or thirty did not raise it. With
-        0 exactly `max_iter` iterations are run.
+        (for L) and of a feature (for F), is at most `tol`. With 0 exactly `max_iter` iterations are
+        run.
+    gain_tol : float, default=None
+        The fit also ends, on a plateau, when the last third of its iterations gained no more than
+        this share of the log-likelihood, or when thirty iterations did not raise it. With momentum
+        that is about what is left to be gained. None takes `tol` / 1000; with 0 only `tol` ends a
+        fit.
     n_init : int, default=1
         Number of starts; the fit with the highest likelihood is kept.
     inner_iter : int, default=None
@@ -94,7 +98,9 @@ class PoissonNMF(CountFactorization):
     loglik_ : float
         Poisson log-likelihood of the fit; with priors, plus the log prior without its constant.
     converged_, interrupted_ : bool
-        Whether the fit converged, or was ended by Ctrl-C.
+        Whether the KKT residual is at most `tol`, and whether the fit was ended by Ctrl-C.
+    stop_reason_ : {"converged", "plateau", "max_iter", "callback", "interrupted"}
+        Why the fit ended: see `tol` and `gain_tol`.
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int

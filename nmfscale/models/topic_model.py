@@ -21,8 +21,8 @@ class TopicModel(PoissonNMF):
 
     Parameters
     ----------
-    n_components, solver, init, max_iter, tol, n_init, inner_iter, extrapolate, integer, dtype, \
-n_threads, memory_limit, random_state, verbose, callback
+    n_components, solver, init, max_iter, tol, gain_tol, n_init, inner_iter, extrapolate, integer, \
+dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma
@@ -43,7 +43,8 @@ n_threads, memory_limit, random_state, verbose, callback
         size_factors_, scales_)`` gives back its loadings and factors.
     loglik_ : float
         Multinomial log-likelihood of the fit.
-    history_, converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+    history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
+feature_names_in_, sample_names_
         As in :class:`PoissonNMF`.
 
     References

@@ -197,7 +197,7 @@ class TestFit:
             assert run("fit", folder / "counts.npz", *words) == 130
             assert signal.getsignal(signal.SIGTERM) == before
         out, err = capsys.readouterr()
-        assert "(not converged)" in out
+        assert "(interrupted)" in out
         assert f"interrupted: {target} holds the best model so far; --resume goes on from" in err
         assert str(tmp_path / "state") in err
         model = nmfscale.load(target)

@@ -161,8 +161,36 @@ def test_a_converged_fit_says_so(solver):
     # also of the last iteration that is allowed, which nothing comes after to judge it
     for max_iter in (model.n_iter_ - 1, model.n_iter_):
         ended = fit(X, 2, solver=solver, tol=1e-2, max_iter=max_iter)
-        last = ended.history_[-1]
-        assert ended.converged_ == (max(last["kkt_loadings"], last["kkt_factors"]) <= 1e-2)
+        assert ended.converged_ == (residual(ended) <= 1e-2)
+
+
+def residual(model):
+    """Return the largest KKT residual of the point that was handed back."""
+    return max(model.history_[name][-1] for name in ("kkt_loadings", "kkt_factors"))
+
+
+@pytest.mark.filterwarnings("ignore:PoissonNMF has not converged")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("solver", LOOPS)
+def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(solver, dtype):
+    for seed in range(12):
+        X, tol = make_counts(60, 40, seed=seed), (1e-3, 1e-4, 1e-5)[seed % 3]
+        for gain_tol in (0, 1e-6):
+            options = {"tol": tol, "gain_tol": gain_tol, "max_iter": 300, "dtype": dtype}
+            model = fit(X, 2 + seed % 4, solver=solver, **options, **start(X, 2 + seed % 4, seed))
+            assert model.converged_ == (residual(model) <= tol)
+            ends = {True: {"converged"}, False: {"max_iter"} | ({"plateau"} if gain_tol else set())}
+            assert model.stop_reason_ in ends[model.converged_]
+
+
+def test_tol_decides():
+    """A smaller `tol` leaves less to be gained, also where the plateau ends the fit."""
+    X = make_counts(200, 120, K=6, seed=3)
+    fits = [fit(X, 6, tol=tol, max_iter=3000, **start(X, 6)) for tol in (1e-2, 1e-4, 1e-6, 0)]
+    left = fits[-1].loglik_ - np.array([model.loglik_ for model in fits[:-1]])
+    iterations = [model.n_iter_ for model in fits]
+    assert iterations == sorted(set(iterations)) and np.all(np.diff(left) < 0)
+    assert residual(fits[2]) <= 1e-6 or fits[2].stop_reason_ == "plateau"
 
 
 def test_a_fit_that_ran_out_of_iterations_warns():
@@ -296,6 +324,7 @@ def test_control_c_hands_back_the_model():
         ({"tol": 1e-2, "max_iter": 500}, "converged: 100%"),
         ({"max_iter": 4}, "max_iter reached: 100%.* 4/4 "),
         ({"callback": lambda record: record["iteration"] == 3}, "stopped by the callback: 100%"),
+        ({"tol": 1e-9, "gain_tol": 1e-3, "max_iter": 500}, "on a plateau: 100%"),
     ],
 )
 def test_the_progress_bar_ends_full_with_the_reason(capfd, options, end):
@@ -312,7 +341,7 @@ def test_progress_goes_to_standard_error(capfd, verbose):
     if verbose:
         assert "log-likelihood" in err and "KKT" in err
     if verbose == 2:
-        assert len(err.strip().splitlines()) == 4
+        assert err.strip().splitlines()[4:] == ["max_iter reached after 4 iterations"]
 
 
 # Climbing -------------------------------------------------------------------------------------
@@ -774,14 +803,14 @@ def test_iterations_from_which_a_fit_goes_back_are_no_sign_of_its_end():
     def say(monitor, *logliks):
         for loglik in logliks:
             monitor.record(loglik=loglik, kkt_loadings=1.0, kkt_factors=1.0)
-        return monitor.converged
+        return monitor.still
 
-    monitor = Monitor(FactorModel, 100, tol=1e-6)
+    monitor = Monitor(FactorModel, 100, tol=1e-4)
     assert not say(monitor, -90.0, -80.0, -70.0, -60.0, -50.0)
     assert not say(monitor, -51.0, -53.0, -57.0, -65.0, -80.0, -110.0)
     # back at the best point, whose log-likelihood may differ in its last digits
     assert not say(monitor, -50.0 + 1e-13)
-    resumed = Monitor(FactorModel, 100, tol=1e-6)
+    resumed = Monitor(FactorModel, 100, tol=1e-4)
     resumed.restore(monitor.state())
     for each in (monitor, resumed):
         assert not say(each, -40.0, -40.0, -41.0, -40.0, -40.0, -40.0)
@@ -840,31 +869,44 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
 
 def test_rejected_steps_are_no_sign_of_the_end():
     """The paper's methods record their best point, which stays while steps are rejected."""
-    monitor = Monitor(FactorModel, 100, 1e-4, patience=5)
+    monitor = Monitor(FactorModel, 100, 1e-4)
     kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
     for _ in range(20):
         monitor.record(reached=-110.0, loglik=-100.0, **kkt)
-        assert not monitor.converged
+        assert not monitor.still
     for i in range(7):
         monitor.record(reached=-100.0, loglik=-100.0, **kkt)
-        assert monitor.converged == (i >= 5)
+        assert monitor.still == (i >= 5)
 
 
-def test_what_rounding_keeps_below_the_best_has_converged():
+@pytest.mark.parametrize(("gain_tol", "ends"), [(None, 150), (0.1, 14), (0, 399)])
+def test_a_plateau_is_what_the_last_third_gained(gain_tol, ends):
+    """Of a fit that has 1000 / n^2 left to gain after n iterations."""
+    monitor = Monitor(FactorModel, 400, 1e-3, gain_tol=gain_tol)
+    for n in range(1, 400):
+        left = 1000 / n**2
+        monitor.record(loglik=-1e5 - left, kkt_loadings=1.0, kkt_factors=1.0)
+        if monitor.finished:
+            break
+    assert n == pytest.approx(ends, rel=0.8) and (n < 399) == (gain_tol != 0)
+    assert gain_tol == 0 or left < (gain_tol or 1e-6) * 1e5
+
+
+def test_what_rounding_keeps_below_the_best_is_a_plateau():
     monitor = Monitor(FactorModel, 100, 1e-4)
     kkt = {"kkt_loadings": 1.0, "kkt_factors": 1.0}
     monitor.record(loglik=-100.0, **kkt)
     for i in range(30):
-        assert not monitor.converged
+        assert not monitor.still
         monitor.record(loglik=-100.0 - (1e-9 if i % 2 else 1e-3), **kkt)
-    assert monitor.converged
+    assert monitor.still and not monitor.converged
 
 
-def test_float32_converges_where_its_rounding_ends():
+def test_float32_ends_where_its_rounding_ends():
     """From float32 counts, as AnnData objects hold them, with all else at its default."""
     X = nmfscale.simulate_topic_counts(60, 40, 3, random_state=8)[0].astype(np.float32)
     model = nmfscale.PoissonNMF(4, random_state=8).fit(X)
-    assert model.converged_ and model.n_iter_ < 100
+    assert model.stop_reason_ in ("converged", "plateau") and model.n_iter_ < 100
 
 
 @pytest.mark.parametrize(("K", "seed"), [(3, 0), (5, 8)])
