@@ -40,7 +40,6 @@ def demo(arguments: argparse.Namespace) -> int:
 
     from ..datasets.corpora import docstrings
     from ..models import TopicModel
-    from ..plots import top_features
 
     counts = docstrings()
     say(f"Docstrings of the packages installed here, one document each\n{counts.report()}\n")
@@ -49,8 +48,7 @@ def demo(arguments: argparse.Namespace) -> int:
     )
     code = _fit_and_save(model, counts, targets[0])
     say("\nMost distinctive words")
-    for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
-        say(f"topic {topic + 1:<3} {', '.join(words)}")
+    _say_topics(model.components_, counts.feature_names, width=9)
     for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
         _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
@@ -248,7 +246,6 @@ def _describe_build() -> None:
 
 def _describe_model(path: str) -> None:
     from ..models.persistence import load_model, read_header
-    from ..plots import top_features
 
     header, model = read_header(path), load_model(path)
     n_topics, n_features = model.components_.shape
@@ -260,9 +257,16 @@ def _describe_model(path: str) -> None:
     _describe_fit(model)
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
-    names = getattr(model, "feature_names_in_", None)
-    for topic, features in enumerate(top_features(model.components_, names)):
-        say(f"topic {topic + 1:<9} {', '.join(features)}")
+    _say_topics(model.components_, getattr(model, "feature_names_in_", None), width=15)
+
+
+def _say_topics(components: Any, feature_names: Any, width: int) -> None:
+    from ..plots import top_features
+    from ..plots.canvas import names_of_topics
+
+    leading = top_features(components, feature_names)
+    for name, features in zip(names_of_topics(len(components)), leading, strict=True):
+        say(f"{name:<{width}} {', '.join(features)}")
 
 
 def plot(arguments: argparse.Namespace) -> int:

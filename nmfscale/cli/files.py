@@ -108,6 +108,13 @@ def _table(path: str) -> list[list[str]]:
         ) from error
 
 
+def columns_of_topics(n_topics: int) -> list[str]:
+    """Return what the columns of topics are called in tables."""
+    from ..plots.canvas import names_of_topics
+
+    return [name.replace(" ", "_") for name in names_of_topics(n_topics)]
+
+
 def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
     """Write loadings as .npz, or as text with every digit that counts."""
     import numpy as np
@@ -124,7 +131,7 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
     with opener(path, "wt", newline="", encoding="utf-8") as file:
         delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
         table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        table.writerow(["sample", *(f"topic_{k + 1}" for k in range(loadings.shape[1]))])
+        table.writerow(["sample", *columns_of_topics(loadings.shape[1])])
         table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
 
 

@@ -143,7 +143,7 @@ def top_features_plot(
     components, feature_names, n_top, distinctive
         As for :func:`top_features`: of which features are drawn, how many, and how chosen.
     topic_names : sequence of str, default=None
-        Titles of the panels; "topic 1", "topic 2", ... by default.
+        Titles of the panels; "topic 0", "topic 1", ... by default.
     colors : sequence of colors, default=None
         One per topic; :func:`topic_colors` by default.
     ax : matplotlib.axes.Axes, default=None

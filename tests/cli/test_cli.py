@@ -270,7 +270,7 @@ class TestTransform:
         assert tabbed == plain.replace(b",", b"\t")
         assert gzip.decompress((tmp_path / "out.tsv.gz").read_bytes()) == tabbed
         head, *lines = plain.decode().splitlines()
-        assert head == "sample,topic_1,topic_2,topic_3"
+        assert head == "sample,topic_0,topic_1,topic_2"
         assert lines[3].split(",")[0] == "cell 3"
         read = np.array([line.split(",")[1:] for line in lines], dtype=np.float64)
         np.testing.assert_array_equal(read, expected)
@@ -595,7 +595,7 @@ class TestDemo:
             "top_words.png",
         ]
         assert "samples x features" in out
-        assert "topic 10 " in out
+        assert "topic 0 " in out and "topic 9 " in out and "topic 10" not in out
         assert str(target) in out
         assert err != ""
         assert "exists" in failure(capsys, "demo", "-o", target)
