@@ -237,6 +237,11 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
     add, threads = command.add_argument, at_least(int, 1, _MOST_THREADS)
-    add("--threads", type=threads, metavar="N", help="default: NMFSCALE_NUM_THREADS, or all CPUs")
+    add(
+        "--threads",
+        type=threads,
+        metavar="N",
+        help="default: NMFSCALE_NUM_THREADS, or all CPUs; one for small fits",
+    )
     add("-q", "--quiet", action="store_true", help="no progress on standard error")
     add("--force", action="store_true", help="replace existing files")

@@ -16,7 +16,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model
-from ..engine.threads import resolve_threads
 from ..methods.conversion import balancing_scales
 from ..methods.factors import Constraints
 from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
@@ -224,7 +223,7 @@ class CountFactorization(CountModel):
         fitted = self._fit_blocks(
             counts,
             needs_of(
-                counts, self.n_components, dtype, self.solver, resolve_threads(self.n_threads),
+                counts, self.n_components, dtype, self.solver, self._threads(counts),
                 constraints.weights is not None,
             ),  # fmt: skip
             partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
@@ -328,7 +327,7 @@ class CountFactorization(CountModel):
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
     ) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""
-        dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
+        dtype, n_threads = self.components_.dtype, self._threads(counts)
         needs = projection_needs(counts, self.n_components_)
         self._check_memory(counts, needs, gathered=gathered)
         shape = counts.shape[0], self.n_components_

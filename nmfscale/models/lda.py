@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
-from ..engine.threads import resolve_threads, single_blas_thread
+from ..engine.threads import single_blas_thread
 from ..methods import lda
 from ..methods.lda import Inference, Start, VariationalLDA
 from .base import CountModel, Fitted
@@ -305,7 +305,7 @@ class LDA(CountModel):
             else:
                 alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
                 dtype, topics = self.components_.dtype, self.topic_word_posterior_.T
-            n_threads = resolve_threads(self.n_threads)
+            n_threads = self._threads(counts)
             needs = lda.needs_of(counts, len(alpha), dtype, n_threads)
             folder = self._plan(counts, needs, None)
             with single_blas_thread():
@@ -362,7 +362,7 @@ class LDA(CountModel):
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            counts, lda.needs_of(counts, K, dtype, self._threads(counts)), make,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self.estimate_prior, mean_change_tol=self.mean_change_tol,
@@ -387,7 +387,7 @@ class LDA(CountModel):
         return Inference(
             counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=self._threads(counts),
         )  # fmt: skip
 
     def _blocks(

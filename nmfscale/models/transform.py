@@ -45,6 +45,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     feature_names_in_: Array
     integer: str
     memory_limit: float | str | None
+    n_components: int
     n_threads: int | None
 
     # scikit-learn would take them for something that pipelines pass on.
@@ -201,7 +202,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"{counts.first_fraction}."
             )
         logs: list[float] = []
-        total, n_threads = 0.0, resolve_threads(self.n_threads)
+        total, n_threads = 0.0, self._threads(counts)
         for rows in counts.chunks():
             seen, held = split_counts(rows, counts.shape[1], share, rng)
             known = seen.sum(axis=1) > 0
@@ -317,6 +318,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                     "where the model was fitted: bring the features into the order of the fit."
                 )
 
+    def _threads(self, counts: CountMatrix) -> int:
+        return resolve_threads(self.n_threads, counts.nnz * self.n_components)
+
     def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
         """Refuse loadings for which memory is short."""
         if self.memory_limit is None and not counts.from_file:
@@ -324,5 +328,5 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         n_bytes = counts.shape[0] * self.n_components_ * self.components_.dtype.itemsize
         check_stream(
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=self._threads(counts),
         )  # fmt: skip
