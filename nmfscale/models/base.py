@@ -100,7 +100,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
-        both = signature(self.transform).parameters.keys() & given.kwargs.keys()
+        both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
         loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
 
@@ -170,11 +170,14 @@ class CountModel(RowsTransformer, BaseEstimator):
             raise
 
     def _counts_and_client(
-        self, X: Any, client: Any, refusal: str | None = None
+        self, X: Any, client: Any, refusal: str | None = None, **choice: Any
     ) -> tuple[CountMatrix, Any]:
-        """Return the counts of a fit, and its client: the active one is for files alone."""
+        """Return the counts of a fit, and its client: the active one is for files alone.
+
+        `choice`: layer and raw.
+        """
         given, client = client, client_of_fit(client, refusal)
-        counts = self._counts(X, reset=True, in_memory=client is None)
+        counts = self._counts(X, reset=True, in_memory=client is None, **choice)
         return counts, client if given is not None or counts.from_file else None
 
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:

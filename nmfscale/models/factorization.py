@@ -100,6 +100,8 @@ class CountFactorization(CountModel):
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -141,6 +143,10 @@ class CountFactorization(CountModel):
             system's temporary folder) read and write there; to others everything is sent. Counts
             that are no packed store are packed first; those of a single block are fitted in this
             process.
+        layer : str, default=None
+            Layer of an AnnData object, or .h5ad file, to fit in place of ``X``.
+        raw : bool, default=False
+            Whether to fit ``raw.X`` of an AnnData object, or .h5ad file, in place of ``X``.
 
         Returns
         -------
@@ -187,16 +193,17 @@ class CountFactorization(CountModel):
             X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,
             fixed_samples=fixed_samples, checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, client=client,
+            checkpoint_every=checkpoint_every, resume=resume, client=client, layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
     def _fit_counts(
         self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
-        fixed_features: Any, fixed_samples: Any, client: Any, **how: Any,
+        fixed_features: Any, fixed_samples: Any, client: Any, layer: str | None, raw: bool,
+        **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         refusal = refusal_of(self.solver, self.inner_iter)
-        counts, client = self._counts_and_client(X, client, refusal)
+        counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
         dtype = self._dtype(counts)
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
@@ -259,6 +266,8 @@ class CountFactorization(CountModel):
         out: str | os.PathLike[str] | None = None,
         *,
         size_factors: ArrayLike | None = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Array:
         """Return the loadings of samples, old or new, with the factors held.
 
@@ -275,6 +284,8 @@ class CountFactorization(CountModel):
             is replaced.
         size_factors : array-like of shape (n_samples,), default=None
             Known sizes, as in :meth:`fit`.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -303,7 +314,7 @@ class CountFactorization(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        return self._transform(X, out, size_factors=size_factors)
+        return self._transform(X, out, layer, raw, size_factors=size_factors)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,

@@ -19,7 +19,7 @@ from ..engine.threads import single_blas_thread
 from ..methods import lda
 from ..methods.lda import Inference, Start, VariationalLDA
 from .base import CountModel, Fitted
-from .validation import checked_array
+from .validation import checked_array, dirichlet_priors
 
 Array = NDArray[Any]
 
@@ -210,6 +210,8 @@ class LDA(CountModel):
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -225,7 +227,7 @@ class LDA(CountModel):
         doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
             Positive parameters gamma to start from, likewise; by default they are inferred where
             `topic_word_posterior` is given.
-        checkpoint, checkpoint_every, resume, client
+        checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
             does not look for it again.
 
@@ -259,10 +261,13 @@ class LDA(CountModel):
         self._fit(
             X, topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+            layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False
+    ) -> Self:
         """Move the topics by one batch of new samples (online variational inference).
 
         A fit to all samples at once ends higher in less time, also from a file larger than memory.
@@ -273,6 +278,8 @@ class LDA(CountModel):
             As in :meth:`fit`; `total_samples` says how many there will be in all.
         y : None
             Ignored.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -297,7 +304,7 @@ class LDA(CountModel):
         self._check_parameters()
         first = not hasattr(self, "components_")
         with self._all_or_nothing():
-            counts = self._counts(X, reset=first)
+            counts = self._counts(X, reset=first, layer=layer, raw=raw)
             if first:
                 (alpha, eta), dtype = self._priors(), self._dtype(counts)
                 rng, self.n_batch_iter_ = check_random_state(self.random_state), 0
@@ -323,23 +330,15 @@ class LDA(CountModel):
         return self
 
     def _priors(self) -> tuple[Array, float]:
-        """Return alpha and eta as they were given."""
-        K = self.n_components
-        given = 1 / K if self.doc_topic_prior is None else self.doc_topic_prior
-        alpha = checked_array(given, (K,), "doc_topic_prior")
-        if self.estimate_prior == "symmetric" and np.ptp(alpha):
-            raise ValueError(
-                f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "
-                "number for all topics: give one, or use estimate_prior='vector'."
-            )
-        return alpha, 1 / K if self.topic_word_prior is None else float(self.topic_word_prior)
+        alpha, eta = self.doc_topic_prior, self.topic_word_prior
+        return dirichlet_priors(self.n_components, alpha, eta, self.estimate_prior)
 
     def _fit_counts(
         self, X: Any, *, topic_word_posterior: Any, doc_topic_posterior: Any, client: Any,
-        **how: Any,
+        layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         alpha, eta = self._priors()
-        counts, client = self._counts_and_client(X, client)
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:

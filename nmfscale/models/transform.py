@@ -52,7 +52,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     __metadata_request__transform = {"out": UNUSED}
     __metadata_request__score = {"completion": UNUSED, "random_state": UNUSED}
 
-    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+    def transform(
+        self,
+        X: Any,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        layer: str | None = None,
+        raw: bool = False,
+    ) -> Array:
         """Return the loadings of samples, old or new, with the topics held.
 
         The loadings of a sample do not depend on the other samples, but for rounding where some
@@ -64,6 +71,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             As in :meth:`fit`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -82,12 +91,15 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        return self._transform(X, out)
+        return self._transform(X, out, layer, raw)
 
-    def _transform(self, X: Any, out: str | os.PathLike[str] | None, **given: Any) -> Array:
+    def _transform(
+        self, X: Any, out: str | os.PathLike[str] | None, layer: str | None = None,
+        raw: bool = False, **given: Any,
+    ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        counts = self._counts(X, reset=False)
+        counts = self._counts(X, reset=False, layer=layer, raw=raw)
         return self._with_index(self._loadings(counts, target, **given), X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
@@ -124,7 +136,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         raise NotImplementedError
 
     def score(
-        self, X: Any, y: Any = None, *, completion: float | None = None, random_state: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        completion: float | None = None,
+        random_state: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> float:
         """Return the mean log-probability of a count under the model.
 
@@ -143,6 +162,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             seen are left out.
         random_state : int, RandomState instance or None, default=None
             Determines how counts are split.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -188,7 +209,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"completion={completion!r}: the share of the counts that is held out is needed, a "
                 "number between 0 and 1."
             )
-        counts = self._counts(X, reset=False)
+        counts = self._counts(X, reset=False, layer=layer, raw=raw)
         if completion is not None:
             return self._completion(counts, completion, check_random_state(random_state))
         if counts.total == 0:
@@ -214,7 +235,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return math.fsum(logs) / total if total else 0.0
 
     def perplexity(
-        self, X: Any, *, completion: float | None = None, random_state: Any = None
+        self,
+        X: Any,
+        *,
+        completion: float | None = None,
+        random_state: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
@@ -222,7 +249,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state
+        completion, random_state, layer, raw
             As in :meth:`score`.
 
         Returns
@@ -235,7 +262,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
         """
-        return float(np.exp(-self.score(X, completion=completion, random_state=random_state)))
+        how = dict(completion=completion, random_state=random_state, layer=layer, raw=raw)
+        return float(np.exp(-self.score(X, **cast(Any, how))))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.
@@ -282,9 +310,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountMatrix:
+    def _counts(
+        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False,
+        in_memory: bool = True,
+    ) -> CountMatrix:  # fmt: skip
         counts = as_counts(
             X,
+            layer=layer,
+            raw=raw,
             integer=cast(Any, self.integer),
             whom=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None,
