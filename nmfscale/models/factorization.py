@@ -295,12 +295,25 @@ class CountFactorization(CountModel):
         Raises
         ------
         ValueError
-            If the counts or sizes are not valid, the features are not those of the model, or `out`
-            is no name of such a file.
+            If the counts or sizes are not valid, features of the model are missing, or `out` is no
+            name of such a file.
         MemoryLimitError
             If `memory_limit` is not enough, or for counts in a file the memory that is free.
         FileNotFoundError
             If the folder of `out` does not exist.
+
+        Warns
+        -----
+        UserWarning
+            If features had to be matched by name, or one side has no names.
+
+        Notes
+        -----
+        Where the fit and `X` both have names of features, those of `X` are brought into the order
+        of the fit and others are left out, with the bits of counts that had them so. A DataFrame
+        may have more columns; one that has the columns of the fit in another order is refused, as
+        scikit-learn demands of every estimator: give ``X[model.feature_names_in_]``. Without names,
+        features are taken in the order of the fit.
 
         Examples
         --------

@@ -103,6 +103,7 @@ class PoissonNMF(CountFactorization):
         Number of features.
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
+        Features of new counts are matched with those of the fit by name, see :meth:`transform`.
 
     References
     ----------

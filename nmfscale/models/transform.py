@@ -16,12 +16,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.validation import (
-    _check_feature_names,
-    _check_n_features,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
 from ..engine.memory import check_stream
@@ -30,6 +25,7 @@ from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
 from ..methods.transform import write_array
 from ..readers.open import as_counts
+from .names import keep_names, matched_counts
 from .validation import npy_target
 
 Array = NDArray[Any]
@@ -68,7 +64,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
+            As in :meth:`fit`; features are matched by name as in :meth:`PoissonNMF.transform`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
         layer, raw
@@ -323,33 +319,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             in_memory=in_memory and self.memory_limit is None,
             memory_limit=self.memory_limit,
         )
-        names = counts.feature_names
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        else:
-            _check_n_features(self, counts, reset=reset)
-            self._check_names(names, reset)
-        if reset:
-            self.sample_names_ = counts.sample_names
+        if not reset:
+            return matched_counts(self, X, counts)
+        keep_names(self, X, counts)
+        self.sample_names_ = counts.sample_names
         return counts
-
-    def _check_names(self, names: Any, reset: bool) -> None:
-        """Keep names of counts that are no table, or compare them where both sides have them."""
-        if reset:
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
-        elif names is None:
-            _check_feature_names(self, names, reset=False)  # warns if the model has names
-        elif hasattr(self, "feature_names_in_"):
-            differ = np.flatnonzero(np.asarray(names, dtype=object) != self.feature_names_in_)
-            if differ.size:
-                at = int(differ[0])
-                raise ValueError(
-                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
-                    "where the model was fitted: bring the features into the order of the fit."
-                )
 
     def _threads(self, counts: CountMatrix) -> int:
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)

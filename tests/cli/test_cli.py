@@ -49,10 +49,11 @@ def folder(tmp_path_factory):
     sp.save_npz(folder / "narrow.npz", sp.csr_array(counts[:, :30]))
     obs = pandas.DataFrame(index=[f"cell {i}" for i in range(60)])
     var = pandas.DataFrame(index=[f"gene {j}" for j in range(40)])
-    for name, index in (("named", var), ("renamed", var[::-1])):
-        adata = anndata.AnnData(X=sp.csr_matrix(counts), obs=obs, var=index)
-        adata.layers["twice"] = adata.X * 2
-        adata.write_h5ad(folder / f"{name}.h5ad")
+    adata = anndata.AnnData(X=sp.csr_matrix(counts), obs=obs, var=var)
+    adata.layers["twice"] = adata.X * 2
+    adata.write_h5ad(folder / "named.h5ad")
+    adata[:, :30].write_h5ad(folder / "fewer.h5ad")
+    adata[:, ::-1].write_h5ad(folder / "turned.h5ad")
     for source, model in (("counts.npz", "model.h5"), ("named.h5ad", "named.h5")):
         arguments = ["fit", folder / source, "-k", "3", "-o", folder / model, "--quiet"]
         assert main([*map(str, arguments), *FIT]) == 0
@@ -295,6 +296,17 @@ class TestTransform:
         assert run("transform", *words, "--threads", 1) == 0
         assert (tmp_path / "out.tsv").read_text().splitlines()[1].split("\t")[0] == "0"
 
+    @pytest.mark.parametrize("more", [[], ["--memory-limit", "100GB"]])
+    def test_features_are_matched_by_name(self, folder, tmp_path, capsys, more):
+        for name in ("named", "turned"):
+            words = [folder / "named.h5", folder / f"{name}.h5ad", "-o", tmp_path / f"{name}.csv"]
+            assert run("transform", *words, *more) == 0
+        assert capsys.readouterr().err == (
+            "nmfscale: warning: INPUT has its features in another order than in the "
+            "fit: they are matched by name.\n"
+        )
+        assert (tmp_path / "named.csv").read_bytes() == (tmp_path / "turned.csv").read_bytes()
+
     def test_features_without_names_are_taken_in_order(self, folder, tmp_path, capsys):
         words = [folder / "named.h5", folder / "counts.npz", "-o", tmp_path / "out.npz"]
         assert run("transform", *words) == 0
@@ -311,8 +323,8 @@ class TestTransform:
         assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
             capsys, "transform", named, folder / "narrow.npz", "-o", out
         )
-        assert "feature 0 is named 'gene 39', but 'gene 0' where the model was fitted" in failure(
-            capsys, "transform", named, folder / "renamed.h5ad", "-o", out
+        assert "INPUT lacks 10 of the 40 features that TopicModel was fitted to" in failure(
+            capsys, "transform", named, folder / "fewer.h5ad", "-o", out
         )
         assert "is not an HDF5 file" in failure(capsys, "transform", counts, counts, "-o", out)
         assert os.listdir(tmp_path) == []
