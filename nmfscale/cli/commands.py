@@ -59,14 +59,15 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(arguments.input)
-    from ..engine.checkpoint import checkpoints_in
+    from ..engine.checkpoint import checkpoints_in, recorded_seed
 
     # what the same command wrote when it was interrupted; the first time there is none
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
-    drawn = arguments.seed is None and arguments.checkpoint is None  # which knows whether it is
+    drawn = arguments.seed is None
     if drawn:
-        arguments.seed = secrets.randbelow(2**32)
+        seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
+        arguments.seed = seed  # None where the fit that goes on had none
     with _terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
@@ -79,7 +80,7 @@ def fit(arguments: argparse.Namespace) -> int:
 
         model = MODELS[arguments.model](**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, **how)
-    if drawn:
+    if drawn and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     return code

@@ -395,6 +395,21 @@ class TestStore:
         assert resumed.n_iter_ == 9
         assert resumed.history_["seconds"][:3].tolist() == seconds[:3].tolist()
 
+    @pytest.mark.parametrize("n_init", [1, 2])
+    def test_resume_knows_the_seed_that_was_drawn(self, folder, tmp_path, capsys, n_init):
+        words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--init", "random", "--tol", 0]
+        words += ["-o", tmp_path / "model.h5", "--n-init", n_init, "--solver", "scd"]
+        state = ["--checkpoint", tmp_path / "state", "--checkpoint-every", 0]
+        assert run(*words, *state, "--max-iter", 5) == 0
+        seed = re.search(r"^seed +(\d+)$", capsys.readouterr().out, re.M)[1]
+        assert run(*words, *state, "--max-iter", 9, "--resume") == 0
+        assert f"seed            {seed}\n" in capsys.readouterr().out
+        resumed = nmfscale.load(tmp_path / "model.h5")
+        assert resumed.random_state == int(seed)
+        assert run(*words, "--max-iter", 9, "--seed", seed, "--force") == 0
+        whole = nmfscale.load(tmp_path / "model.h5")
+        assert resumed.components_.tobytes() == whole.components_.tobytes()
+
     def test_resume_replaces_nothing_where_there_is_no_checkpoint(self, folder, tmp_path, capsys):
         target = tmp_path / "model.h5"
         target.write_text("precious")
