@@ -8,14 +8,15 @@ import gzip
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import target_of
 from .messages import log
 
-TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+TEXT_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+TABLES = (".npz", *TEXT_TABLES)
 
 
 def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
@@ -115,6 +116,13 @@ def columns_of_topics(n_topics: int) -> list[str]:
     return [name.replace(" ", "_") for name in names_of_topics(n_topics)]
 
 
+def table_of_topics(what: str, names: Any, matrix: Any) -> tuple[list[str], Iterable[list[Any]]]:
+    """Return header and rows of a matrix whose rows have names, or numbers, with every digit."""
+    names = range(len(matrix)) if names is None else names
+    rows = ([name, *row.astype(str)] for name, row in zip(names, matrix, strict=True))
+    return [what, *columns_of_topics(matrix.shape[1])], rows
+
+
 def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
     """Write loadings as .npz, or as text with every digit that counts."""
     import numpy as np
@@ -126,13 +134,18 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
             np.savez_compressed(archive, **arrays)
         return
-    names = range(len(loadings)) if sample_names is None else sample_names
-    opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    write_rows(path, path.name, *table_of_topics("sample", sample_names, loadings))
+
+
+def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
+    """Write a table of text in the format that the ending of `name` says."""
+    name = name.lower()
+    opener: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
     with opener(path, "wt", newline="", encoding="utf-8") as file:
-        delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
+        delimiter = "," if name.endswith((".csv", ".csv.gz")) else "\t"
         table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        table.writerow(["sample", *columns_of_topics(loadings.shape[1])])
-        table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
+        table.writerow(header)
+        table.writerows(rows)
 
 
 def check_inputs(*paths: str | None) -> None:

@@ -823,7 +823,7 @@ def test_messages_in_the_words_of_the_shell(python, shell):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "demo", "fit", "store", "transform", "info", "plot", "cluster"]
+    "command", ["", "demo", "fit", "store", "transform", "info", "plot", "export", "cluster"]
 )
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -27,7 +27,7 @@ MODULES = sorted(
     for _, name, _ in pkgutil.walk_packages(nmfscale.__path__, "nmfscale.")
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
-COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "cluster")
+COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "export", "cluster")
 
 
 def failures(test):
