@@ -53,6 +53,7 @@ _EXAMPLES = {
   nmfscale export model.h5 -o tables""",
     "plot": """examples:
   nmfscale plot model.h5 -o structure.png --groups cell-types.txt
+  nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type
   nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
 }
@@ -178,8 +179,11 @@ def _plot(command: argparse.ArgumentParser) -> None:
         help="topic proportions of the samples, how the fit went, or leading features "
         "(default: %(default)s)",
     )  # fmt: skip
-    what = "for structure: on each line a label, or name TAB label (comma in a .csv)"
-    add("--groups", metavar="FILE", help=what)
+    what = (
+        "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
+        "obs of a .h5ad, or of a table with a header whose first column names the samples"
+    )
+    add("--groups", metavar="FILE[:COLUMN]", help=what)
     what = "for top: features of each topic (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
     what = "for progress (default: %(default)s)"

@@ -18,6 +18,7 @@ from .cluster import fit_client
 from .files import (
     TABLES,
     check_inputs,
+    file_and_column,
     output,
     read_groups,
     read_input,
@@ -277,7 +278,8 @@ def plot(arguments: argparse.Namespace) -> int:
     if arguments.groups is not None and arguments.kind != "structure":
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
-    given = [*arguments.models, arguments.groups]
+    groups_file = None if arguments.groups is None else file_and_column(arguments.groups)[0]
+    given = [*arguments.models, groups_file]
     target = output(arguments, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model
 

@@ -557,6 +557,43 @@ class TestPlot:
         words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
         assert complaint in failure(capsys, *words)
 
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("cells.h5ad", None),
+            ("cells.csv", "name,depth,kind\n{}"),
+            ("cells.tsv", "depth\tkind\n{}"),  # as R writes it
+        ],
+    )
+    def test_groups_from_a_column(self, folder, tmp_path, capsys, name, text):
+        kinds = [f"type {i % 3}" for i in range(60)]
+        order = np.random.default_rng(0).permutation(60)
+        path = tmp_path / name
+        if text is None:
+            anndata = pytest.importorskip("anndata")
+            adata = anndata.AnnData(np.ones((60, 1)), obs={"depth": range(60), "kind": kinds})
+            adata.obs_names = [f"cell {i}" for i in range(60)]
+            adata[order].copy().write_h5ad(path)
+        else:
+            mark = "," if name.endswith("csv") else "\t"
+            rows = (mark.join([f"cell {i}", str(i), kinds[i]]) for i in order)
+            path.write_text(text.format("\n".join(rows)) + "\n")
+        names = [f"cell {i}" for i in range(60)]
+        assert read_groups(f"{path}:kind", 60, names) == kinds
+        assert read_groups(f"{path}:kind", 60, None) == [kinds[i] for i in order]
+        words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups"]
+        assert self.plot(*words, f"{path}:kind") == 0
+        capsys.readouterr()
+        err = failure(capsys, "plot", *words, f"{path}:sex", "--force")
+        assert "no column 'sex'" in err and "kind" in err
+        with pytest.raises(ValueError, match="has no label for 1 samples such as 'cell 60'"):
+            read_groups(f"{path}:kind", 61, [*names, "cell 60"])
+        with pytest.raises(ValueError, match="60 labels for 59 samples, and the model has no"):
+            read_groups(f"{path}:kind", 59, None)
+        if text is None:
+            err = failure(capsys, "plot", *words, path, "--force")
+            assert "cells.h5ad:COLUMN, of: depth, kind." in err
+
     @pytest.mark.parametrize("kind", ["top", "progress"])
     def test_groups_are_of_one_kind(self, capsys, kind):
         words = ["plot", "model.h5", "-o", "plot.png", "--kind", kind, "--groups", "f"]
