@@ -91,10 +91,16 @@ def fit(arguments: argparse.Namespace) -> int:
 def _terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # ignored by what a script starts with &: SIGTERM would do nothing then
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _check_together(arguments: argparse.Namespace) -> None:

@@ -177,8 +177,12 @@ class TestFit:
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, sent):
+    @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGTERM where SIGINT is ignored"])
+    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, request, sent):
+        if "ignored" in sent:
+            interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            request.addfinalizer(lambda: signal.signal(signal.SIGINT, interrupt))
+        sent = getattr(signal, sent.split()[0])
         target = tmp_path / "model.h5"
         fit = nmfscale.TopicModel.fit
 
