@@ -11,6 +11,7 @@ from .. import __version__
 from ..cli import commands
 from ..counts.sizes import parse_bytes
 from .cluster import cluster
+from .export import export
 from .parameters import add_parameters
 
 _EXAMPLES = {
@@ -46,8 +47,13 @@ _EXAMPLES = {
   nmfscale info cells.h5ad
   nmfscale info model.h5
   nmfscale info --build""",
+    "export": """examples:
+  nmfscale export model.h5 -o proportions.csv
+  nmfscale export model.h5 -o genes.tsv.gz --table components
+  nmfscale export model.h5 -o tables""",
     "plot": """examples:
   nmfscale plot model.h5 -o structure.png --groups cell-types.txt
+  nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type
   nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
 }
@@ -173,12 +179,36 @@ def _plot(command: argparse.ArgumentParser) -> None:
         help="topic proportions of the samples, how the fit went, or leading features "
         "(default: %(default)s)",
     )  # fmt: skip
-    what = "for structure: on each line a label, or name TAB label (comma in a .csv)"
-    add("--groups", metavar="FILE", help=what)
+    what = (
+        "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
+        "obs of a .h5ad, or of a table with a header whose first column names the samples"
+    )
+    add("--groups", metavar="FILE[:COLUMN]", help=what)
     what = "for top: features of each topic (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
     what = "for progress (default: %(default)s)"
     add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
+    add("--force", action="store_true", help="replace existing files")
+
+
+def _export(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n"
+        "loadings: a row for each sample, a column for each topic. components: a row for each\n"
+        "feature. top: the features by which a topic differs most from the others, with their\n"
+        "value in the components and their lift: their share of the topic over their share of\n"
+        "all counts that the model expects (1: nothing particular). Topics count from 0."
+    )
+    add = command.add_argument
+    add("model", metavar="MODEL", help="file written by fit")
+    what = "a table: .csv or .tsv, also with .gz; or a folder for all tables"
+    add("-o", "--output", required=True, metavar="OUT", help=what)
+    what = "which one (default: loadings; all in a folder)"
+    add("--table", choices=("loadings", "components", "top"), help=what)
+    what = "of the tables in a folder (default: csv)"
+    add("--format", choices=("csv", "tsv", "csv.gz", "tsv.gz"), help=what)
+    what = "for top: features of each topic (default: %(default)s)"
+    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
     add("--force", action="store_true", help="replace existing files")
 
 
@@ -214,6 +244,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "transform": (commands.transform, "loadings of new samples", _transform),
     "info": (commands.info, "describe counts, a model file or this installation", _info),
     "plot": (commands.plot, "draw a model", _plot),
+    "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }
 
@@ -237,6 +268,11 @@ def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **optio
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
     add, threads = command.add_argument, at_least(int, 1, _MOST_THREADS)
-    add("--threads", type=threads, metavar="N", help="default: NMFSCALE_NUM_THREADS, or all CPUs")
+    add(
+        "--threads",
+        type=threads,
+        metavar="N",
+        help="default: NMFSCALE_NUM_THREADS, or all CPUs; one for small fits",
+    )
     add("-q", "--quiet", action="store_true", help="no progress on standard error")
     add("--force", action="store_true", help="replace existing files")

@@ -18,6 +18,7 @@ from .cluster import fit_client
 from .files import (
     TABLES,
     check_inputs,
+    file_and_column,
     output,
     read_groups,
     read_input,
@@ -40,7 +41,6 @@ def demo(arguments: argparse.Namespace) -> int:
 
     from ..datasets.corpora import docstrings
     from ..models import TopicModel
-    from ..plots import top_features
 
     counts = docstrings()
     say(f"Docstrings of the packages installed here, one document each\n{counts.report()}\n")
@@ -49,8 +49,7 @@ def demo(arguments: argparse.Namespace) -> int:
     )
     code = _fit_and_save(model, counts, targets[0])
     say("\nMost distinctive words")
-    for topic, words in enumerate(top_features(model.components_, counts.feature_names)):
-        say(f"topic {topic + 1:<3} {', '.join(words)}")
+    _say_topics(model.components_, counts.feature_names, width=9)
     for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
         _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
@@ -61,14 +60,15 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(arguments.input)
-    from ..engine.checkpoint import checkpoints_in
+    from ..engine.checkpoint import checkpoints_in, recorded_seed
 
     # what the same command wrote when it was interrupted; the first time there is none
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
-    drawn = arguments.seed is None and arguments.checkpoint is None  # which knows whether it is
+    drawn = arguments.seed is None
     if drawn:
-        arguments.seed = secrets.randbelow(2**32)
+        seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
+        arguments.seed = seed  # None where the fit that goes on had none
     with _terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
@@ -81,7 +81,7 @@ def fit(arguments: argparse.Namespace) -> int:
 
         model = MODELS[arguments.model](**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, **how)
-    if drawn:
+    if drawn and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     return code
@@ -91,10 +91,16 @@ def fit(arguments: argparse.Namespace) -> int:
 def _terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # ignored by what a script starts with &: SIGTERM would do nothing then
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
@@ -250,7 +256,6 @@ def _describe_build() -> None:
 
 def _describe_model(path: str) -> None:
     from ..models.persistence import load_model, read_header
-    from ..plots import top_features
 
     header, model = read_header(path), load_model(path)
     n_topics, n_features = model.components_.shape
@@ -262,9 +267,16 @@ def _describe_model(path: str) -> None:
     _describe_fit(model)
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
-    names = getattr(model, "feature_names_in_", None)
-    for topic, features in enumerate(top_features(model.components_, names)):
-        say(f"topic {topic + 1:<9} {', '.join(features)}")
+    _say_topics(model.components_, getattr(model, "feature_names_in_", None), width=15)
+
+
+def _say_topics(components: Any, feature_names: Any, width: int) -> None:
+    from ..plots import top_features
+    from ..plots.canvas import names_of_topics
+
+    leading = top_features(components, feature_names)
+    for name, features in zip(names_of_topics(len(components)), leading, strict=True):
+        say(f"{name:<{width}} {', '.join(features)}")
 
 
 def plot(arguments: argparse.Namespace) -> int:
@@ -274,7 +286,8 @@ def plot(arguments: argparse.Namespace) -> int:
     if arguments.groups is not None and arguments.kind != "structure":
         arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
-    given = [*arguments.models, arguments.groups]
+    groups_file = None if arguments.groups is None else file_and_column(arguments.groups)[0]
+    given = [*arguments.models, groups_file]
     target = output(arguments, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model
 

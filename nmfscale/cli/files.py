@@ -8,14 +8,15 @@ import gzip
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import target_of
 from .messages import log
 
-TABLES = (".npz", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+TEXT_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+TABLES = (".npz", *TEXT_TABLES)
 
 
 def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
@@ -70,9 +71,22 @@ def _text(path: str) -> str:
         ) from error
 
 
-def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str | None]:
-    """Read one label per line, in the order of the samples, or names and labels."""
+def file_and_column(given: str) -> tuple[str, str | None]:
+    """Split FILE:COLUMN; what is the name of a file as it stands has no column."""
+    path, mark, column = given.rpartition(":")
+    return (path, column) if mark and path and not os.path.exists(given) else (given, None)
+
+
+def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | None]:
+    """Read labels of samples: a column of obs or of a table, one per line, or names and labels."""
+    path, column = file_and_column(given)
+    if path.lower().endswith(".h5ad"):
+        from ..readers.h5ad import read_obs
+
+        return _matched(path, *read_obs(Path(path), column), n_samples, sample_names)
     rows = _table(path)
+    if column is not None:
+        return _matched(path, *_names_and_column(path, rows, column), n_samples, sample_names)
     widths = {len(row) for row in rows if row != [""]}
     if widths == {1}:
         labels = _as_many(path, [row[0] for row in rows], n_samples, "labels", "samples")
@@ -88,6 +102,48 @@ def read_groups(path: str, n_samples: int, sample_names: Any) -> list[str | None
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
     return [label_of[str(name)] or None for name in sample_names]
+
+
+def _names_and_column(
+    path: str, rows: list[list[str]], column: str
+) -> tuple[list[str], list[str | None]]:
+    """Return the first cell of every row, and that under a word of the header."""
+    header, *body = [row for row in rows if row != [""]] or [[]]
+    if column not in header:
+        known = ", ".join(map(repr, header))
+        raise ValueError(
+            f"{path} has no column {column!r} in its first line: {known or 'nothing'}."
+        )
+    at = header.index(column)
+    # R leaves out the head of the names
+    shift = 1 if body and all(len(row) == len(header) + 1 for row in body) else 0
+    for number, row in enumerate(body, 2):
+        if len(row) != len(header) + shift:
+            raise ValueError(f"{path}, row {number}: {len(row)} cells, not {len(header) + shift}.")
+    return [row[0] for row in body], [row[at + shift] or None for row in body]
+
+
+def _matched(
+    path: str, names: Any, labels: Any, n_samples: int, sample_names: Any
+) -> list[str | None]:
+    """Return labels in the order of the samples: by name, or as they stand if there are none."""
+    labels = [None if label is None else str(label) for label in labels]
+    if sample_names is None:
+        if len(labels) != n_samples:
+            raise ValueError(
+                f"{path} has {len(labels):,} labels for {n_samples:,} samples, and the model has "
+                "no names of samples."
+            )
+        return labels
+    label_of = dict(zip(map(str, names), labels, strict=True))
+    if len(label_of) < len(labels):
+        raise ValueError(f"{path} names samples twice: make their names unique.")
+    missing = [str(name) for name in sample_names if str(name) not in label_of]
+    if missing:
+        raise ValueError(
+            f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
+        )
+    return [label_of[str(name)] for name in sample_names]
 
 
 def _table(path: str) -> list[list[str]]:
@@ -108,6 +164,20 @@ def _table(path: str) -> list[list[str]]:
         ) from error
 
 
+def columns_of_topics(n_topics: int) -> list[str]:
+    """Return what the columns of topics are called in tables."""
+    from ..plots.canvas import names_of_topics
+
+    return [name.replace(" ", "_") for name in names_of_topics(n_topics)]
+
+
+def table_of_topics(what: str, names: Any, matrix: Any) -> tuple[list[str], Iterable[list[Any]]]:
+    """Return header and rows of a matrix whose rows have names, or numbers, with every digit."""
+    names = range(len(matrix)) if names is None else names
+    rows = ([name, *row.astype(str)] for name, row in zip(names, matrix, strict=True))
+    return [what, *columns_of_topics(matrix.shape[1])], rows
+
+
 def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
     """Write loadings as .npz, or as text with every digit that counts."""
     import numpy as np
@@ -119,13 +189,18 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
             np.savez_compressed(archive, **arrays)
         return
-    names = range(len(loadings)) if sample_names is None else sample_names
-    opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    write_rows(path, path.name, *table_of_topics("sample", sample_names, loadings))
+
+
+def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
+    """Write a table of text in the format that the ending of `name` says."""
+    name = name.lower()
+    opener: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
     with opener(path, "wt", newline="", encoding="utf-8") as file:
-        delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
+        delimiter = "," if name.endswith((".csv", ".csv.gz")) else "\t"
         table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        table.writerow(["sample", *(f"topic_{k + 1}" for k in range(loadings.shape[1]))])
-        table.writerows([name, *row.astype(str)] for name, row in zip(names, loadings, strict=True))
+        table.writerow(header)
+        table.writerows(rows)
 
 
 def check_inputs(*paths: str | None) -> None:

@@ -109,6 +109,6 @@ def in_shell_words(text: str) -> str:
         options = [_OPTIONS[name] for name in found[1].split(", ") if name in _OPTIONS]
         return f"; options: {', '.join(options) or 'none'}."
 
-    text = re.sub(r"^X(?= has | does )", "INPUT", text)
+    text = re.sub(r"^X(?= has | does | lacks )", "INPUT", text)
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
     return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))

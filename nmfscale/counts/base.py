@@ -111,11 +111,18 @@ class CountMatrix(ABC):
         return self._dtype
 
     @abstractmethod
-    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
-        """Yield all rows; those that a mask of rows does not want may be empty."""
+    def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
+        """Yield rows start:stop; those that a mask of all rows does not want may be empty."""
 
-    def chunks(self) -> Iterator[RowRange]:
-        """Read the table piece by piece.
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[RowRange]:
+        """Read the table, or rows start:stop of it, piece by piece.
+
+        Parameters
+        ----------
+        start : int, default=0
+            The first row.
+        stop : int, default=None
+            The one after the last; None reads to the end.
 
         Returns
         -------
@@ -123,7 +130,7 @@ class CountMatrix(ABC):
             Ranges of rows, one after the other, small beside the table: first row, index
             pointers from 0, column numbers and counts.
         """
-        return self._pieces()
+        return self._pieces(start, self.shape[0] if stop is None else stop)
 
     def row_sums(self, function: Callable[[Array], Array]) -> NDArray[np.float64]:
         """Sum a function of the counts over each row's nonzeros.
@@ -183,7 +190,7 @@ class CountMatrix(ABC):
             wanted = np.zeros(self.shape[0], bool)
             wanted[rows] = True
         found = []
-        for piece in self._pieces(wanted):
+        for piece in self._pieces(0, self.shape[0], wanted):
             matrix = piece.matrix(self.shape[1])
             if wanted is not None:
                 matrix = matrix[wanted[piece.first : piece.first + matrix.shape[0]]]

@@ -116,7 +116,8 @@ class Layout:
     def buffer_bytes(self) -> int:
         """Bytes that a visit needs where blocks do not stay in memory."""
         # two blocks in slices, one of them with its compressed rows, sorted and split
-        return _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
+        of_blocks = _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
+        return of_blocks + getattr(self._reader, "piece_bytes", 0)
 
     @cached_property
     def whole_columns(self) -> SellBlock:

@@ -102,8 +102,8 @@ class Counts(CountMatrix):
     def _rows(self) -> RowRange:
         return RowRange(0, self.indptr, self.indices, self.data)
 
-    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
-        return self._rows().parts(CHUNK)
+    def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
+        return self._rows().part(start, stop).parts(CHUNK)
 
     def _count_values(self, above: float) -> tuple[Array, Array]:
         chunks = self.chunks() if self.largest > above else ()

@@ -187,12 +187,22 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
 
 def recorded_level(folder: Path | None) -> str | None:
     """Return the instruction set of the newest checkpoint in a folder, if there is one."""
-    if folder is None:
+    level = None if folder is None else _recorded(folder, "instruction set")
+    if level is None:
         return None
+    return "baseline" if level.startswith("baseline") else "avx2"
+
+
+def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
+    """Return the seed of the fit that left checkpoints in a folder; None if it had none."""
+    seed: int | None = _recorded(folder, "random_state")
+    return seed
+
+
+def _recorded(folder: str | os.PathLike[str], name: str) -> Any:
     for path in checkpoints_in(folder)[::-1]:
         with suppress(OSError, KeyError, RuntimeError, ValueError):
-            level = read_file(path, lambda file: json.loads(file.attrs["about"])["instruction set"])
-            return "baseline" if level.startswith("baseline") else "avx2"
+            return read_file(path, lambda file: json.loads(file.attrs["about"])[name])
     return None
 
 

@@ -20,25 +20,29 @@ from .. import kernels
 _VARIABLE = "NMFSCALE_NUM_THREADS"
 # Nobody has so many processors, and OpenMP dies where the system has no room for its threads.
 MOST_THREADS = 4096
+# Nonzero counts times components below which a second thread gains less than 5 % of the time, and
+# loses far more beside busy processes.
+SMALL_WORK = 1e6
 
 
-def resolve_threads(n_threads: int | None = None) -> int:
-    """Return the number of threads to use, at least 1.
+def resolve_threads(n_threads: int | None = None, work: float = math.inf) -> int:
+    """Return the number of threads to use, at least 1, for `work`: nonzero counts x components.
 
     A positive number is taken as it is, even beyond the number of processors. -1 means all
     processors, -2 all but one, and so on. None means the environment variable
-    NMFSCALE_NUM_THREADS, which is read by the same rules, or all processors if it is unset or
-    empty. OMP_NUM_THREADS has no say here: the number is handed to every parallel loop, so that a
-    process whose environment asks for one thread (a Dask worker, for instance) still uses the
-    processors it was given. A process that was forked from one that has used several threads uses
-    one: the threads of OpenMP do not come along, and it would wait for them forever.
+    NMFSCALE_NUM_THREADS, which is read by the same rules; if it is unset or empty, one thread for
+    work of less than `SMALL_WORK`, or all processors. OMP_NUM_THREADS has no say here: the number
+    is handed to every parallel loop, so that a process whose environment asks for one thread (a
+    Dask worker, for instance) still uses the processors it was given. A process that was forked
+    from one that has used several threads uses one: the threads of OpenMP do not come along, and it
+    would wait for them forever.
     """
     name: str = "n_threads"
     given: object = n_threads
     if given is None:
         text = os.environ.get(_VARIABLE, "").strip()
         if not text:
-            return _team.of(available_processors())
+            return _team.of(1 if work < SMALL_WORK else available_processors())
         name, given = f"The environment variable {_VARIABLE}", _integer_or_text(text)
     number = int(given) if isinstance(given, Integral) else 0
     if isinstance(given, bool) or not number or number > MOST_THREADS:

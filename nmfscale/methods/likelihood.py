@@ -50,7 +50,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     array([-2.6931, -3.0192])
     """
     counts, L, F = _checked(X, L, F)
-    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    log_mu = _log_mu(counts, L, F, n_threads)
     return log_mu - L @ F.sum(axis=0) - counts.row_log_factorials
 
 
@@ -87,7 +87,7 @@ def loglik_multinomial(
     array([-1.3863, -1.3863])
     """
     counts, L, F = _checked(X, L, F)
-    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    log_mu = _log_mu(counts, L, F, n_threads)
     sizes = np.maximum(L @ F.sum(axis=0), LEAST)
     totals = counts.row_totals
     return log_mu - xlogy(totals, sizes) + gammaln(totals + 1) - counts.row_log_factorials
@@ -118,7 +118,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     array([2.7726, 1.0465])
     """
     counts, L, F = _checked(X, L, F)
-    log_mu = log_mu_rows(counts, L, F, n_threads=resolve_threads(n_threads))
+    log_mu = _log_mu(counts, L, F, n_threads)
     return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
 
 
@@ -165,6 +165,11 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
         np.subtract.at(of_L, rows, L[rows] * F[columns] * ratio[:, None])
         np.add.at(toward_F, columns, L[rows] * ratio[:, None])
     return of_L, F * (L.sum(axis=0) - toward_F)
+
+
+def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> Array:
+    n_threads = resolve_threads(n_threads, counts.nnz * F.shape[1])
+    return log_mu_rows(counts, L, F, n_threads=n_threads)
 
 
 def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:

@@ -27,7 +27,7 @@ from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
 from ..engine.session import ClusterSession, client_of_fit, session_of_fit
-from ..engine.threads import resolve_threads, single_blas_thread
+from ..engine.threads import single_blas_thread
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
@@ -70,7 +70,6 @@ class CountModel(RowsTransformer, BaseEstimator):
     # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
     _axes: ClassVar[dict[str, str]] = {}
 
-    n_components: int
     max_iter: int
     tol: float
     gain_tol: float | None
@@ -102,7 +101,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
-        both = signature(self.transform).parameters.keys() & given.kwargs.keys()
+        both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
         loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
 
@@ -173,11 +172,14 @@ class CountModel(RowsTransformer, BaseEstimator):
             raise
 
     def _counts_and_client(
-        self, X: Any, client: Any, refusal: str | None = None
+        self, X: Any, client: Any, refusal: str | None = None, **choice: Any
     ) -> tuple[CountMatrix, Any]:
-        """Return the counts of a fit, and its client: the active one is for files alone."""
+        """Return the counts of a fit, and its client: the active one is for files alone.
+
+        `choice`: layer and raw.
+        """
         given, client = client, client_of_fit(client, refusal)
-        counts = self._counts(X, reset=True, in_memory=client is None)
+        counts = self._counts(X, reset=True, in_memory=client is None, **choice)
         return counts, client if given is not None or counts.from_file else None
 
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
@@ -207,9 +209,7 @@ class CountModel(RowsTransformer, BaseEstimator):
     def _plan(self, counts: CountMatrix, needs: Needs, session: ClusterSession | None) -> Any:
         """Decide what stays in memory, and where row arrays are kept if they do not."""
         if counts.from_file:
-            counts.layout(
-                resolve_threads(self.n_threads)
-            )  # the first to ask decides on the threads
+            counts.layout(self._threads(counts))  # the first to ask decides on the threads
         plan = plan_fit(counts, needs, self.memory_limit, elsewhere=session is not None)
         if counts.from_file and plan.keep:
             counts.layout().keep()
@@ -228,7 +228,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         `options` are those of `checkpoints_for`.
         """
         rng, seed = check_random_state(self.random_state), self.random_state
-        n_threads = resolve_threads(self.n_threads)
+        n_threads = self._threads(counts)
         with session_of_fit(
             client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
             checkpoint=checkpoint, resume=resume,

@@ -16,7 +16,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Model
-from ..engine.threads import resolve_threads
 from ..methods.conversion import balancing_scales
 from ..methods.factors import Constraints
 from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
@@ -103,6 +102,8 @@ class CountFactorization(CountModel):
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -144,6 +145,10 @@ class CountFactorization(CountModel):
             system's temporary folder) read and write there; to others everything is sent. Counts
             that are no packed store are packed first; those of a single block are fitted in this
             process.
+        layer : str, default=None
+            Layer of an AnnData object, or .h5ad file, to fit in place of ``X``.
+        raw : bool, default=False
+            Whether to fit ``raw.X`` of an AnnData object, or .h5ad file, in place of ``X``.
 
         Returns
         -------
@@ -190,16 +195,17 @@ class CountFactorization(CountModel):
             X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,
             fixed_samples=fixed_samples, checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, client=client,
+            checkpoint_every=checkpoint_every, resume=resume, client=client, layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
     def _fit_counts(
         self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
-        fixed_features: Any, fixed_samples: Any, client: Any, **how: Any,
+        fixed_features: Any, fixed_samples: Any, client: Any, layer: str | None, raw: bool,
+        **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         refusal = refusal_of(self.solver, self.inner_iter)
-        counts, client = self._counts_and_client(X, client, refusal)
+        counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
         dtype = self._dtype(counts)
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
@@ -226,7 +232,7 @@ class CountFactorization(CountModel):
         fitted = self._fit_blocks(
             counts,
             needs_of(
-                counts, self.n_components, dtype, self.solver, resolve_threads(self.n_threads),
+                counts, self.n_components, dtype, self.solver, self._threads(counts),
                 constraints.weights is not None,
             ),  # fmt: skip
             partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
@@ -262,6 +268,8 @@ class CountFactorization(CountModel):
         out: str | os.PathLike[str] | None = None,
         *,
         size_factors: ArrayLike | None = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Array:
         """Return the loadings of samples, old or new, with the factors held.
 
@@ -278,6 +286,8 @@ class CountFactorization(CountModel):
             is replaced.
         size_factors : array-like of shape (n_samples,), default=None
             Known sizes, as in :meth:`fit`.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -287,12 +297,25 @@ class CountFactorization(CountModel):
         Raises
         ------
         ValueError
-            If the counts or sizes are not valid, the features are not those of the model, or `out`
-            is no name of such a file.
+            If the counts or sizes are not valid, features of the model are missing, or `out` is no
+            name of such a file.
         MemoryLimitError
             If `memory_limit` is not enough, or for counts in a file the memory that is free.
         FileNotFoundError
             If the folder of `out` does not exist.
+
+        Warns
+        -----
+        UserWarning
+            If features had to be matched by name, or one side has no names.
+
+        Notes
+        -----
+        Where the fit and `X` both have names of features, those of `X` are brought into the order
+        of the fit and others are left out, with the bits of counts that had them so. A DataFrame
+        may have more columns; one that has the columns of the fit in another order is refused, as
+        scikit-learn demands of every estimator: give ``X[model.feature_names_in_]``. Without names,
+        features are taken in the order of the fit.
 
         Examples
         --------
@@ -306,7 +329,7 @@ class CountFactorization(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        return self._transform(X, out, size_factors=size_factors)
+        return self._transform(X, out, layer, raw, size_factors=size_factors)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
@@ -330,7 +353,7 @@ class CountFactorization(CountModel):
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
     ) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""
-        dtype, n_threads = self.components_.dtype, resolve_threads(self.n_threads)
+        dtype, n_threads = self.components_.dtype, self._threads(counts)
         needs = projection_needs(counts, self.n_components_)
         self._check_memory(counts, needs, gathered=gathered)
         shape = counts.shape[0], self.n_components_

@@ -15,11 +15,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
-from ..engine.threads import resolve_threads, single_blas_thread
+from ..engine.threads import single_blas_thread
 from ..methods import lda
 from ..methods.lda import Inference, Start, VariationalLDA
 from .base import CountModel, Fitted
-from .validation import checked_array
+from .validation import checked_array, dirichlet_priors
 
 Array = NDArray[Any]
 
@@ -215,6 +215,8 @@ sample_names_
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -230,7 +232,7 @@ sample_names_
         doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
             Positive parameters gamma to start from, likewise; by default they are inferred where
             `topic_word_posterior` is given.
-        checkpoint, checkpoint_every, resume, client
+        checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
             does not look for it again.
 
@@ -264,10 +266,13 @@ sample_names_
         self._fit(
             X, topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+            layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False
+    ) -> Self:
         """Move the topics by one batch of new samples (online variational inference).
 
         A fit to all samples at once ends higher in less time, also from a file larger than memory.
@@ -278,6 +283,8 @@ sample_names_
             As in :meth:`fit`; `total_samples` says how many there will be in all.
         y : None
             Ignored.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -302,7 +309,7 @@ sample_names_
         self._check_parameters()
         first = not hasattr(self, "components_")
         with self._all_or_nothing():
-            counts = self._counts(X, reset=first)
+            counts = self._counts(X, reset=first, layer=layer, raw=raw)
             if first:
                 (alpha, eta), dtype = self._priors(), self._dtype(counts)
                 rng, self.n_batch_iter_ = check_random_state(self.random_state), 0
@@ -310,7 +317,7 @@ sample_names_
             else:
                 alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
                 dtype, topics = self.components_.dtype, self.topic_word_posterior_.T
-            n_threads = resolve_threads(self.n_threads)
+            n_threads = self._threads(counts)
             needs = lda.needs_of(counts, len(alpha), dtype, n_threads)
             folder = self._plan(counts, needs, None)
             with single_blas_thread():
@@ -328,23 +335,15 @@ sample_names_
         return self
 
     def _priors(self) -> tuple[Array, float]:
-        """Return alpha and eta as they were given."""
-        K = self.n_components
-        given = 1 / K if self.doc_topic_prior is None else self.doc_topic_prior
-        alpha = checked_array(given, (K,), "doc_topic_prior")
-        if self.estimate_prior == "symmetric" and np.ptp(alpha):
-            raise ValueError(
-                f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "
-                "number for all topics: give one, or use estimate_prior='vector'."
-            )
-        return alpha, 1 / K if self.topic_word_prior is None else float(self.topic_word_prior)
+        alpha, eta = self.doc_topic_prior, self.topic_word_prior
+        return dirichlet_priors(self.n_components, alpha, eta, self.estimate_prior)
 
     def _fit_counts(
         self, X: Any, *, topic_word_posterior: Any, doc_topic_posterior: Any, client: Any,
-        **how: Any,
+        layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         alpha, eta = self._priors()
-        counts, client = self._counts_and_client(X, client)
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
@@ -367,7 +366,7 @@ sample_names_
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            counts, lda.needs_of(counts, K, dtype, self._threads(counts)), make,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self.estimate_prior, mean_change_tol=self.mean_change_tol,
@@ -392,7 +391,7 @@ sample_names_
         return Inference(
             counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=self._threads(counts),
         )  # fmt: skip
 
     def _blocks(

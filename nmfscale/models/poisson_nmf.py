@@ -66,9 +66,11 @@ class PoissonNMF(CountFactorization):
         Type of the factors and of the arithmetic; None takes float32 for counts in float32 and
         float64 otherwise. Sums over samples are float64 always.
     n_threads : int, default=None
-        Threads, at most 4,096; -1 takes all processors this process may use, and so does None,
-        unless the environment variable ``NMFSCALE_NUM_THREADS`` has a number. One in a process that
-        was forked from one that has used several. The result does not depend on it.
+        Threads, at most 4,096; -1 takes all processors this process may use, and so does None for
+        work of a million nonzero counts times components or more. Less gains next to nothing from a
+        second thread, and None takes one. A number in the environment variable
+        ``NMFSCALE_NUM_THREADS`` stands for None whatever the work. One in a process that was forked
+        from one that has used several. The result does not depend on it.
     memory_limit : float or str, default=None
         Bytes that the process may hold, such as ``"2GB"``. Counts in a file then stay there: what
         does not fit is read in every iteration, and loadings that do not fit are kept on disk.
@@ -107,6 +109,7 @@ class PoissonNMF(CountFactorization):
         Number of features.
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
+        Features of new counts are matched with those of the fit by name, see :meth:`transform`.
 
     References
     ----------

@@ -16,12 +16,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.validation import (
-    _check_feature_names,
-    _check_n_features,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
 from ..engine.memory import check_stream
@@ -30,6 +25,7 @@ from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
 from ..methods.transform import write_array
 from ..readers.open import as_counts
+from .names import keep_names, matched_counts
 from .validation import npy_target
 
 Array = NDArray[Any]
@@ -45,13 +41,21 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     feature_names_in_: Array
     integer: str
     memory_limit: float | str | None
+    n_components: int
     n_threads: int | None
 
     # scikit-learn would take them for something that pipelines pass on.
     __metadata_request__transform = {"out": UNUSED}
     __metadata_request__score = {"completion": UNUSED, "random_state": UNUSED}
 
-    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+    def transform(
+        self,
+        X: Any,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        layer: str | None = None,
+        raw: bool = False,
+    ) -> Array:
         """Return the loadings of samples, old or new, with the topics held.
 
         The loadings of a sample do not depend on the other samples, but for rounding where some
@@ -60,9 +64,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
+            As in :meth:`fit`; features are matched by name as in :meth:`PoissonNMF.transform`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -81,12 +87,15 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        return self._transform(X, out)
+        return self._transform(X, out, layer, raw)
 
-    def _transform(self, X: Any, out: str | os.PathLike[str] | None, **given: Any) -> Array:
+    def _transform(
+        self, X: Any, out: str | os.PathLike[str] | None, layer: str | None = None,
+        raw: bool = False, **given: Any,
+    ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        counts = self._counts(X, reset=False)
+        counts = self._counts(X, reset=False, layer=layer, raw=raw)
         return self._with_index(self._loadings(counts, target, **given), X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
@@ -123,7 +132,14 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         raise NotImplementedError
 
     def score(
-        self, X: Any, y: Any = None, *, completion: float | None = None, random_state: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        completion: float | None = None,
+        random_state: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> float:
         """Return the mean log-probability of a count under the model.
 
@@ -142,6 +158,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             seen are left out.
         random_state : int, RandomState instance or None, default=None
             Determines how counts are split.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -187,7 +205,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"completion={completion!r}: the share of the counts that is held out is needed, a "
                 "number between 0 and 1."
             )
-        counts = self._counts(X, reset=False)
+        counts = self._counts(X, reset=False, layer=layer, raw=raw)
         if completion is not None:
             return self._completion(counts, completion, check_random_state(random_state))
         if counts.total == 0:
@@ -201,7 +219,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"{counts.first_fraction}."
             )
         logs: list[float] = []
-        total, n_threads = 0.0, resolve_threads(self.n_threads)
+        total, n_threads = 0.0, self._threads(counts)
         for rows in counts.chunks():
             seen, held = split_counts(rows, counts.shape[1], share, rng)
             known = seen.sum(axis=1) > 0
@@ -213,7 +231,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return math.fsum(logs) / total if total else 0.0
 
     def perplexity(
-        self, X: Any, *, completion: float | None = None, random_state: Any = None
+        self,
+        X: Any,
+        *,
+        completion: float | None = None,
+        random_state: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
@@ -221,7 +245,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state
+        completion, random_state, layer, raw
             As in :meth:`score`.
 
         Returns
@@ -234,7 +258,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
         """
-        return float(np.exp(-self.score(X, completion=completion, random_state=random_state)))
+        how = dict(completion=completion, random_state=random_state, layer=layer, raw=raw)
+        return float(np.exp(-self.score(X, **cast(Any, how))))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.
@@ -281,41 +306,27 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _counts(self, X: Any, *, reset: bool, in_memory: bool = True) -> CountMatrix:
+    def _counts(
+        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False,
+        in_memory: bool = True,
+    ) -> CountMatrix:  # fmt: skip
         counts = as_counts(
             X,
+            layer=layer,
+            raw=raw,
             integer=cast(Any, self.integer),
             whom=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None,
             memory_limit=self.memory_limit,
         )
-        names = counts.feature_names
-        if hasattr(X, "columns"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        else:
-            _check_n_features(self, counts, reset=reset)
-            self._check_names(names, reset)
-        if reset:
-            self.sample_names_ = counts.sample_names
+        if not reset:
+            return matched_counts(self, X, counts)
+        keep_names(self, X, counts)
+        self.sample_names_ = counts.sample_names
         return counts
 
-    def _check_names(self, names: Any, reset: bool) -> None:
-        """Keep names of counts that are no table, or compare them where both sides have them."""
-        if reset:
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
-        elif names is None:
-            _check_feature_names(self, names, reset=False)  # warns if the model has names
-        elif hasattr(self, "feature_names_in_"):
-            differ = np.flatnonzero(np.asarray(names, dtype=object) != self.feature_names_in_)
-            if differ.size:
-                at = int(differ[0])
-                raise ValueError(
-                    f"feature {at} is named {names[at]!r}, but {self.feature_names_in_[at]!r} "
-                    "where the model was fitted: bring the features into the order of the fit."
-                )
+    def _threads(self, counts: CountMatrix) -> int:
+        return resolve_threads(self.n_threads, counts.nnz * self.n_components)
 
     def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
         """Refuse loadings for which memory is short."""
@@ -324,5 +335,5 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         n_bytes = counts.shape[0] * self.n_components_ * self.components_.dtype.itemsize
         check_stream(
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=self._threads(counts),
         )  # fmt: skip

@@ -117,6 +117,21 @@ def gamma_prior(
     return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
 
 
+def dirichlet_priors(
+    n_components: int, doc_topic_prior: Any, topic_word_prior: float | None, estimate: str
+) -> tuple[Array, float]:
+    """Return alpha and eta of a Dirichlet prior, 1 / K where they are not given."""
+    equal = 1 / n_components
+    given = equal if doc_topic_prior is None else doc_topic_prior
+    alpha = checked_array(given, (n_components,), "doc_topic_prior")
+    if estimate == "symmetric" and np.ptp(alpha):
+        raise ValueError(
+            f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "
+            "number for all topics: give one, or use estimate_prior='vector'."
+        )
+    return alpha, equal if topic_word_prior is None else float(topic_word_prior)
+
+
 def npy_target(out: str | os.PathLike[str]) -> Path:
     """Return where an array can be written, known before any work is done."""
     target = Path(os.path.realpath(out))

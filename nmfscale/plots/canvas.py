@@ -177,12 +177,17 @@ def shortened(name: str, most: int) -> str:
     return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
 
 
+def names_of_topics(n_topics: int) -> list[str]:
+    """Return what topics are called: counted from 0, as rows of ``components_`` are."""
+    return [f"topic {topic}" for topic in range(n_topics)]
+
+
 def names_and_colors(
     names: Sequence[str] | None, colors: Sequence[Any] | None, n_topics: int
 ) -> tuple[list[str], list[Any]]:
-    """Return the names and colours given, or "topic 1", "topic 2", ... and those of every plot."""
+    """Return the names and colours given, or those of every plot."""
     if names is None:
-        names = [f"topic {topic + 1}" for topic in range(n_topics)]
+        names = names_of_topics(n_topics)
     elif len(names) != n_topics:
         raise ValueError(f"topic_names has {len(names)} entries for {n_topics} topics.")
     if colors is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ACROSS = 5
 
 
-def _leading_features(
+def leading_features(
     components: Any, feature_names: Any, n_top: int, distinctive: bool
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
     """Return frequencies, names, and the numbers of each topic's leading features, best first."""
@@ -118,7 +118,7 @@ def top_features(
     [['the', 'gene'], ['the', 'word']]
     """
     check_arguments("top_features", **locals())
-    _, names, leading = _leading_features(components, feature_names, n_top, distinctive)
+    _, names, leading = leading_features(components, feature_names, n_top, distinctive)
     return [[names[feature] for feature in order] for order in leading]
 
 
@@ -143,7 +143,7 @@ def top_features_plot(
     components, feature_names, n_top, distinctive
         As for :func:`top_features`: of which features are drawn, how many, and how chosen.
     topic_names : sequence of str, default=None
-        Titles of the panels; "topic 1", "topic 2", ... by default.
+        Titles of the panels; "topic 0", "topic 1", ... by default.
     colors : sequence of colors, default=None
         One per topic; :func:`topic_colors` by default.
     ax : matplotlib.axes.Axes, default=None
@@ -165,7 +165,7 @@ def top_features_plot(
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
     check_arguments("top_features_plot", **locals())
-    frequencies, names, leading = _leading_features(components, feature_names, n_top, distinctive)
+    frequencies, names, leading = leading_features(components, feature_names, n_top, distinctive)
     n_topics = len(frequencies)
     titles, fills = names_and_colors(topic_names, colors, n_topics)
     elsewhere = _largest_elsewhere(frequencies) if n_topics > 1 else None

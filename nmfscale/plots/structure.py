@@ -210,7 +210,7 @@ def structure_plot(
     max_samples : int, default=2000
         Above this number a random subset is drawn, by group size, of about this size.
     topic_names : sequence of str, default=None
-        Names for the legend, which lists as many topics as fit; "topic 1", "topic 2", ... by
+        Names for the legend, which lists as many topics as fit; "topic 0", "topic 1", ... by
         default.
     colors : sequence of colors, default=None
         One per topic; :func:`topic_colors` by default.

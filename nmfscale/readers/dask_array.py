@@ -70,11 +70,16 @@ class DaskRows(RowStream):
         rows = RowRange(start, X.indptr, X.indices, X.data)
         return CompressedRows(rows, (stop - start, n_columns), True, fraction, [])
 
-    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
-        """Yield all rows, a chunk of the array at a time whatever its size is."""
-        for i, (start, stop) in enumerate(pairwise(self._ends.tolist())):
-            if stop > start:
+    def chunks(
+        self, max_bytes: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[CompressedRows]:
+        """Yield rows start:stop, a chunk of the array at a time whatever its size is."""
+        last = self.shape[0] if stop is None else stop
+        for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
+            if start <= low < high <= last:
                 yield self._checked(i)
+            elif max(low, start) < min(high, last):
+                yield self.rows(max(low, start), min(high, last))
 
     def _checked(self, i: int) -> CompressedRows:
         last = self._chunk

@@ -62,8 +62,8 @@ class FileCounts(CountMatrix):
     def _count_values(self, above: float) -> tuple[Array, Array]:
         return self._large
 
-    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
-        for found in self._stream.chunks(_PIECE_BYTES):
+    def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
+        for found in self._stream.chunks(_PIECE_BYTES, start, stop):
             rows = found.rows
             yield rows._replace(data=rows.data.astype(self._dtype, copy=False))
 

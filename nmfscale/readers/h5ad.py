@@ -56,6 +56,18 @@ def open_h5ad(
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
 
 
+def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the names of the samples of a file and their labels in a column of obs."""
+    with guarded_hdf5(path) as file:
+        obs = need(file, "obs")
+        if column is None:
+            names = [*(obs if is_group(obs) else _fields(obs))]
+            known = ", ".join(name for name in names if name not in ("__categories", "_index"))
+            raise ValueError(f"{path}: give a column of obs too, as {path}:COLUMN, of: {known}.")
+        size = len(_index(obs, None))
+        return strings(_index(obs, size)), _labels(file, column, size)
+
+
 def _rows(
     node: Any, path: Path, limits: MemoryLimits
 ) -> DenseDataset | CompressedGroup | SortedRows:
@@ -77,7 +89,7 @@ def _rows(
     return SortedRows(shape, triplets, limits, columns.dtype, columns.close)
 
 
-def _index(frame: Any, size: int) -> Any:
+def _index(frame: Any, size: int | None) -> Any:
     """Row names of obs or var: a group of columns, or (up to 0.6) one compound dataset."""
     if is_group(frame):
         return _values(need(frame, text_of(frame.attrs["_index"])), size)

@@ -24,6 +24,7 @@ def as_counts(
     X: Any,
     *,
     layer: str | None = None,
+    raw: bool = False,
     integer: IntegerPolicy = "warn",
     whom: str = "X",
     in_memory: bool = True,
@@ -39,6 +40,8 @@ def as_counts(
         explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
+    raw : bool, default=False
+        Whether to use ``raw.X`` of an AnnData object (or .h5ad file) in place of ``X``.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers: warn once, say nothing, or refuse.
     whom : str, default="X"
@@ -78,8 +81,9 @@ def as_counts(
     array([3., 2., 1.])
     """
     return open_counts(
-        X, layer=layer, integer=integer, whom=whom, in_memory=in_memory, memory_limit=memory_limit
-    )
+        X, layer=layer, raw=raw, integer=integer, whom=whom, in_memory=in_memory,
+        memory_limit=memory_limit,
+    )  # fmt: skip
 
 
 def open_counts(

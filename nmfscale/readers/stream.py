@@ -27,13 +27,14 @@ _SMALLEST_LIMIT = 2**20
 class RowStream(ABC):
     """A table whose rows are checked when they are read, a range of them at a time.
 
-    `whom` is what messages call it, `about` names, groups and notes as `CountMatrix` takes them.
+    `whom` is what messages call it, `about` names, groups and notes as `CountMatrix` takes them,
+    `piece_bytes` what reading takes besides the rows themselves, where that is much.
     """
 
     whom: str
     shape: tuple[int, int]
     about: dict[str, Any]
-    bytes_read = 0
+    bytes_read, piece_bytes = 0, 0
     _last: tuple[int, int, RowRange] | None = None
 
     @abstractmethod
@@ -45,8 +46,10 @@ class RowStream(ABC):
         return EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
 
     @abstractmethod
-    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
-        """Yield all rows in pieces of at most `max_bytes`, where rows and file allow it."""
+    def chunks(
+        self, max_bytes: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[CompressedRows]:
+        """Yield rows start:stop in pieces of at most `max_bytes`, where rows and file allow it."""
 
     def read(self, start: int, stop: int) -> RowRange:
         """Return rows start:stop, which are kept: their columns are often wanted after them."""
@@ -93,7 +96,9 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         """Type of the counts in the file; text files are read through to learn it."""
         return self._source.dtype
 
-    def chunks(self, max_bytes: int) -> Iterator[CompressedRows]:
+    def chunks(
+        self, max_bytes: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[CompressedRows]:
         """Yield pieces of at most `max_bytes`, but of one row at least.
 
         About five times as much is in use while a piece is made. Sums of duplicates that need a
@@ -101,9 +106,9 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes={max_bytes!r} must be positive.")
-        start = 0
-        while start < self.shape[0]:
-            stop = start + self._rows_that_fit(start, max_bytes)
+        last = self.shape[0] if stop is None else stop
+        while start < last:
+            stop = min(last, start + self._rows_that_fit(start, max_bytes))
             yield self.rows(start, stop)
             start = stop
 

@@ -32,7 +32,7 @@ its checksums know no shapes: a part that was renamed is found, names that were 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,22 +190,26 @@ class StoredLayout:
         self._kept = {} if self._kept is None else self._kept
         self._buffers = None
 
-    def visit(self, which: str) -> Iterator[tuple[StoredBlock, SellBlock]]:
+    def visit(
+        self, which: str, numbers: Sequence[int] | None = None
+    ) -> Iterator[tuple[StoredBlock, SellBlock]]:
         """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
 
-        The arrays of a block are written over when the block after the next is read.
+        `numbers`: of blocks in a row, by default of all. The arrays of a block are written over
+        when the block after the next is read.
         """
-        if self._kept is not None and len(self.blocks) == sum(w == which for _, w in self._kept):
-            for i, block in enumerate(self.blocks):
-                yield block, self._kept[i, which]
+        numbers = range(len(self.blocks)) if numbers is None else numbers
+        if self._kept is not None and all((i, which) in self._kept for i in numbers):
+            for i in numbers:
+                yield self.blocks[i], self._kept[i, which]
             return
         # taken, so that another visit at the same time has buffers of its own
         buffers, self._buffers = self._buffers, None
         if buffers is None and self._kept is None:
             buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
         try:
-            slices = (self._read(i, which, buffers) for i in range(len(self.blocks)))
-            yield from zip(self.blocks, prefetched(slices), strict=True)
+            slices = (self._read(i, which, buffers) for i in numbers)
+            yield from zip([self.blocks[i] for i in numbers], prefetched(slices), strict=True)
         finally:
             self._buffers = buffers
 
@@ -317,11 +321,14 @@ class StoredCounts(CountMatrix):
         order = np.argsort(values)
         return values[order], times[order]
 
-    def _pieces(self, wanted: Array | None = None) -> Iterator[RowRange]:
-        for block, slices in self._layout.visit("rows"):
+    def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
+        blocks = self._layout.blocks
+        there = [i for i, block in enumerate(blocks) if block.start < stop and start < block.stop]
+        for block, slices in self._layout.visit("rows", there):
             chosen = None if wanted is None else wanted[block.start : block.stop]
             rows = self._compressed(block.number, slices, chosen)
-            yield from rows.parts(CHUNK)
+            low, high = max(start, block.start), min(stop, block.stop)
+            yield from rows.part(low - block.start, high - block.start).parts(CHUNK)
 
     def _compressed(self, number: int, slices: SellBlock, wanted: Array | None) -> RowRange:
         """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""

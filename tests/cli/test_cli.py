@@ -49,10 +49,11 @@ def folder(tmp_path_factory):
     sp.save_npz(folder / "narrow.npz", sp.csr_array(counts[:, :30]))
     obs = pandas.DataFrame(index=[f"cell {i}" for i in range(60)])
     var = pandas.DataFrame(index=[f"gene {j}" for j in range(40)])
-    for name, index in (("named", var), ("renamed", var[::-1])):
-        adata = anndata.AnnData(X=sp.csr_matrix(counts), obs=obs, var=index)
-        adata.layers["twice"] = adata.X * 2
-        adata.write_h5ad(folder / f"{name}.h5ad")
+    adata = anndata.AnnData(X=sp.csr_matrix(counts), obs=obs, var=var)
+    adata.layers["twice"] = adata.X * 2
+    adata.write_h5ad(folder / "named.h5ad")
+    adata[:, :30].write_h5ad(folder / "fewer.h5ad")
+    adata[:, ::-1].write_h5ad(folder / "turned.h5ad")
     for source, model in (("counts.npz", "model.h5"), ("named.h5ad", "named.h5")):
         arguments = ["fit", folder / source, "-k", "3", "-o", folder / model, "--quiet"]
         assert main([*map(str, arguments), *FIT]) == 0
@@ -176,8 +177,12 @@ class TestFit:
         assert capsys.readouterr().err == "nmfscale: interrupted\n"
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, sent):
+    @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGTERM where SIGINT is ignored"])
+    def test_interrupted_fit_is_kept(self, folder, tmp_path, capsys, request, sent):
+        if "ignored" in sent:
+            interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            request.addfinalizer(lambda: signal.signal(signal.SIGINT, interrupt))
+        sent = getattr(signal, sent.split()[0])
         target = tmp_path / "model.h5"
         fit = nmfscale.TopicModel.fit
 
@@ -270,7 +275,7 @@ class TestTransform:
         assert tabbed == plain.replace(b",", b"\t")
         assert gzip.decompress((tmp_path / "out.tsv.gz").read_bytes()) == tabbed
         head, *lines = plain.decode().splitlines()
-        assert head == "sample,topic_1,topic_2,topic_3"
+        assert head == "sample,topic_0,topic_1,topic_2"
         assert lines[3].split(",")[0] == "cell 3"
         read = np.array([line.split(",")[1:] for line in lines], dtype=np.float64)
         np.testing.assert_array_equal(read, expected)
@@ -295,6 +300,17 @@ class TestTransform:
         assert run("transform", *words, "--threads", 1) == 0
         assert (tmp_path / "out.tsv").read_text().splitlines()[1].split("\t")[0] == "0"
 
+    @pytest.mark.parametrize("more", [[], ["--memory-limit", "100GB"]])
+    def test_features_are_matched_by_name(self, folder, tmp_path, capsys, more):
+        for name in ("named", "turned"):
+            words = [folder / "named.h5", folder / f"{name}.h5ad", "-o", tmp_path / f"{name}.csv"]
+            assert run("transform", *words, *more) == 0
+        assert capsys.readouterr().err == (
+            "nmfscale: warning: INPUT has its features in another order than in the "
+            "fit: they are matched by name.\n"
+        )
+        assert (tmp_path / "named.csv").read_bytes() == (tmp_path / "turned.csv").read_bytes()
+
     def test_features_without_names_are_taken_in_order(self, folder, tmp_path, capsys):
         words = [folder / "named.h5", folder / "counts.npz", "-o", tmp_path / "out.npz"]
         assert run("transform", *words) == 0
@@ -311,8 +327,8 @@ class TestTransform:
         assert "INPUT has 30 features, but TopicModel is expecting 40" in failure(
             capsys, "transform", named, folder / "narrow.npz", "-o", out
         )
-        assert "feature 0 is named 'gene 39', but 'gene 0' where the model was fitted" in failure(
-            capsys, "transform", named, folder / "renamed.h5ad", "-o", out
+        assert "INPUT lacks 10 of the 40 features that TopicModel was fitted to" in failure(
+            capsys, "transform", named, folder / "fewer.h5ad", "-o", out
         )
         assert "is not an HDF5 file" in failure(capsys, "transform", counts, counts, "-o", out)
         assert os.listdir(tmp_path) == []
@@ -382,6 +398,21 @@ class TestStore:
         resumed = nmfscale.load(tmp_path / "model.h5")
         assert resumed.n_iter_ == 9
         assert resumed.history_["seconds"][:3].tolist() == seconds[:3].tolist()
+
+    @pytest.mark.parametrize("n_init", [1, 2])
+    def test_resume_knows_the_seed_that_was_drawn(self, folder, tmp_path, capsys, n_init):
+        words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--init", "random", "--tol", 0]
+        words += ["-o", tmp_path / "model.h5", "--n-init", n_init, "--solver", "scd"]
+        state = ["--checkpoint", tmp_path / "state", "--checkpoint-every", 0]
+        assert run(*words, *state, "--max-iter", 5) == 0
+        seed = re.search(r"^seed +(\d+)$", capsys.readouterr().out, re.M)[1]
+        assert run(*words, *state, "--max-iter", 9, "--resume") == 0
+        assert f"seed            {seed}\n" in capsys.readouterr().out
+        resumed = nmfscale.load(tmp_path / "model.h5")
+        assert resumed.random_state == int(seed)
+        assert run(*words, "--max-iter", 9, "--seed", seed, "--force") == 0
+        whole = nmfscale.load(tmp_path / "model.h5")
+        assert resumed.components_.tobytes() == whole.components_.tobytes()
 
     def test_resume_replaces_nothing_where_there_is_no_checkpoint(self, folder, tmp_path, capsys):
         target = tmp_path / "model.h5"
@@ -530,6 +561,43 @@ class TestPlot:
         words = ["plot", folder / model, "-o", tmp_path / "plot.png", "--groups", groups]
         assert complaint in failure(capsys, *words)
 
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("cells.h5ad", None),
+            ("cells.csv", "name,depth,kind\n{}"),
+            ("cells.tsv", "depth\tkind\n{}"),  # as R writes it
+        ],
+    )
+    def test_groups_from_a_column(self, folder, tmp_path, capsys, name, text):
+        kinds = [f"type {i % 3}" for i in range(60)]
+        order = np.random.default_rng(0).permutation(60)
+        path = tmp_path / name
+        if text is None:
+            anndata = pytest.importorskip("anndata")
+            adata = anndata.AnnData(np.ones((60, 1)), obs={"depth": range(60), "kind": kinds})
+            adata.obs_names = [f"cell {i}" for i in range(60)]
+            adata[order].copy().write_h5ad(path)
+        else:
+            mark = "," if name.endswith("csv") else "\t"
+            rows = (mark.join([f"cell {i}", str(i), kinds[i]]) for i in order)
+            path.write_text(text.format("\n".join(rows)) + "\n")
+        names = [f"cell {i}" for i in range(60)]
+        assert read_groups(f"{path}:kind", 60, names) == kinds
+        assert read_groups(f"{path}:kind", 60, None) == [kinds[i] for i in order]
+        words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups"]
+        assert self.plot(*words, f"{path}:kind") == 0
+        capsys.readouterr()
+        err = failure(capsys, "plot", *words, f"{path}:sex", "--force")
+        assert "no column 'sex'" in err and "kind" in err
+        with pytest.raises(ValueError, match="has no label for 1 samples such as 'cell 60'"):
+            read_groups(f"{path}:kind", 61, [*names, "cell 60"])
+        with pytest.raises(ValueError, match="60 labels for 59 samples, and the model has no"):
+            read_groups(f"{path}:kind", 59, None)
+        if text is None:
+            err = failure(capsys, "plot", *words, path, "--force")
+            assert "cells.h5ad:COLUMN, of: depth, kind." in err
+
     @pytest.mark.parametrize("kind", ["top", "progress"])
     def test_groups_are_of_one_kind(self, capsys, kind):
         words = ["plot", "model.h5", "-o", "plot.png", "--kind", kind, "--groups", "f"]
@@ -595,7 +663,7 @@ class TestDemo:
             "top_words.png",
         ]
         assert "samples x features" in out
-        assert "topic 10 " in out
+        assert "topic 0 " in out and "topic 9 " in out and "topic 10" not in out
         assert str(target) in out
         assert err != ""
         assert "exists" in failure(capsys, "demo", "-o", target)
@@ -796,7 +864,7 @@ def test_messages_in_the_words_of_the_shell(python, shell):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "demo", "fit", "store", "transform", "info", "plot", "cluster"]
+    "command", ["", "demo", "fit", "store", "transform", "info", "plot", "export", "cluster"]
 )
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from nmfscale import PoissonNMF, kernels
+from nmfscale import LDA, PoissonNMF, TopicModel, kernels
 from nmfscale.engine import threads
 from nmfscale.engine.threads import available_processors, resolve_threads, single_blas_thread
 
@@ -174,15 +174,33 @@ def threads_woken_by(work):
     return found[0]
 
 
-@pytest.mark.skipif(
+counts_threads = pytest.mark.skipif(
     sys.platform != "linux" or not kernels.build_flags()["openmp"],
     reason="counts the threads of OpenMP in /proc",
 )
+
+
+@counts_threads
 @pytest.mark.parametrize(("n_rows", "expected"), [(16, 0), (640, 2)])
 def test_no_thread_is_woken_for_a_single_slice(n_rows, expected):
     X = np.random.default_rng(0).poisson(3.0, (n_rows, 12))
     model = PoissonNMF(2, n_threads=3, init="random", random_state=0, max_iter=5, tol=0)
     assert threads_woken_by(lambda: model.fit(X).transform(X)) == expected
+
+
+@counts_threads
+@pytest.mark.parametrize("model", [TopicModel, LDA])
+@pytest.mark.parametrize(
+    ("n_rows", "variable", "expected"), [(1600, "", 0), (1700, "", 2), (160, "3", 2)]
+)
+def test_small_work_is_done_by_one_thread(monkeypatch, model, n_rows, variable, expected):
+    """A million counts times components is 1,667 rows here."""
+    _set_processors(monkeypatch, 3)
+    monkeypatch.setenv("NMFSCALE_NUM_THREADS", variable)
+    X = np.ones((n_rows, 300), np.uint8)
+    one = model(2, random_state=0, init="random", max_iter=1, tol=0)
+    assert threads_woken_by(lambda: one.fit(X)) == expected
+    assert threads_woken_by(lambda: one.transform(X)) == expected
 
 
 @pytest.mark.skipif(

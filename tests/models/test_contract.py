@@ -70,7 +70,7 @@ def numbers(fitted, but=("seconds", "bytes_read")):
         for name, value in vars(fitted).items()
         if name.endswith("_") and not name.startswith("_")
     }
-    history = arrays.pop("history_")
+    history = arrays.pop("history_", np.empty(0, []))
     arrays |= {name: history[name] for name in history.dtype.names if name not in but}
     return {
         name: (array.dtype.str, array.shape, array.tobytes())
@@ -201,6 +201,32 @@ def test_a_saved_model_comes_back(model, tmp_path):
     assert numbers(other, but=()) == numbers(one, but=())
     assert list(other.feature_names_in_) == list(frame.columns)
     assert other.transform(frame).tobytes() == one.transform(frame).tobytes()
+
+
+@every_model
+def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(sp.csr_matrix(X))
+    adata.raw, adata.layers["counts"] = adata, adata.X
+    adata.X = np.log1p(X)
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    one = model.make(max_iter=3).fit(X)
+    for source, choice in product(
+        (adata, tmp_path / "cells.h5ad"), ({"layer": "counts"}, {"raw": True})
+    ):
+        other = model.make(max_iter=3).fit(source, **choice)
+        assert numbers(other) == numbers(one)
+        assert other.transform(source, **choice).tobytes() == one.transform(X).tobytes()
+        assert other.score(source, **choice) == one.score(X)
+        assert other.perplexity(source, **choice) == one.perplexity(X)
+        other = model.make(max_iter=3)
+        assert other.fit_transform(source, **choice).tobytes() == one.transform(X).tobytes()
+        if hasattr(other, "partial_fit"):
+            batch = model.make().partial_fit(source, **choice)
+            assert numbers(batch) == numbers(model.make().partial_fit(X))
+    for method in (one.fit, one.transform, one.score):
+        with pytest.raises(ValueError, match="layer='counts' does not apply to ndarray"):
+            method(X, layer="counts")
 
 
 # The objective --------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def history_of(logliks, step=1.0):
 
 
 def bars(ax):
-    """Return (left edges, tops) of every topic's bars, topic 1 first, gaps dropped."""
+    """Return (left edges, tops) of every topic's bars, topic 0 first, gaps dropped."""
     heights = {}
     for path, color in zip(
         ax.collections[-1].get_paths(), ax.collections[-1].get_facecolors(), strict=True
@@ -260,7 +260,7 @@ class TestStructurePlot:
         ax = structure_plot(shares_of(30, 150), ax=given)
         ax.figure.draw_without_rendering()
         more, *named = [text.get_text() for text in ax.get_legend().get_texts()]
-        assert named == [f"topic {k}" for k in range(len(named), 0, -1)]
+        assert named == [f"topic {k}" for k in reversed(range(len(named)))]
         assert len(named) > 40 and more == f"{150 - len(named)} more"
         extent, figure = ax.get_legend().get_window_extent(), ax.figure.bbox
         assert 0 <= extent.y0 and extent.y1 <= figure.y1 and extent.x1 <= figure.x1
@@ -403,7 +403,7 @@ class TestTopFeatures:
 
     def test_distinctive_prefers_what_others_lack(self):
         assert [row[0] for row in top_features(self.components, self.names)] == ["gene", "word"]
-        # Equal counts of fewer in all are a larger share: "the" and "of" follow in topic 2.
+        # Equal counts of fewer in all are a larger share: "the" and "of" follow in topic 1.
         assert top_features(self.components, self.names)[0][1] == "cell"
 
     def test_absent_features_are_not_named(self):
@@ -468,7 +468,7 @@ class TestTopFeatures:
         ax.figure.canvas.draw()
         assert len(ax.patches) == 4 * n_topics
         titles = [text.get_text() for text in ax.texts if text.get_text().startswith("topic ")]
-        assert titles == [f"topic {k + 1}" for k in range(n_topics)]
+        assert titles == [f"topic {k}" for k in range(n_topics)]
         assert all(len(text.get_text()) <= 20 for text in ax.texts)
 
     def test_names_with_a_common_start_stay_apart(self):

@@ -27,7 +27,7 @@ MODULES = sorted(
     for _, name, _ in pkgutil.walk_packages(nmfscale.__path__, "nmfscale.")
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
-COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "cluster")
+COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "export", "cluster")
 
 
 def failures(test):
@@ -57,10 +57,22 @@ def section(title):
     return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
+def write_cells(path, counts, truth):
+    """Cells as AnnData files have them: logarithms, and counts in a layer."""
+    anndata = pytest.importorskip("anndata")
+    types = [f"type {k}" for k in truth.L.argmax(axis=1)]
+    obs = {"obs_names": [f"cell {i}" for i in range(len(types))], "cell_type": types}
+    adata = anndata.AnnData(counts.log1p(), obs=obs, layers={"counts": counts})
+    adata.var_names = [f"gene {j}" for j in range(counts.shape[1])]
+    adata.write_h5ad(path)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:X has its features in another order")
 def test_python_of_the_readme(tmp_path, monkeypatch):
     """Copy structure.png from here to docs/ when the picture of the README has changed."""
     monkeypatch.chdir(tmp_path)
+    write_cells(tmp_path / "cells.h5ad", *nmfscale.simulate_topic_counts(60, 40, 4, random_state=0))
     source = "\n".join(blocks("python"))
     test = doctest.DocTestParser().get_doctest(source, {}, "README", "README.md", 0)
     assert len(test.examples) > 8
@@ -82,6 +94,8 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
         sp.save_npz(name, counts)
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
     Path("groups.txt").write_text("odd\neven\n" * 30)
+    lines = [f"cell {i},type {i % 3}\n" for i in range(60)]
+    Path("cells.csv").write_text("".join(["cell,cell_type\n", *lines]))
     commands = [line for block in blocks("console") for line in block.splitlines()]
     for command in commands:
         prompt, program, *words = shlex.split(command)

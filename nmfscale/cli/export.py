@@ -1,0 +1,115 @@
+"""Tables of a model, for spreadsheets and other programs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..storage.atomic import atomic_write
+from .files import (
+    TEXT_TABLES,
+    check_inputs,
+    columns_of_topics,
+    table_of_topics,
+    writable,
+    write_rows,
+)
+from .messages import log, say
+
+Rows = tuple[list[str], Iterable[list[Any]]]
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write a model's tables: one file, or all of them into a folder."""
+    check_inputs(arguments.model)
+    chosen = _targets(arguments)
+    from ..models.persistence import load_model
+
+    model = load_model(arguments.model)
+    if getattr(model, "loadings_", None) is None and "loadings" in chosen:
+        why = "has no loadings: it was fitted in batches"
+        if len(chosen) == 1:
+            raise ValueError(f"{arguments.model} {why}; nmfscale transform finds some.")
+        log(f"{arguments.model} {why}; there will be no table of them")
+        del chosen["loadings"]
+    for name, target in chosen.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        header, rows = TABLES[name](model, arguments.n_top)
+        with atomic_write(target) as part:
+            write_rows(part, target.name, header, rows)
+        say(f"{name:<15} {target}")
+    return 0
+
+
+def _targets(arguments: argparse.Namespace) -> dict[str, Path]:
+    """Return where each table goes, checked before any work."""
+    given, one = Path(arguments.output), arguments.table
+    if given.name.lower().endswith(TEXT_TABLES):
+        if arguments.format is not None:
+            arguments.usage(f"--format goes with a folder; {given} says its format itself")
+        return {one or "loadings": writable(given, arguments.force, [arguments.model])}
+    if given.suffix and not given.is_dir():
+        endings = ", ".join(TEXT_TABLES)
+        arguments.usage(f"{given} must end with one of {endings}, or be a folder for all tables.")
+    if given.exists() and not given.is_dir():
+        arguments.usage(f"{given} is a file; give a folder, or end with one of .csv, .tsv")
+    names = [one] if one else list(TABLES)
+    targets = {name: given / f"{name}.{arguments.format or 'csv'}" for name in names}
+    if given.is_dir():
+        for target in targets.values():
+            writable(target, arguments.force, [arguments.model])
+    return targets
+
+
+def _loadings(model: Any, n_top: int) -> Rows:
+    return table_of_topics("sample", getattr(model, "sample_names_", None), model.loadings_)
+
+
+def _components(model: Any, n_top: int) -> Rows:
+    return table_of_topics("feature", _features_of(model), model.components_.T)
+
+
+def _top_features(model: Any, n_top: int) -> Rows:
+    """Rows of the features by which a topic differs most from the others, as `info` shows them."""
+    import numpy as np
+
+    from ..plots.features import leading_features
+
+    values, expected = model.components_, _expected_shares(model)
+    there = expected > np.finfo(np.float64).tiny  # of others there is no lift
+    shares, _, leading = leading_features(values * there, None, n_top, distinctive=True)
+    names = _features_of(model)
+    rows = []
+    for k, (topic, order) in enumerate(zip(columns_of_topics(len(values)), leading, strict=True)):
+        lift = np.asarray(shares[k, order], np.float64) / expected[order]
+        for rank, (j, times) in enumerate(zip(order.tolist(), lift, strict=True), 1):
+            rows.append([topic, rank, names[j], str(values[k, j]), str(times)])
+    return ["topic", "rank", "feature", "value", "lift"], rows
+
+
+def _expected_shares(model: Any) -> Any:
+    """Return the share of every feature in the counts that the model expects of its samples."""
+    import numpy as np
+
+    F, L = np.asarray(model.components_, np.float64), getattr(model, "loadings_", None)
+    weights = np.ones(len(F))
+    if L is not None:
+        sizes = getattr(model, "size_factors_", None)
+        weights = np.asarray(L, np.float64).T @ (np.ones(len(L)) if sizes is None else sizes)
+    expected = weights @ F
+    return expected / max(expected.sum(), np.finfo(np.float64).tiny)
+
+
+def _features_of(model: Any) -> Any:
+    names = getattr(model, "feature_names_in_", None)
+    return range(model.components_.shape[1]) if names is None else names
+
+
+# Names of the tables, and what makes their header and rows.
+TABLES: dict[str, Callable[[Any, int], Rows]] = {
+    "loadings": _loadings,
+    "components": _components,
+    "top": _top_features,
+}
