@@ -120,11 +120,12 @@ def find_start(
             dtype=dtype,
         )  # fmt: skip
         of_topics = F * L.sum(axis=0, dtype=np.float64)
-        L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
+        sizes = F.sum(axis=0, dtype=np.float64)
+        if mu is not None:
+            sizes /= max(float(mu.sum()), LEAST)
+        L *= sizes.astype(L.dtype)  # in place: it may be on disk
     if mu is None:
         mu = counts.column_totals / max(float(L.sum(dtype=np.float64)), LEAST)
-    elif L is not None and of_topics is not None:
-        L /= np.asarray(max(float(mu.sum()), LEAST), L.dtype)
     return Start(L, mu, of_topics)
 
 

@@ -86,8 +86,8 @@ class NoisyTopicModel(CountModel):
     Where few pairs are noisy, topics hardly differ and their loadings cannot be found: the ELBO is
     then higher for wrong loadings, and does not tell which of several starts is the better.
 
-    Pairs are ranked as well as by theta, or better, by ``abs(n - m) / sqrt(m)``, and neither says
-    much where m is small.
+    Where most pairs have no noise, ``abs(n - m) / sqrt(m)`` ranks pairs as well as theta, or
+    better; neither says much where m is small.
 
     References
     ----------

@@ -236,6 +236,19 @@ def test_more_topics_than_rank():
     assert_allclose(model.elbo_, elbo_of(model, counts), rtol=1e-10)
 
 
+def test_what_is_held_stays_held_in_a_fit_that_is_resumed(tmp_path, small_blocks):
+    given = start_of(3) | {"fixed_samples": np.arange(len(X)) % 2 == 0,
+                           "fixed_features": np.arange(X.shape[1]) % 2 == 0}  # fmt: skip
+    whole, state = fit(given=given, max_iter=12), {"checkpoint": tmp_path, "checkpoint_every": 0}
+    fit(given=given | state, max_iter=5)
+    resumed = fit(given=given | state | {"resume": True}, max_iter=12)
+    for name in ("loadings_", "mu_", "theta_", "topic_counts_"):
+        assert getattr(resumed, name).tobytes() == getattr(whole, name).tobytes()
+    other = given | {"L": given["L"] + 1, "resume": True}
+    with pytest.raises(ValueError, match="start"):
+        fit(given=other | state, max_iter=12)
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
