@@ -280,8 +280,9 @@ def test_more_components_than_fit_into_memory_are_refused(n_components, model):
 
 
 @pytest.mark.parametrize("solver", ["scd", "auto"])
-def test_the_limit_knows_what_coordinate_descent_gathers(solver):
-    ones, limit = np.ones((200_000, 3), np.uint8), "600MB"
+def test_the_limit_knows_what_coordinate_descent_gathers(monkeypatch, solver):
+    internals.limit_is_all_memory(monkeypatch)
+    ones, limit = np.ones((200_000, 3), np.uint8), 6e8
     model = PoissonNMF(3, solver=solver, n_threads=64, memory_limit=limit, max_iter=1, tol=0)
     if solver == "auto":
         model.fit(ones)
