@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import plots as pl  # noqa: F401
     from .counts.memory import Counts as Counts
     from .datasets import corpora as corpora
+    from .datasets.noisy import simulate_noisy_topics as simulate_noisy_topics
     from .datasets.simulate import simulate_from_factors as simulate_from_factors
     from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
     from .models.lda import LDA as LDA
+    from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
     from .models.topic_model import TopicModel as TopicModel
@@ -39,10 +41,12 @@ if "OMP_WAIT_POLICY" not in os.environ:
 # Where the names are: they are imported when first asked for, so that the shell answers at once.
 _PLACES = {
     "counts.memory": "Counts",
+    "datasets.noisy": "simulate_noisy_topics",
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.lda": "LDA",
+    "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",
     "models.poisson_nmf": "PoissonNMF",
     "models.topic_model": "TopicModel",

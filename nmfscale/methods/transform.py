@@ -176,20 +176,25 @@ class Projection:
 
     Beside the counts, only the loadings of one block are in memory. Rows start at L, by default
     with the same expected counts of every component. `prior` has pseudo-counts and rates (n, K).
+    `total` (K,) is what a unit of a loading adds to the expected size of a row, if that is not the
+    column sums of F.
     """
 
     def __init__(
         self, counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
         tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
-        prior: tuple[Array, Array] | None = None,
+        prior: tuple[Array, Array] | None = None, total: Array | None = None,
     ):  # fmt: skip
         self._scales = balancing_scales(counts.total, counts.shape, L, F)
         F, L = F / self._scales, None if L is None else L * self._scales
         self._counts, self._F, self._dtype = counts, F, np.dtype(dtype)
         self._blocks = LocalExecutor(counts.layout(n_threads), n_threads)
         layout = self._blocks.layout
-        design, total = design_of(F, layout.column_order, np.float64)
-        self._step = ProjectRows(design, total, F.shape[1], n_steps, tol)
+        design, sums = design_of(F, layout.column_order, np.float64)
+        self._total = None if total is None else total / self._scales
+        if self._total is not None:
+            sums[: F.shape[1]] = np.where(sums[: F.shape[1]] > 0, self._total, 0)
+        self._step = ProjectRows(design, sums, F.shape[1], n_steps, tol)
 
         self._blocks.put("totals", per_lane(counts.row_totals, layout.row_order))
         if L is not None:
@@ -213,6 +218,7 @@ class Projection:
     def log_shares(self) -> Array:
         """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""
         u, out = self._F.sum(axis=0, dtype=np.float64), np.empty(self._counts.shape[0])
+        u = u if self._total is None else self._total
         log_mu = LogMu.of(self._F, self._blocks.layout.column_order, "projected")
         for place, made in self._blocks.stream(self._step, log_mu):
             rows = slice(place.start, place.stop)

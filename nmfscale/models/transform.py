@@ -272,8 +272,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         ndarray of shape (n_samples, n_features)
-            Dense: expected counts for :class:`PoissonNMF`, expected frequencies, which sum to one,
-            for topic models.
+            Dense: expected counts for :class:`PoissonNMF` and :class:`NoisyTopicModel`, expected
+            frequencies, which sum to one, for other topic models.
 
         Raises
         ------

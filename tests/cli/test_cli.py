@@ -386,7 +386,9 @@ class TestStore:
             capsys, "fit", *words, "--force", "--quiet", "--memory-limit", "1MB"
         )
 
-    @pytest.mark.parametrize("options", [[], ["--solver", "scd"], ["--model", "lda"]])
+    @pytest.mark.parametrize(
+        "options", [[], ["--solver", "scd"], ["--model", "lda"], ["--model", "noisy"]]
+    )
     def test_resume(self, folder, tmp_path, capsys, options):
         words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]
         words += ["--tol", 0, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.h5"]

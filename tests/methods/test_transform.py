@@ -83,7 +83,7 @@ def test_a_score_is_the_mean_log_probability(model):
     assert 1 <= one.perplexity(X) <= X.shape[1]
 
 
-@pytest.mark.parametrize("model", [*MODELS, nmfscale.LDA])
+@pytest.mark.parametrize("model", [*MODELS, nmfscale.LDA, nmfscale.NoisyTopicModel])
 def test_completion_scores_what_was_held_out(model):
     one = fitted(model)
     held, drawn = np.zeros_like(X), np.random.RandomState(5)

@@ -8,6 +8,7 @@ from itertools import product
 import internals
 import numpy as np
 import oracle
+import oracle_noisy
 import pandas as pd
 import pytest
 import scipy.sparse as sp
@@ -55,10 +56,16 @@ def of_lda(fitted, counts):
     )  # fmt: skip
 
 
+def of_noisy_topics(fitted, counts):
+    pairs = fitted.theta_.T, fitted.topic_counts_.T, fitted.expected_counts_.T
+    return oracle_noisy.elbo(counts, fitted.loadings_, fitted.mu_, *pairs)
+
+
 MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
     Model(nmfscale.LDA, of_lda),
+    Model(nmfscale.NoisyTopicModel, of_noisy_topics),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
 

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import nmfscale
-from nmfscale import LDA, PoissonNMF, TopicModel
+from nmfscale import LDA, NoisyTopicModel, PoissonNMF, TopicModel
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.methods.fit import SOLVERS
 
@@ -267,7 +267,7 @@ def test_what_is_no_number_is_refused_by_name(parameters, given, message):
         PoissonNMF(**{"n_components": 3} | parameters).fit(X, **given)
 
 
-@pytest.mark.parametrize("model", [*MODELS, LDA])
+@pytest.mark.parametrize("model", [*MODELS, LDA, NoisyTopicModel])
 @pytest.mark.parametrize("n_components", [10**6, 10**9])
 def test_more_components_than_fit_into_memory_are_refused(n_components, model):
     tracemalloc.start()
@@ -280,8 +280,9 @@ def test_more_components_than_fit_into_memory_are_refused(n_components, model):
 
 
 @pytest.mark.parametrize("solver", ["scd", "auto"])
-def test_the_limit_knows_what_coordinate_descent_gathers(solver):
-    ones, limit = np.ones((200_000, 3), np.uint8), "1GB"
+def test_the_limit_knows_what_coordinate_descent_gathers(monkeypatch, solver):
+    internals.limit_is_all_memory(monkeypatch)
+    ones, limit = np.ones((200_000, 3), np.uint8), 6e8
     model = PoissonNMF(3, solver=solver, n_threads=64, memory_limit=limit, max_iter=1, tol=0)
     if solver == "auto":
         model.fit(ones)

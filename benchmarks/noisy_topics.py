@@ -1,0 +1,172 @@
+"""What the noisy topic model can find: area under the curve (AUC) of noisy pairs, beside ceilings.
+
+Counts are simulated with K = 5 topics, 10,000 features and 1,000 counts a sample; some pairs of a
+feature and a topic are noisy, with variance 2 of u. Pairs are ranked by theta, and by
+abs(n - m) / sqrt(m), the departure of a topic's counts n in a feature from the expected m.
+
+- ceiling: the likelihood ratio of n, with the counts of each topic, loadings and means known; no
+  method can be above it. Then theta of these n, and the ceiling of infinitely many samples.
+- held: a fit with the true loadings and means held.
+- fit: everything is estimated, from the default start. Topics are matched by their loadings.
+- from truth: the same from the true loadings. The ELBOs of both are beside that of `held`.
+
+    python benchmarks/noisy_topics.py                 all settings, some minutes
+    python benchmarks/noisy_topics.py --smoke         some seconds, writes nothing
+
+Writes results/noisy_topics.csv and the table of README.md. It is no timing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import report
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import gamma, nbinom, poisson
+from sklearn.metrics import roc_auc_score
+
+MARKERS = ("<!-- noisy:start -->", "<!-- noisy:end -->")
+K, NOISY_VARIANCE = 5, 2.0
+
+
+class Setting(NamedTuple):
+    """Samples, share of noisy pairs, Dirichlet parameter of loadings, variance of other pairs."""
+
+    samples: int
+    share: float
+    concentration: float
+    variance: float = 0.0
+
+
+SETTINGS = [
+    Setting(100, 0.1, 0.1), Setting(1000, 0.1, 0.1), Setting(5000, 0.1, 0.1),
+    Setting(5000, 0.1, 0.3), Setting(100, 0.01, 1.0), Setting(1000, 0.01, 1.0),
+    Setting(5000, 0.01, 1.0), Setting(100, 0.01, 1.0, 1.0), Setting(5000, 0.01, 1.0, 1.0),
+]  # fmt: skip
+
+
+def auc(noisy, scores) -> float:
+    """Area under the curve of pairs, the noisy ones scored higher."""
+    return float(roc_auc_score(noisy.ravel(), scores.ravel()))
+
+
+def log_ratio(n, m, variance: float):
+    """Log-likelihood ratio of noisy and ordinary pairs with n counts, where m are expected."""
+
+    def of_noise(variance: float):
+        return nbinom.logpmf(n, 1 / variance, 1 / (1 + m * variance))
+
+    ordinary = of_noise(variance) if variance > 0 else poisson.logpmf(n, m)
+    return of_noise(NOISY_VARIANCE) - ordinary
+
+
+def ceilings(truth, setting: Setting, rng) -> dict[str, float]:
+    """AUC with the counts of each topic known; and with u itself."""
+    from nmfscale.methods.gamma_noise import best_theta
+
+    m = np.outer(truth.mu, truth.L.sum(axis=0))
+    n = rng.poisson(m * truth.u)
+    found = {
+        "ceiling": auc(truth.noisy, log_ratio(n, m, setting.variance)),
+        "ceiling_theta": auc(truth.noisy, -best_theta(n.astype(float), m, np.ones_like(m), 1)),
+        "ceiling_samples": 1.0,
+    }
+    if setting.variance > 0:
+        noisy, other = (gamma(1 / v, scale=v) for v in (NOISY_VARIANCE, setting.variance))
+        ratio = noisy.logpdf(truth.u) - other.logpdf(truth.u)
+        found["ceiling_samples"] = auc(truth.noisy, ratio)
+    return found
+
+
+def judged(model, truth, name: str) -> dict[str, float]:
+    """AUC of a fit by theta and by departure, and how near its loadings are to the true ones."""
+    near = np.nan_to_num(np.corrcoef(truth.L.T, model.loadings_.T)[:K, K:])
+    _, topics = linear_sum_assignment(-near)
+    n, m = (each[topics].T for each in (model.topic_counts_, model.expected_counts_))
+    return {
+        f"{name}_theta": auc(truth.noisy, -model.theta_[topics].T),
+        f"{name}_departure": auc(truth.noisy, np.abs(n - m) / np.sqrt(np.maximum(m, 1e-30))),
+        f"{name}_loadings": float(near[np.arange(K), topics].mean()),
+    }
+
+
+def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
+    """Simulate counts and fit them three times."""
+    import nmfscale
+
+    X, truth = nmfscale.simulate_noisy_topics(
+        setting.samples, features, K, noisy_share=setting.share, variance=setting.variance,
+        noisy_variance=NOISY_VARIANCE, loadings_concentration=setting.concentration,
+        random_state=seed,
+    )  # fmt: skip
+    known = {"L": truth.L, "mu": truth.mu}
+    hold = {"fixed_samples": np.ones(setting.samples, bool),
+            "fixed_features": np.ones(features, bool)}  # fmt: skip
+    found, elbo = ceilings(truth, setting, np.random.default_rng(seed)), {}
+    for name, given in (("held", known | hold), ("fit", {}), ("from_truth", known)):
+        model = nmfscale.NoisyTopicModel(K, random_state=seed, n_threads=1).fit(X, **given)
+        found |= judged(model, truth, name)
+        elbo[name] = model.elbo_
+    found |= {f"{name}_elbo": elbo[name] - elbo["held"] for name in ("fit", "from_truth")}
+    return found
+
+
+def markdown(rows: list[dict], seeds: int) -> str:
+    """Return the table and what was run."""
+    heads = ("samples, noisy, Dirichlet, other variance", "ceiling (theta; many samples)", "held",
+             "fit", "correlation of loadings", "ELBO - held", "from truth",
+             "ELBO - held")  # fmt: skip
+    table: list[tuple[str, ...]] = [heads, ("---",) * len(heads)]
+    for row in rows:
+        theta = {
+            name: f"{row[f'{name}_theta']:.3f} / {row[f'{name}_departure']:.3f}"
+            for name in ("held", "fit", "from_truth")
+        }
+        what = "{samples:,}, {share:.0%}, {concentration:g}, {variance:g}".format(**row)
+        table.append((
+            what,
+            f"{row['ceiling']:.3f} ({row['ceiling_theta']:.3f}; {row['ceiling_samples']:.3f})",
+            theta["held"], theta["fit"], f"{row['fit_loadings']:.2f}", f"{row['fit_elbo']:+,.0f}",
+            theta["from_truth"], f"{row['from_truth_elbo']:+,.0f}",
+        ))  # fmt: skip
+    command = " ".join(["python benchmarks/noisy_topics.py", *sys.argv[1:]])
+    return "\n".join([
+        *("| " + " | ".join(cells) + " |" for cells in table), "",
+        f"AUC by theta / by departure, means of {seeds} seeds. `{command}`",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--features", type=int, default=10_000)
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    settings = SETTINGS
+    if options.smoke:
+        settings, options.seeds, options.features = [Setting(100, 0.1, 0.1)], 1, 100
+    rows = []
+    for setting in settings:
+        runs = [measure(setting, options.features, seed) for seed in range(options.seeds)]
+        rows.append(setting._asdict() | {
+            name: float(np.mean([run[name] for run in runs])) for name in runs[0]
+        })  # fmt: skip
+        print(setting, {name: round(value, 3) for name, value in rows[-1].items()}, flush=True)
+    table = markdown(rows, options.seeds)
+    print(table)
+    if not options.smoke:
+        report.write_csv(options.results / "noisy_topics.csv", rows)
+        if options.results == report.HERE / "results":
+            report.write_readme(table, MARKERS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Counts of a noisy topic model with a known truth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from .simulate import (
+    Floats,
+    Seed,
+    _check_positive,
+    _check_sizes,
+    _dirichlet,
+    _generator,
+    simulate_from_factors,
+)
+
+
+class NoisyTruth(NamedTuple):
+    """Truth of simulated counts: x_ij ~ Poisson(sum_k L_ik mu_j u_jk)."""
+
+    L: Floats
+    mu: Floats
+    u: Floats
+    noisy: NDArray[np.bool_]
+
+
+def simulate_noisy_topics(
+    n_samples: int,
+    n_features: int,
+    n_components: int,
+    *,
+    size: float = 1000.0,
+    noisy_share: float = 0.1,
+    noisy_variance: float = 2.0,
+    variance: float = 0.0,
+    loadings_concentration: float = 0.1,
+    random_state: Seed = None,
+) -> tuple[sp.csr_array, NoisyTruth]:
+    """Draw counts from a noisy topic model, some of whose pairs (feature, topic) are noisy.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_components : int
+        Shape of the counts and number of topics.
+    size : float, default=1000.0
+        Sum of the loadings of a sample: its expected total, about.
+    noisy_share : float, default=0.1
+        Probability of a pair to be noisy.
+    noisy_variance : float, default=2.0
+        Variance of u, a Gamma variable of mean one, in noisy pairs.
+    variance : float, default=0.0
+        Variance of u in all others; with 0, u is one.
+    loadings_concentration : float, default=0.1
+        Parameter of the symmetric Dirichlet distribution of the topic proportions; the smaller, the
+        closer are samples to a single topic.
+    random_state : int, Generator, RandomState or None, default=None
+        Source of randomness; the same int gives the same counts.
+
+    Returns
+    -------
+    counts : csr_array of shape (n_samples, n_features), int32
+        The counts.
+    truth : NoisyTruth
+        ``L`` (n_samples, n_components), rows sum to `size`; ``mu`` (n_features,), which sums to
+        one, uniform on the simplex; ``u`` and ``noisy`` (n_features, n_components).
+
+    Raises
+    ------
+    ValueError
+        If a size is no whole number of at least 1, another number is out of its range, or a count
+        too large for int32.
+
+    Examples
+    --------
+    >>> from nmfscale import simulate_noisy_topics
+    >>> counts, truth = simulate_noisy_topics(50, 30, 3, noisy_share=0.5, random_state=0)
+    >>> bool((truth.u[~truth.noisy] == 1).all()), bool(abs(truth.mu.sum() - 1) < 1e-9)
+    (True, True)
+    """
+    _check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
+    _check_positive(
+        size=size, noisy_variance=noisy_variance, loadings_concentration=loadings_concentration
+    )
+    if not 0 <= noisy_share <= 1:
+        raise ValueError(f"noisy_share={noisy_share!r} must be between 0 and 1.")
+    if not 0 <= variance < np.inf:
+        raise ValueError(f"variance={variance!r} must be at least 0 and finite.")
+    rng = _generator(random_state)
+    L = size * _dirichlet(rng, loadings_concentration, n_samples, n_components)
+    mu = _dirichlet(rng, 1.0, 1, n_features)[0]
+    noisy = rng.random((n_features, n_components)) < noisy_share
+    of_pairs = np.where(noisy, noisy_variance, variance)
+    known = np.where(of_pairs > 0, of_pairs, 1.0)
+    u = np.where(of_pairs > 0, rng.gamma(1 / known, known), 1.0)
+    counts = simulate_from_factors(L, mu[:, None] * u, random_state=rng)
+    return counts, NoisyTruth(L, mu, u, noisy)

@@ -1,0 +1,305 @@
+"""The noisy topic model: features share their means, and topics depart from them by Gamma noise."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import StrOptions
+
+from ..counts.base import CountMatrix
+from ..engine.protocol import Executor
+from ..engine.threads import resolve_threads
+from ..methods.gamma_noise import posterior_of
+from ..methods.noisy_topics import Held, NoisyTopics, find_start, needs_of
+from ..methods.transform import Projection, projection_needs
+from .base import CountModel, Fitted
+from .validation import checked_array, checked_mask
+
+Array = NDArray[Any]
+
+
+class NoisyTopicModel(CountModel):
+    """Topic model whose topics share the means of the features, but for Gamma noise.
+
+    Counts are ``x_ij ~ Poisson(sum_k l_ik mu_j u_jk)``, where ``u_jk ~ Gamma(theta_jk, theta_jk)``
+    (shape, rate) has mean one and variance ``1 / theta_jk`` [1]_. In most pairs of a feature and a
+    topic theta is large and the feature as frequent as everywhere; a small theta marks a feature
+    that departs from its mean in the topic. The posterior of u is approximated by independent Gamma
+    distributions, and loadings l, means mu and theta maximise the evidence lower bound (ELBO),
+    which never falls, by variational EM with momentum.
+
+    Every theta is estimated from one topic's counts of one feature. That needs many samples, topics
+    that are told apart by many features, and samples that are mostly of one topic: see Notes.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of topics K.
+    init : {"poisson-nmf", "random"}, default="poisson-nmf"
+        Where to start: from a fit of a :class:`PoissonNMF`, or from random loadings with u = 1, of
+        which the fit ends in far worse loadings.
+    max_iter : int, default=500
+        Iterations at most, one pass over the counts each; those of the start are not counted.
+    tol : float, default=1e-6
+        The fit has converged when an iteration without momentum would change no expected topic, and
+        the topics of no more than this share of the counts, by more than `tol` (total variation);
+        or when the ELBO has settled: five iterations that raised it gained less than 1e-7 of it.
+        With 0 exactly `max_iter` iterations are run.
+    n_init : int, default=1
+        Number of starts; the fit with the highest ELBO is kept.
+    extrapolate : bool, default=True
+        Momentum.
+    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`. All but loadings is kept in float64 in a fit.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Expected factors ``mu_j E u_jk``.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Loadings l of the samples that were fitted: about the counts that each topic gave them.
+    mu_ : ndarray of shape (n_features,), float64
+        Means of the features; they sum to one, unless something was held.
+    theta_ : ndarray of shape (n_components, n_features), float64
+        Inverse variances of u, between 1e-4 and 1e4, which stands for no noise.
+    topic_counts_, expected_counts_ : ndarray of shape (n_components, n_features), float64
+        Expected counts n_jk of each topic in each feature, and ``m_jk = mu_j sum_i l_ik``, what
+        they would be without noise: the posterior of u_jk is
+        ``Gamma(theta_jk + n_jk, theta_jk + m_jk)``.
+    elbo_ : float
+        Evidence lower bound of the log-probability of all counts. `score` is that of samples alone,
+        the posterior of u held, per count, as a multinomial log-likelihood.
+    history_ : structured ndarray
+        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
+        the best so far, ``change_components``, ``change_loadings`` (see `tol`), ``momentum``, and
+        ``bytes_read`` from files so far.
+    converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+        As in :class:`PoissonNMF`.
+
+    Notes
+    -----
+    Where few pairs are noisy, topics hardly differ and their loadings cannot be found: the ELBO is
+    then higher for wrong loadings, and does not tell which of several starts is the better.
+
+    Where most pairs have no noise, ``abs(n - m) / sqrt(m)`` ranks pairs as well as theta, or
+    better; neither says much where m is small.
+
+    References
+    ----------
+    .. [1] Noisy topic models: a variation by Stephens and Wang on Cemgil (2009), Bayesian inference
+       for nonnegative matrix factorisation models. Computational Intelligence and Neuroscience.
+
+    Examples
+    --------
+    >>> from nmfscale import NoisyTopicModel, simulate_noisy_topics
+    >>> counts, truth = simulate_noisy_topics(400, 60, 2, noisy_share=0.2, random_state=0)
+    >>> model = NoisyTopicModel(n_components=2, random_state=0).fit(counts)
+    >>> model.theta_.shape, bool(abs(model.mu_.sum() - 1) < 1e-9)
+    ((2, 60), True)
+    >>> bool((model.history_["elbo"][1:] >= model.history_["elbo"][:-1]).all())
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountModel._parameter_constraints,
+        "init": [StrOptions({"poisson-nmf", "random"})],
+        "extrapolate": ["boolean"],
+    }
+    _model: ClassVar[type[NoisyTopics]] = NoisyTopics
+    _axes: ClassVar[dict[str, str]] = {
+        "mu_": "m",
+        "theta_": "km",
+        "topic_counts_": "km",
+        "expected_counts_": "km",
+    }
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        init: str = "poisson-nmf",
+        max_iter: int = 500,
+        tol: float = 1e-6,
+        n_init: int = 1,
+        extrapolate: bool = True,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        memory_limit: float | str | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.extrapolate = extrapolate
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        L: ArrayLike | None = None,
+        mu: ArrayLike | None = None,
+        fixed_samples: ArrayLike | None = None,
+        fixed_features: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`PoissonNMF.fit`.
+        y : None
+            Ignored.
+        L : array-like of shape (n_samples, n_components), default=None
+            Loadings to start from, with u = 1; `init` serves where they are not given.
+        mu : array-like of shape (n_features,), default=None
+            Means of the features to start from; by default their shares of the counts.
+        fixed_samples : array-like of bool of shape (n_samples,), default=None
+            Samples whose rows of `L` stay as given.
+        fixed_features : array-like of bool of shape (n_features,), default=None
+            Features whose `mu` stays as given.
+        checkpoint, checkpoint_every, resume, client
+            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
+            does not look for it again.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
+            As in :meth:`PoissonNMF.fit`.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the best so far.
+
+        Examples
+        --------
+        Loadings and means are known, and only the noise is estimated:
+
+        >>> import numpy as np
+        >>> from nmfscale import NoisyTopicModel, simulate_noisy_topics
+        >>> counts, truth = simulate_noisy_topics(400, 60, 2, noisy_share=0.2, random_state=0)
+        >>> model = NoisyTopicModel(n_components=2).fit(
+        ...     counts, L=truth.L, mu=truth.mu, fixed_samples=np.ones(400, bool),
+        ...     fixed_features=np.ones(60, bool))
+        >>> bool((model.loadings_ == truth.L).all())
+        True
+        """
+        self._fit(
+            X, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features,
+            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+        )  # fmt: skip
+        return self
+
+    def _fit_counts(
+        self, X: Any, *, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any, client: Any,
+        **how: Any,
+    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        counts, client = self._counts_and_client(X, client)
+        dtype, K = self._dtype(counts), self.n_components
+        L, mu, held = self._given(counts, L, mu, fixed_samples, fixed_features)
+        given, scale = L, 1.0
+        if mu is not None and mu.any():
+            # a power of two, which changes no digit: floors are for means that sum to about one
+            scale = 2.0 ** np.round(np.log2(mu.sum()))
+            L, mu = None if L is None else L * scale, mu / scale
+
+        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> NoisyTopics:
+            return self._model(
+                counts, blocks,
+                lambda: find_start(counts, blocks, K, self.init, rng, dtype, L=L, mu=mu),
+                K, dtype, held, momentum=self.extrapolate,
+            )  # fmt: skip
+
+        fitted = self._fit_blocks(
+            counts, needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            parts={"constraints": held, "start": (L, mu, self.init)}, client=client,
+            extrapolate=self.extrapolate, n_components=K, dtype=str(dtype), **how,
+        )  # fmt: skip
+        found = fitted.arrays
+        if not held.free:
+            found["L"] /= np.asarray(scale, dtype)
+            found["means"] *= scale
+        if held.samples is not None:  # to the bit: not raised to the floor
+            found["L"][held.samples] = given[held.samples]
+        self.loadings_, self.mu_ = found["L"], found["means"]
+        self.theta_, self.topic_counts_, self.expected_counts_ = (
+            np.ascontiguousarray(found[name].T) for name in ("theta", "counts", "expected")
+        )
+        mean = (self.theta_ + self.topic_counts_) / (self.theta_ + self.expected_counts_)
+        self.components_ = (self.mu_ * mean).astype(dtype)
+        self.elbo_ = fitted.objective
+        return counts, fitted
+
+    def _given(
+        self, counts: CountMatrix, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any
+    ) -> tuple[Array | None, Array | None, Held]:
+        """Return loadings and means that were given, and what is held of them, all checked."""
+        n, m = counts.shape
+        held = Held(
+            checked_mask(fixed_samples, n, "fixed_samples"),
+            checked_mask(fixed_features, m, "fixed_features"),
+        )
+        for name, mask, given, what in (
+            ("fixed_samples", held.samples, L, "L"), ("fixed_features", held.features, mu, "mu"),
+        ):  # fmt: skip
+            if mask is not None and given is None:
+                raise ValueError(f"{name} holds entries of {what}: pass {what}= to fit.")
+        if L is not None:
+            L = checked_array(L, (n, self.n_components), "L", positive=False)
+            if not L.any():
+                raise ValueError("L: all loadings are 0; without L a start is found by init.")
+        if mu is not None:
+            mu = checked_array(mu, (m,), "mu", positive=False)
+            impossible = np.flatnonzero((mu == 0) & (counts.column_totals > 0))
+            if impossible.size:
+                j = int(impossible[0])
+                raise ValueError(f"mu[{j}] is 0, but feature {j} has counts: a positive one fits.")
+        elif L is not None:
+            mu = counts.column_totals / L.sum()
+        return L, mu, held
+
+    def _projection(self, counts: CountMatrix, *, gathered: bool) -> Projection:
+        """Return the projection of counts with the posterior of u held."""
+        self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
+        n_threads = resolve_threads(self.n_threads)
+        noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)
+        sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
+        return Projection(
+            counts, (self.mu_ * np.exp(noise.log)).T, dtype=self.components_.dtype,
+            n_threads=n_threads, total=sizes,
+        )  # fmt: skip
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
+    ) -> Iterator[tuple[slice, Array]]:
+        return self._projection(counts, gathered=gathered).blocks()
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        return math.fsum(self._projection(counts, gathered=False).log_shares())
