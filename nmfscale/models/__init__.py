@@ -1,11 +1,20 @@
 """Estimators in the shape of scikit-learn."""
 
+# first: it says so if the kernels are not compiled
 from .base import CountModel
+
+# isort: split
+from .anchor_nmf import AnchorNMF
 from .lda import LDA
 from .poisson_nmf import PoissonNMF
 from .topic_model import TopicModel
 
-__all__ = ["LDA", "MODELS", "PoissonNMF", "TopicModel"]
+__all__ = ["LDA", "MODELS", "AnchorNMF", "PoissonNMF", "TopicModel"]
 
 # What `nmfscale fit --model` calls them; its options are the parameters of the class.
-MODELS: dict[str, type[CountModel]] = {"topic": TopicModel, "poisson": PoissonNMF, "lda": LDA}
+MODELS: dict[str, type[CountModel]] = {
+    "topic": TopicModel,
+    "poisson": PoissonNMF,
+    "lda": LDA,
+    "anchor": AnchorNMF,
+}
