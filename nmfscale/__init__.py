@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .methods.likelihood import kkt_residuals as kkt_residuals
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
+    from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
@@ -45,6 +46,7 @@ _PLACES = {
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
+    "models.anchor_nmf": "AnchorNMF",
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",

@@ -489,3 +489,27 @@ def factors_from_vertices(singular_vectors, vertices):
     weights = np.maximum(weights, 0.0)
     F = size[:, None] * weights / weights.sum(axis=1, keepdims=True)
     return F / F.sum(axis=0)
+
+
+# Anchors ----------------------------------------------------------------------------------------
+
+
+def spanned(X, anchors):
+    """X projected on the span of some of its columns."""
+    Q = np.linalg.qr(np.asarray(X, float)[:, anchors])[0]
+    return Q @ (Q.T @ X)
+
+
+def share_spanned(X, anchors):
+    """Share of the sum of squares of X in the span of some columns."""
+    return (spanned(X, anchors) ** 2).sum() / (np.asarray(X, float) ** 2).sum()
+
+
+def pivots(X, n):
+    """Columns farthest from the span of those before, of ties the first, and how far they are."""
+    found, distances = [], []
+    for _ in range(n):
+        left = np.linalg.norm(X - spanned(X, found), axis=0)
+        found.append(int(np.flatnonzero(left >= left.max() * (1 - 1e-9))[0]))
+        distances.append(left[found[-1]])
+    return found, distances

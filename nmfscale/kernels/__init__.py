@@ -21,6 +21,8 @@ except ModuleNotFoundError as error:
         "Python elsewhere or as `python -P`, so that the installed nmfscale is found; or compile "
         "them in place: pip install -e ."
     ) from error
+from .anchors import eliminate, gram_columns, project, squares
+from .nnls import nnls
 from .operands import (
     DIRICHLET,
     FACTOR,
@@ -73,14 +75,19 @@ __all__ = [
     "correlations",
     "descend",
     "digamma",
+    "eliminate",
     "exp_digamma",
     "extrapolate",
     "extrapolate_log",
     "gather_dot",
+    "gram_columns",
     "level",
     "log_gamma",
+    "nnls",
     "packed_size",
+    "project",
     "row_stride",
+    "squares",
     "statistics_size",
     "step",
     "sum_slices",

@@ -1,12 +1,17 @@
 """Estimators in the shape of scikit-learn."""
 
+# first: it says so if the kernels are not compiled
 from .base import CountModel
+
+# isort: split
+from .anchor_nmf import AnchorNMF
 from .lda import LDA
 from .noisy_topic_model import NoisyTopicModel
 from .poisson_nmf import PoissonNMF
 from .topic_model import TopicModel
 
 __all__ = ["LDA", "MODELS", "NoisyTopicModel", "PoissonNMF", "TopicModel"]
+__all__ = ["LDA", "MODELS", "AnchorNMF", "PoissonNMF", "TopicModel"]
 
 # What `nmfscale fit --model` calls them; its options are the parameters of the class.
 MODELS: dict[str, type[CountModel]] = {
@@ -14,4 +19,5 @@ MODELS: dict[str, type[CountModel]] = {
     "poisson": PoissonNMF,
     "lda": LDA,
     "noisy": NoisyTopicModel,
+    "anchor": AnchorNMF,
 }

@@ -127,6 +127,10 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Rows of one block after the other, and their loadings; `given`: options of transform."""
         raise NotImplementedError
 
+    def _seen_loadings(self, counts: CountMatrix) -> Array:
+        """Return the loadings with which what was held out is scored."""
+        return self._loadings(counts)
+
     def _log_probability(self, counts: CountMatrix) -> float:
         """Return the log-probability of counts, loadings fitted to them."""
         raise NotImplementedError
@@ -225,7 +229,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             known = seen.sum(axis=1) > 0
             if not known.any():
                 continue
-            L, held = self._loadings(as_counts(seen[known])), as_counts(held[known])
+            L, held = self._seen_loadings(as_counts(seen[known])), as_counts(held[known])
             logs.extend(log_shares(held, L, self.components_.T, n_threads))
             total += held.total
         return math.fsum(logs) / total if total else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,39 @@ def checked_mask(values: Any, size: int, name: str) -> Array | None:
             f"{name} is {mask.dtype} of shape {mask.shape}; an array of {size} booleans is needed."
         )
     return mask
+
+
+def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) -> list[int]:
+    """Return the numbers of features that are given by number or name."""
+    found: list[int] = []
+    known: dict[str, int] = {}
+    for each in () if given is None else np.asarray(given, dtype=object).tolist():
+        if isinstance(each, str):
+            if names is None:
+                raise ValueError(f"anchors: {each!r} is a name, and the features have none.")
+            known = known or {str(name): i for i, name in reversed(list(enumerate(names)))}
+            if each not in known:
+                raise ValueError(f"anchors: no feature is named {each!r}.")
+            found.append(known[each])
+        elif (
+            isinstance(each, Integral)
+            and not isinstance(each, bool)
+            and 0 <= int(each) < n_features
+        ):
+            found.append(int(each))
+        else:
+            raise ValueError(
+                f"anchors: {each!r} is neither a name nor a number from 0 to {n_features - 1}."
+            )
+    if len(set(found)) < len(found):
+        repeated = next(each for each in found if found.count(each) > 1)
+        raise ValueError(f"anchors: feature {repeated} comes more than once.")
+    if len(found) > n_components:
+        raise ValueError(
+            f"anchors: there are {len(found)}, and n_components={n_components}: each has a topic "
+            "of its own."
+        )
+    return found
 
 
 def gamma_prior(

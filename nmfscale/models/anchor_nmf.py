@@ -1,0 +1,321 @@
+"""Separable NMF by anchors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..counts.base import CountMatrix
+from ..counts.warn import warn_caller
+from ..engine.protocol import Executor
+from ..engine.threads import resolve_threads
+from ..methods.anchors import AnchorSearch, anchor_loadings, loadings_needs, needs_of
+from ..methods.pivots import Weights, weights_of
+from ..methods.transform import Projection, projection_needs
+from .base import CountModel, Fitted
+from .validation import checked_anchors, checked_array
+
+Array = NDArray[Any]
+
+
+class AnchorNMF(CountModel):
+    """Non-negative matrix factorization with anchors: one pass for each topic, no iterations.
+
+    Every topic has an anchor, a feature that stands for it alone: anchors are chosen one after the
+    other, each the feature whose counts are farthest from all combinations of those before
+    (successive projection, which is QR with column pivots [1]_). All other features are then
+    written as non-negative combinations of the anchors, by least squares, each a convex problem of
+    its own [2]_. So the result is unique, and the first topics' anchors are the same for any number
+    of topics.
+
+    Topics have unit norm. Loadings are the counts of the anchors, scaled: a sample in which none of
+    the anchors occurs has none.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of topics K.
+    anchors : sequence of str or int, default=None
+        Features, by name or number, that are the first anchors; the others are found.
+    weighting : {"counts", "tf-idf", "documents"} or callable, default="counts"
+        What is done to the counts where anchors are chosen; topics are always those of the counts.
+        With "counts" [2]_ nothing: the first anchor is the feature of largest norm. "documents"
+        gives all samples norm 1; "tf-idf" multiplies features by ``log((1 + n) / (1 + n_j)) + 1``
+        before, n_j the number of samples with feature j, and is recommended for topics of text:
+        rarer words are chosen, and the topics predict held-out words better. A function gets the
+        counts, and returns numbers by which samples (n,) and features (m,) are multiplied, or None.
+    projection : int, default=None
+        Choose anchors in a Gaussian projection of the samples to so many dimensions, a few times
+        `n_components`: files are then read twice in all, not once for each anchor. A few anchors
+        may differ.
+    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`; `random_state` is for `projection` alone.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Topics, each of norm 1. There are fewer than `n_components` where the counts have no more
+        that are independent, or the fit was stopped.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Counts of the anchors in the samples that were fitted, over `diffuseness_`.
+    anchors_ : ndarray of shape (n_components,), int64
+        Numbers of the anchors, in the order in which they were chosen.
+    anchor_names_ : ndarray of shape (n_components,), or None
+        Their names, where features have names.
+    distances_ : ndarray of shape (n_components,), float64
+        How far the (weighted) counts of each anchor are from all combinations of those before: the
+        diagonal of R. Where they stop falling steeply, more topics add little.
+    diffuseness_ : ndarray of shape (n_components,), float64
+        Weight lambda_k of the anchor in its topic [2]_: 1 where the topic is its anchor and nothing
+        else; the smaller, the more diffuse the topic.
+    reconstruction_err_ : float
+        Frobenius norm of the counts less ``loadings_ @ components_``.
+    history_ : structured ndarray
+        One record for each anchor: ``iteration``, ``seconds`` since the start of the fit,
+        ``spanned``, the share of the sum of squares of the (weighted) counts that combinations of
+        the anchors so far reach, ``residual``, the largest distance of a feature from these over
+        the largest norm, and ``bytes_read`` from files so far.
+    converged_ : bool
+        Whether the fit was not stopped before the end.
+    interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+        As in :class:`PoissonNMF`.
+
+    References
+    ----------
+    .. [1] Gillis (2014). The why and how of nonnegative matrix factorization. In: Regularization,
+       Optimization, Kernels, and Support Vector Machines.
+    .. [2] Phelan. New perspectives on non-negative matrix factorization for grouped topic models.
+
+    Examples
+    --------
+    >>> from nmfscale import AnchorNMF
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+    >>> model = AnchorNMF(n_components=2).fit(X)
+    >>> model.anchors_
+    array([0, 3])
+    >>> model.inverse_transform(model.loadings_).round(6) + 0
+    array([[4., 0., 2., 0.],
+           [0., 3., 0., 6.],
+           [8., 0., 4., 0.],
+           [4., 3., 2., 6.]])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": CountModel._parameter_constraints["n_components"],
+        "anchors": ["array-like", None],
+        "weighting": [StrOptions({"counts", "tf-idf", "documents"}), callable],
+        "projection": [Interval(Integral, 1, None, closed="left"), None],
+        **{
+            name: CountModel._parameter_constraints[name]
+            for name in ("integer", "dtype", "n_threads", "memory_limit", "random_state",
+                         "verbose", "callback")
+        },
+    }  # fmt: skip
+    _model: ClassVar[type[AnchorSearch]] = AnchorSearch
+    _axes: ClassVar[dict[str, str]] = {"distances_": "k", "diffuseness_": "k"}
+
+    # An anchor is an iteration; the fit ends before when no feature is left, at distance 0.
+    n_init = 1
+    tol = float(np.finfo(np.float64).tiny)
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        anchors: Any = None,
+        weighting: str | Callable[..., Any] = "counts",
+        projection: int | None = None,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        memory_limit: float | str | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.anchors = anchors
+        self.weighting = weighting
+        self.projection = projection
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    @property
+    def max_iter(self) -> int:  # type: ignore[override]
+        """Number of anchors: each takes an iteration."""
+        return self.n_components
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`PoissonNMF.fit`.
+        y : None
+            Ignored.
+        checkpoint, checkpoint_every, resume, client
+            As in :meth:`PoissonNMF.fit`.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError
+            If the counts or a parameter are not valid, all counts are 0, or anchors that were given
+            are combinations of each other.
+        OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
+            As :meth:`PoissonNMF.fit`.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If there are fewer anchors than asked for: the counts have no more that are independent,
+            or Ctrl-C ended the fit. A second Ctrl-C raises KeyboardInterrupt at once.
+
+        Examples
+        --------
+        An anchor that is given comes first:
+
+        >>> from nmfscale import AnchorNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> AnchorNMF(n_components=2, anchors=[1]).fit(X).anchors_
+        array([1, 0])
+        """
+        self._fit(
+            X, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
+            client=client,
+        )  # fmt: skip
+        return self
+
+    def _fit_counts(self, X: Any, *, client: Any, **how: Any) -> tuple[CountMatrix, Fitted]:
+        counts, client = self._counts_and_client(X, client)
+        dtype, K = self._dtype(counts), self.n_components
+        given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
+        weights = self._weights(counts)
+
+        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> AnchorSearch:
+            return AnchorSearch(counts, blocks, K, given, weights, self.projection, rng, dtype)
+
+        fitted = self._fit_blocks(
+            counts, needs_of(counts, K, dtype, len(given), self.projection), make,
+            parts={"constraints": (np.array(given, np.int64), *weights[:2])}, client=client,
+            unit=weights.unit, projection=self.projection, n_components=K, dtype=str(dtype), **how,
+        )  # fmt: skip
+        found = fitted.arrays
+        self.components_, self.loadings_ = found["components"], found["loadings"]
+        self.anchors_, self.distances_ = found["anchors"], found["diagonal"]
+        names = counts.feature_names
+        self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
+        self.diffuseness_ = found["diffuseness"]
+        self.reconstruction_err_ = float(found["error"])
+        ended = not (fitted.interrupted or fitted.stopped)
+        return counts, replace(fitted, converged=ended)
+
+    def _weights(self, counts: CountMatrix) -> Weights:
+        """Return what counts are multiplied by where anchors are chosen, checked."""
+        if not callable(self.weighting):
+            return weights_of(counts, self.weighting)
+        found = self.weighting(counts)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise ValueError(
+                f"weighting returned a {type(found).__name__}: a pair is needed, numbers for the "
+                "samples and for the features; None stands for 1."
+            )
+        names = "weighting: samples", "weighting: features"
+        samples, features = (
+            None if each is None else checked_array(each, (size,), name, positive=False)
+            for each, size, name in zip(found, counts.shape, names, strict=True)
+        )
+        return Weights(samples, features)
+
+    def _warn_unless_converged(self, fitted: Fitted) -> None:
+        found = len(fitted.arrays["anchors"])
+        if found == self.n_components or fitted.stopped:
+            return
+        why = "the others are combinations of these"
+        if fitted.interrupted:
+            why = "it was interrupted"
+        warn_caller(
+            f"AnchorNMF has found {found} of {self.n_components} anchors: {why}.",
+            ConvergenceWarning,
+        )
+
+    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+        """Return the loadings of samples, old or new: their counts of the anchors, scaled.
+
+        A sample that was fitted has the loadings that it had there. One without any of the anchors
+        has none.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`.
+        out : str or path-like, default=None
+            File for the loadings, as in :meth:`PoissonNMF.transform`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
+
+        Raises
+        ------
+        ValueError, MemoryLimitError, FileNotFoundError
+            As :meth:`PoissonNMF.transform`.
+
+        Examples
+        --------
+        >>> from nmfscale import AnchorNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = AnchorNMF(n_components=2).fit(X)
+        >>> bool((model.transform(X) == model.loadings_).all())
+        True
+        """
+        return self._transform(X, out)
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
+    ) -> Iterator[tuple[slice, Array]]:
+        self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
+        return anchor_loadings(
+            counts, self.anchors_, self.diffuseness_, resolve_threads(self.n_threads)
+        )
+
+    def _projection(self, counts: CountMatrix) -> Projection:
+        """Return the loadings with which topics make counts most probable: those of a score."""
+        self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
+        return Projection(
+            counts, self.components_.T, dtype=np.float64, n_threads=resolve_threads(self.n_threads)
+        )
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        return float(self._projection(counts).log_shares().sum())
+
+    def _seen_loadings(self, counts: CountMatrix) -> Array:
+        return np.concatenate([of_block for _, of_block in self._projection(counts).blocks()])
