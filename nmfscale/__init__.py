@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .datasets.simulate import simulate_from_factors as simulate_from_factors
     from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
+    from .methods.clustering import clustering_score as clustering_score
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
     from .methods.likelihood import deviance_poisson as deviance_poisson
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .models.lda import LDA as LDA
     from .models.persistence import load_model as load  # noqa: F401
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
+    from .models.ssnmf import SSNMF as SSNMF
     from .models.topic_model import TopicModel as TopicModel
     from .readers.convert import write_store as write_store
     from .readers.open import as_counts as as_counts
@@ -40,11 +42,13 @@ if "OMP_WAIT_POLICY" not in os.environ:
 _PLACES = {
     "counts.memory": "Counts",
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
+    "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.lda": "LDA",
     "models.persistence": "load",
     "models.poisson_nmf": "PoissonNMF",
+    "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
     "readers.open": "as_counts read_counts",

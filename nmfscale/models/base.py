@@ -72,7 +72,7 @@ class CountModel(RowsTransformer, BaseEstimator):
 
     n_components: int
     max_iter: int
-    tol: float
+    tol: float | None
     n_init: int
     dtype: Any
     random_state: Any
@@ -178,6 +178,11 @@ class CountModel(RowsTransformer, BaseEstimator):
         counts = self._counts(X, reset=True, in_memory=client is None)
         return counts, client if given is not None or counts.from_file else None
 
+    @property
+    def _tolerance(self) -> float:
+        assert self.tol is not None
+        return self.tol
+
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
         """Fit and set all attributes but those of the history."""
         raise NotImplementedError
@@ -239,7 +244,7 @@ class CountModel(RowsTransformer, BaseEstimator):
             best: Fitted | None = None
             for saved in checkpoints:
                 monitor = Monitor(
-                    self._model, self.max_iter, self.tol, verbose=self.verbose,
+                    self._model, self.max_iter, self._tolerance, verbose=self.verbose,
                     callback=self.callback,
                 )  # fmt: skip
                 blocks: Executor
@@ -267,7 +272,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         return best
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
-        if not fitted.interrupted and (fitted.converged or fitted.stopped or self.tol == 0):
+        if not fitted.interrupted and (fitted.converged or fitted.stopped or not self._tolerance):
             return
         what, remedy = "has not converged", "Increase max_iter, or start"
         if fitted.interrupted:
@@ -275,7 +280,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         residual = max(fitted.history[name][-1] for name in self._model.residuals)
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._model.residual_name} is {residual:.2e}, tol={self.tol:g}. "
+            f"the {self._model.residual_name} is {residual:.2e}, tol={self._tolerance:g}. "
             f"{remedy} from the {self._model.result_name} of this fit.",
             ConvergenceWarning,
         )
