@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .datasets.simulate import simulate_from_factors as simulate_from_factors
     from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
+    from .methods.clustering import clustering_score as clustering_score
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
     from .methods.likelihood import deviance_poisson as deviance_poisson
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
+    from .models.ssnmf import SSNMF as SSNMF
     from .models.topic_model import TopicModel as TopicModel
     from .readers.convert import write_store as write_store
     from .readers.open import as_counts as as_counts
@@ -44,6 +46,7 @@ _PLACES = {
     "counts.memory": "Counts",
     "datasets.noisy": "simulate_noisy_topics",
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
+    "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.anchor_nmf": "AnchorNMF",
@@ -51,6 +54,7 @@ _PLACES = {
     "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",
     "models.poisson_nmf": "PoissonNMF",
+    "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
     "readers.open": "as_counts read_counts",

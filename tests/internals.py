@@ -166,6 +166,7 @@ def around_choice_of_steps(patch, function):
 def no_start(patch):
     """Fail where the start of a fit would be computed."""
     _set(patch, "methods.fit.initialize", None)
+    _set(patch, "methods.ssnmf.random_start", None)
 
 
 def note_executors(patch):

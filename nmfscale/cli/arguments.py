@@ -27,6 +27,7 @@ _EXAMPLES = {
   nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
+  nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume
   nmfscale fit cells.nmf -k 20 --workers 4
   nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
@@ -129,6 +130,11 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("-k", type=_COUNT, required=True, help="number of topics")
     add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
+    what = (
+        "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty where "
+        "there is none; or a column of obs of an .h5ad"
+    )
+    add("--labels", metavar="FILE|COLUMN", help=what)
     add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,

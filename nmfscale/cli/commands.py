@@ -19,6 +19,7 @@ from .files import (
     TABLES,
     check_inputs,
     file_and_column,
+    labels_of,
     output,
     read_groups,
     read_input,
@@ -77,6 +78,8 @@ def fit(arguments: argparse.Namespace) -> int:
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
             how["client"] = client
+        if arguments.labels is not None:
+            how["y"] = labels_of(arguments.labels, counts)
         from ..models import MODELS
 
         model = MODELS[arguments.model](**given_parameters(arguments))
@@ -107,6 +110,8 @@ def _check_together(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go with each other."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+    if arguments.labels is not None and arguments.model != "ssnmf":
+        arguments.usage(f"--labels goes with --model ssnmf, not {arguments.model}")
     from ..methods.fit import refusal_of
 
     given = [

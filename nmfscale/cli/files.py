@@ -29,9 +29,11 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
 
     limit = getattr(arguments, "memory_limit", None)
     names = ("layer", "raw", "genome", "feature_type", "transpose")
+    column = getattr(arguments, "labels", None)
     counts = open_counts(
         arguments.input, integer="allow", in_memory=not streamed and limit is None,
-        memory_limit=limit, **{name: getattr(arguments, name) for name in names},
+        memory_limit=limit, groups=None if column is None or os.path.exists(column) else column,
+        **{name: getattr(arguments, name) for name in names},
     )  # fmt: skip
     if not counts.is_integer:
         log(
@@ -144,6 +146,13 @@ def _matched(
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
     return [label_of[str(name)] for name in sample_names]
+def labels_of(given: str, counts: Any) -> Any:
+    """Return the labels of samples, from a file or a column of obs, None where there is none."""
+    import numpy as np
+
+    if os.path.exists(file_and_column(given)[0]):
+        return np.array(read_groups(given, counts.shape[0], counts.sample_names), object)
+    return np.array([None if each == "missing" else each for each in counts.groups], object)
 
 
 def _table(path: str) -> list[list[str]]:

@@ -3,13 +3,19 @@
 #include "steps.h"
 #include "coordinate_descent.h"
 #include "variational.h"
+#include "squares.h"
 
-/* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, on every row of the slice. */
+/* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, or those of least squares, on every row of the
+ * slice. */
 static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
     const int mode = rows->curvature ? rows->curvature_mode : CURVATURE_FRESH;
+    if (p->step == STEP_SQUARES) {
+        NAME(least_squares)(p, s, rows, workspace);
+        return;
+    }
     if (p->step != STEP_FACTOR) {
         NAME(infer)(p, s, rows, workspace);
         return;
@@ -60,22 +66,27 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
     }
 }
 
-/* Adds to out what a step needs: num (K, 16), num and the diagonal of H (2 K, 16), or H (K (K + 1) / 2, 16), which holds num. */
+/* Adds to out what a step needs: num (K, 16), num and the diagonal of H (2 K, 16), or H (K (K + 1) / 2, 16), which holds num.
+ * loglik_start takes the log-likelihood of a gradient pass; the gradient of STEP_SQUARES is sum y a. */
 static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
     VEC *b = WORK_B(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int K = p->n_components, n_num = wanted == FULL ? 0 : K;
     const int n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
+    if (rows->loglik_start)
+        memset(rows->loglik_start, 0, LANES * sizeof(double));
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
-        if (wanted == FULL)
+        if (p->step == STEP_SQUARES)
+            NAME(linear_pass)(p, s, lane0, d);
+        else if (wanted == FULL)
             NAME(newton_pass)(p, s, lane0, b, d, A, H, NULL);
         else if (wanted == DIAGONAL)
             NAME(diagonal_pass)(p, s, lane0, b, d, A, H, NULL);
         else
-            NAME(gradient_pass)(p, s, lane0, b, d, A, NULL);
+            NAME(gradient_pass)(p, s, lane0, b, d, A, rows->loglik_start);
         for (int h = 0; h < n_num + n_curvature; h++) {
             STORE(lanes, h < n_num ? d[h] : H[h - n_num]);
             for (int j = 0; j < WIDTH; j++)

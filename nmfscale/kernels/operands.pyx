@@ -9,12 +9,12 @@ from .levels cimport kernels_in_use
 from .slices cimport (
     COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_STORE,
     CURVATURE_REUSE, CURVATURE_RESCALE, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
-    STEP_FACTOR, STEP_GAMMA, slice_extrapolation, slice_counts, slice_rows,
+    STEP_FACTOR, STEP_GAMMA, STEP_SQUARES, slice_extrapolation, slice_counts, slice_rows,
 )
 
 FRESH, STORE, REUSE, RESCALE = CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
-FACTOR, DIRICHLET, GAMMA = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
+FACTOR, DIRICHLET, GAMMA, SQUARES = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
                ("f", 4): COUNT_FLOAT32, ("f", 8): COUNT_FLOAT64}
 
@@ -104,13 +104,15 @@ cdef class RowProblem:
     prior shapes `alpha` (stride), and an update takes up to `inner_steps` steps, for each row until
     its shapes change by less than `tolerance` on average.  `total` is then the rates of GAMMA, to
     which `rate` adds for each row; for DIRICHLET it may be None.
+
+    With `step` SQUARES rows are least squares, and `gram` is D'D (K, K) of the design D.
     """
 
     def __cinit__(self, design, total, int n_components, *, moves=None, double floor=1e-10,
                   int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
                   correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
-                  int inner_steps=1, double tolerance=0.0):
+                  int inner_steps=1, double tolerance=0.0, gram=None):
         self.dtype = design.dtype
         self.kernels = (
             &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
@@ -133,11 +135,14 @@ cdef class RowProblem:
             correlation, self.dtype, (n_components, n_components), "correlation"
         )
         self.c.alpha = address(alpha, self.dtype, (self.c.stride,), "alpha")
-        if step != STEP_FACTOR and (alpha is None or inner_steps < 1 or (
+        self.c.gram = address(gram, self.dtype, (n_components, n_components), "gram")
+        if (step == STEP_SQUARES) != (gram is not None):
+            raise ValueError("least squares need gram, and other steps have none")
+        if step in (STEP_DIRICHLET, STEP_GAMMA) and (alpha is None or inner_steps < 1 or (
                 total is None and step == STEP_GAMMA)):
             raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
-        self.keep = (design, total, moves, correlation, alpha)
+        self.keep = (design, total, moves, correlation, alpha, gram)
 
 
 cdef class RowArrays:
@@ -147,13 +152,16 @@ cdef class RowArrays:
                   rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
                   prior_end=None):
-        if problem.c.step == STEP_FACTOR:
+        if problem.c.step == STEP_SQUARES:
+            other = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
+            other += [loglik_start, loglik_end]
+        elif problem.c.step == STEP_FACTOR:
             other = [theta, log_end, prior_end]
         else:
             other = [pseudo, curvature, kkt_start, kkt_end]
             other += [rate] if problem.c.step == STEP_DIRICHLET else []
         if any(array is not None for array in other):
-            raise ValueError("what a mean-field step reports, and other steps, exclude each other")
+            raise ValueError("what steps of two kinds take or report exclude each other")
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")

@@ -117,15 +117,22 @@ def check_extrapolation(Extrapolation extrapolation, RowProblem problem, Py_ssiz
 
 
 def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted,
-         Py_ssize_t first, Py_ssize_t last, int n_threads):
-    """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h."""
+         Py_ssize_t first, Py_ssize_t last, int n_threads, loglik=None):
+    """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h.
+
+    `loglik` takes each row's log-likelihood, without its total, where GRADIENT is wanted.
+    """
     check_design(counts, problem)
     cdef Py_ssize_t n_numbers = statistics_size(problem.c.n_components, wanted)
     if out.shape[0] != last - first or out.shape[1] < n_numbers or out.shape[2] != LANES:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
-    cdef RowArrays all_rows = RowArrays(problem, counts.n_slices, start, None)
+    if loglik is not None and wanted != GRADIENT:
+        raise ValueError("loglik comes with the gradient")
+    cdef RowArrays all_rows = RowArrays(
+        problem, counts.n_slices, start, None, loglik_start=loglik
+    )
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s

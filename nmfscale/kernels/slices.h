@@ -9,7 +9,7 @@ enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; co
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
-enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA };         /* what update_rows does: see there and infer */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES };   /* what update_rows does: see there, infer and least_squares */
 enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
 
 /* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
@@ -34,6 +34,7 @@ typedef struct {
     const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
     int guarded;                   /* a descent takes the step size of scalar Newton */
     int step;                      /* STEP_FACTOR or a mean-field step */
+    const void *gram;              /* (K, K) D'D of the held factor D, for STEP_SQUARES */
     const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
     int inner_steps;               /* mean-field steps of an update, at most, */
     double tolerance;              /* until the mean change of a row's shapes is less than that */

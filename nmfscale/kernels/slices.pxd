@@ -6,7 +6,7 @@ cdef extern from "slices.h" nogil:
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
     enum: GRADIENT, FULL, DIAGONAL
-    enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA
+    enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES
     enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER
     ctypedef struct slice_counts:
         const void *index
@@ -26,6 +26,7 @@ cdef extern from "slices.h" nogil:
         const void *correlation
         int guarded
         int step
+        const void *gram
         const void *alpha
         int inner_steps
         double tolerance

@@ -151,6 +151,7 @@ class NoisyTopics(MeanField):
     record = ("elbo", "change_components", "change_loadings", "momentum", "bytes_read")
     residuals = ("change_components", "change_loadings")
     residual_name = "largest change of an iteration"
+    gain_per_tol = 0.1
     result_name = "loadings"
 
     def __init__(

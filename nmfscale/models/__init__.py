@@ -8,10 +8,12 @@ from .anchor_nmf import AnchorNMF
 from .lda import LDA
 from .noisy_topic_model import NoisyTopicModel
 from .poisson_nmf import PoissonNMF
+from .ssnmf import SSNMF
 from .topic_model import TopicModel
 
-__all__ = ["LDA", "MODELS", "NoisyTopicModel", "PoissonNMF", "TopicModel"]
-__all__ = ["LDA", "MODELS", "AnchorNMF", "PoissonNMF", "TopicModel"]
+__all__ = [
+    "LDA", "MODELS", "SSNMF", "AnchorNMF", "NoisyTopicModel", "PoissonNMF", "TopicModel",
+]  # fmt: skip
 
 # What `nmfscale fit --model` calls them; its options are the parameters of the class.
 MODELS: dict[str, type[CountModel]] = {
@@ -20,4 +22,5 @@ MODELS: dict[str, type[CountModel]] = {
     "lda": LDA,
     "noisy": NoisyTopicModel,
     "anchor": AnchorNMF,
+    "ssnmf": SSNMF,
 }

@@ -85,7 +85,7 @@ class AnchorNMF(CountModel):
         the largest norm, and ``bytes_read`` from files so far.
     converged_ : bool
         Whether the fit was not stopped before the end.
-    interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+    interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_
         As in :class:`PoissonNMF`.
 
     References
@@ -124,7 +124,7 @@ class AnchorNMF(CountModel):
 
     # An anchor is an iteration; the fit ends before when no feature is left, at distance 0.
     n_init = 1
-    tol = float(np.finfo(np.float64).tiny)
+    tol, gain_tol = float(np.finfo(np.float64).tiny), 0.0
 
     def __init__(
         self,

@@ -56,7 +56,6 @@ class CountModel(RowsTransformer, BaseEstimator):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "integer": [StrOptions({"warn", "allow", "require"})],
         "dtype": [StrOptions({"float32", "float64"}), type, np.dtype, None],
@@ -71,8 +70,8 @@ class CountModel(RowsTransformer, BaseEstimator):
     _axes: ClassVar[dict[str, str]] = {}
 
     max_iter: int
-    tol: float
-    gain_tol: float | None
+    tol: float | None
+    gain_tol: float | None = None
     n_init: int
     dtype: Any
     random_state: Any
@@ -182,6 +181,11 @@ class CountModel(RowsTransformer, BaseEstimator):
         counts = self._counts(X, reset=True, in_memory=client is None, **choice)
         return counts, client if given is not None or counts.from_file else None
 
+    @property
+    def _tolerance(self) -> float:
+        assert self.tol is not None
+        return self.tol
+
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
         """Fit and set all attributes but those of the history."""
         raise NotImplementedError
@@ -241,7 +245,7 @@ class CountModel(RowsTransformer, BaseEstimator):
             best: Fitted | None = None
             for saved in checkpoints:
                 monitor = Monitor(
-                    self._model, self.max_iter, self.tol, gain_tol=self.gain_tol,
+                    self._model, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
                     verbose=self.verbose, callback=self.callback,
                 )  # fmt: skip
                 blocks: Executor
@@ -269,7 +273,7 @@ class CountModel(RowsTransformer, BaseEstimator):
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
         interrupted = fitted.reason == "interrupted"
-        if not interrupted and (fitted.reason != "max_iter" or self.tol == 0):
+        if not interrupted and (fitted.reason != "max_iter" or not self._tolerance):
             return
         what, remedy = "has not converged", "Increase max_iter, or start"
         if interrupted:
@@ -277,7 +281,7 @@ class CountModel(RowsTransformer, BaseEstimator):
         residual = max(fitted.history[name][-1] for name in self._model.residuals)
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._model.residual_name} is {residual:.2e}, tol={self.tol:g}. "
+            f"the {self._model.residual_name} is {residual:.2e}, tol={self._tolerance:g}. "
             f"{remedy} from the {self._model.result_name} of this fit.",
             ConvergenceWarning,
         )

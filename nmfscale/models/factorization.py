@@ -36,6 +36,7 @@ class CountFactorization(CountModel):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
+        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "solver": [StrOptions(set(SOLVERS))],
         "init": [StrOptions(set(STARTS)), "array-like"],
         "inner_iter": [Interval(Integral, 1, None, closed="left"), None],

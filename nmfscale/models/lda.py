@@ -134,6 +134,7 @@ sample_names_
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
+        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
         "topic_word_prior": [Interval(Real, 0, None, closed="left"), None],
         "estimate_prior": [StrOptions({"none", "symmetric", "vector"})],

@@ -47,9 +47,10 @@ class NoisyTopicModel(CountModel):
         Iterations at most, one pass over the counts each; those of the start are not counted.
     tol : float, default=1e-6
         The fit has converged when an iteration without momentum would change no expected topic, and
-        the topics of no more than this share of the counts, by more than `tol` (total variation);
-        or when the ELBO has settled: five iterations that raised it gained less than 1e-7 of it.
+        the topics of no more than this share of the counts, by more than `tol` (total variation).
         With 0 exactly `max_iter` iterations are run.
+    gain_tol : float, default=None
+        As in :class:`LDA`; None takes `tol` / 10.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     extrapolate : bool, default=True
@@ -78,7 +79,8 @@ class NoisyTopicModel(CountModel):
         One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
         the best so far, ``change_components``, ``change_loadings`` (see `tol`), ``momentum``, and
         ``bytes_read`` from files so far.
-    converged_, interrupted_, n_iter_, n_features_in_, feature_names_in_, sample_names_
+    converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
+sample_names_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -107,6 +109,7 @@ class NoisyTopicModel(CountModel):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
+        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "init": [StrOptions({"poisson-nmf", "random"})],
         "extrapolate": ["boolean"],
     }
@@ -125,6 +128,7 @@ class NoisyTopicModel(CountModel):
         init: str = "poisson-nmf",
         max_iter: int = 500,
         tol: float = 1e-6,
+        gain_tol: float | None = None,
         n_init: int = 1,
         extrapolate: bool = True,
         integer: str = "warn",
@@ -139,6 +143,7 @@ class NoisyTopicModel(CountModel):
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
+        self.gain_tol = gain_tol
         self.n_init = n_init
         self.extrapolate = extrapolate
         self.integer = integer

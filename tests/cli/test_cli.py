@@ -97,6 +97,29 @@ class TestFit:
         assert one.random_state == int(seed)
         assert one.components_.tobytes() == two.components_.tobytes()
 
+    def test_labels_from_a_file_or_a_column(self, folder, tmp_path, capsys):
+        anndata = pytest.importorskip("anndata")
+        labels = [["", "b", "a"][i % 3] for i in range(60)]
+        rows = [f"cell {i},{label}\n" for i, label in enumerate(labels)]
+        (tmp_path / "by name.csv").write_text("".join(rows))
+        (tmp_path / "labels.txt").write_text("\n".join(labels) + "\n")
+        adata = anndata.read_h5ad(folder / "named.h5ad")
+        adata.obs["class"] = pytest.importorskip("pandas").Categorical([x or None for x in labels])
+        adata.write_h5ad(tmp_path / "counts.h5ad")
+        known = np.array([label or None for label in labels], object)
+        expected = nmfscale.SSNMF(3, random_state=1, max_iter=60).fit(simulated(), known)
+        for given in (tmp_path / "by name.csv", tmp_path / "labels.txt", "class"):
+            words = [tmp_path / "counts.h5ad", "-k", 3, "--model", "ssnmf", "--labels", given]
+            assert run("fit", *words, "-o", tmp_path / "model.h5", "--force", "--quiet", *FIT) == 0
+            model = nmfscale.load(tmp_path / "model.h5")
+            assert model.classes_.tolist() == ["a", "b"]
+            assert model.components_.tobytes() == expected.components_.tobytes()
+        capsys.readouterr()
+        words = ["fit", tmp_path / "counts.h5ad", "-k", 3, "--labels"]
+        assert "--model ssnmf" in misuse(capsys, *words, "class")
+        words += ["none", "--model", "ssnmf", "-o", tmp_path / "other.h5"]
+        assert "no column 'none' in obs" in failure(capsys, *words)
+
     def test_every_option_arrives(self, folder, tmp_path):
         target = tmp_path / "model.h5"
         words = ["fit", folder / "counts.npz", "-k", 4, "-o", target, "--model", "poisson"]
@@ -387,7 +410,8 @@ class TestStore:
         )
 
     @pytest.mark.parametrize(
-        "options", [[], ["--solver", "scd"], ["--model", "lda"], ["--model", "noisy"]]
+        "options",
+        [[], ["--solver", "scd"], *(["--model", name] for name in ("lda", "noisy", "ssnmf"))],
     )
     def test_resume(self, folder, tmp_path, capsys, options):
         words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]

@@ -9,6 +9,7 @@ import oracle
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
+from scipy.optimize import nnls
 
 from nmfscale import kernels
 
@@ -1125,6 +1126,102 @@ def test_an_unknown_level_leaves_the_one_in_use():
     with pytest.raises(ImportError, match="'none'.*choose from baseline"):
         kernels.use_level("none")
     assert kernels.level() == before
+
+
+# Least squares ---------------------------------------------------------------------------------
+
+
+class Squares(Problem):
+    """Rows b that move to X ~ b a', with the Gram matrix of a."""
+
+    def __init__(self, K, dtype, **options):
+        super().__init__(K, dtype, **options)
+        self.gram = (self.a.T.astype(float) @ self.a).astype(dtype)
+
+    def problem(self, **options):
+        return super().problem(step=kernels.SQUARES, gram=self.gram, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_multiplicative_steps(level, K, dtype):
+    p = Squares(K, dtype)
+    (_, rate), rows = p.prior()
+    for given in ({}, rows):
+        b, G, num = p.b.astype(float), p.gram.astype(float), p.X @ p.a.astype(float)
+        for _ in range(3):
+            up, down = b * num, b @ G
+            if given:
+                up, down = up + given["pseudo"][: p.n, :K], down + rate
+            b = np.maximum(up / down, 1e-10)
+        found = p.run(kernels.update_rows, em_steps=3, rows=given)
+        assert_allclose(found, b, rtol=20 * TOLERANCE[dtype], atol=1e-9)
+
+
+@pytest.mark.parametrize("K", [k for k in COMPONENTS if k < 18])
+def test_coordinate_descent_ends_at_the_optimum(level, K):
+    p = Squares(K, np.float64)
+    expected = [nnls(p.a, x)[0] for x in p.X]
+    found = p.run(kernels.update_rows, newton_steps=1, qp_sweeps=5000, qp_tolerance=1e-22)
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_sums_are_a_product(level, K, dtype):
+    p = Squares(K, dtype)
+    out, where = np.ones((p.n_slices, K, LANES)), {"first": 0, "last": p.n_slices, "n_threads": 2}
+    kernels.sums(p.counts, p.problem(), p.start, out, wanted=kernels.SUM_GRADIENT, **where)
+    found = (out - 1).transpose(0, 2, 1).reshape(-1, K)
+    expected = p.X @ p.a.astype(float)
+    assert_allclose(found[: p.n], expected, rtol=10 * TOLERANCE[dtype], atol=1e-4)
+    assert_array_equal(found[p.n :], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_report_log_likelihoods(level, dtype):
+    p = Problem(5, dtype)
+    out, where = np.zeros((p.n_slices, 5, LANES)), {"first": 0, "last": p.n_slices, "n_threads": 1}
+    logs = np.full(p.n_slices * LANES, 7.0)
+    kernels.sums(
+        p.counts, p.problem(), p.start, out, wanted=kernels.SUM_GRADIENT, loglik=logs, **where
+    )
+    expected = (p.X * np.log(p.b.astype(float) @ p.a.T.astype(float))).sum(axis=1)
+    assert_allclose(logs[: p.n], expected, rtol=10 * TOLERANCE[dtype], atol=1e-4)
+    with pytest.raises(ValueError, match="comes with the gradient"):
+        full = np.zeros((p.n_slices, kernels.packed_size(5), LANES))
+        kernels.sums(
+            p.counts, p.problem(), p.start, full, wanted=kernels.SUM_FULL, loglik=logs, **where
+        )
+
+
+@pytest.mark.parametrize("K", [3, 13])
+def test_levels_and_threads_give_the_same_bits(K):
+    found = {}
+    for name in kernels.available_levels():
+        before = kernels.level()
+        kernels.use_level(name)
+        for n_threads in (1, 3):
+            p = Squares(K, np.float64, n=200)
+            moved = p.run(
+                kernels.update_rows,
+                em_steps=2,
+                newton_steps=1,
+                n_threads=n_threads,
+                rows=p.prior()[1],
+            )
+            found[name, n_threads] = moved.tobytes()
+        kernels.use_level(before)
+    for (name, _), bits in found.items():
+        assert bits == found[name, 1]
+    assert len({bits for (name, _), bits in found.items() if name != "baseline"}) <= 1
+
+
+def test_a_gram_matrix_goes_with_least_squares():
+    design = padded(np.ones((4, 3)), np.float64)
+    for options in ({"step": kernels.SQUARES}, {"gram": np.eye(3)}):
+        with pytest.raises(ValueError, match="least squares need gram"):
+            kernels.RowProblem(design, np.zeros(4), 3, **options)
 
 
 # What is refused ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import internals
 import numpy as np
 import oracle
 import oracle_noisy
+import oracle_ssnmf
 import pandas as pd
 import pytest
 import scipy.sparse as sp
@@ -33,12 +34,18 @@ class Model:
     objective: Callable
     n_components: int = 3
     options: dict = field(default_factory=lambda: {"max_iter": 18, "tol": 0})
+    given: dict = field(default_factory=dict)  # to fit, besides the counts
 
     def make(self, **options):
         given = self.options | {"random_state": 0, "n_threads": 1} | options
         known = inspect.signature(self.estimator).parameters
         given = {name: value for name, value in given.items() if name in known}
         return self.estimator(**{"n_components": self.n_components} | given)
+
+    def made_at_random(self, **options):
+        """As `make`, with another start than the default where that is not random."""
+        known = inspect.signature(self.estimator).parameters
+        return self.make(**({"init": "random"} if "init" in known else {}) | options)
 
     def can(self, argument):
         """Whether `fit` takes an argument: client, checkpoint."""
@@ -64,8 +71,22 @@ def of_lda(fitted, counts):
 def of_noisy_topics(fitted, counts):
     pairs = fitted.theta_.T, fitted.topic_counts_.T, fitted.expected_counts_.T
     return oracle_noisy.elbo(counts, fitted.loadings_, fitted.mu_, *pairs)
+
+
 def of_anchors(fitted, counts):
     return oracle.share_spanned(counts, fitted.anchors_)
+
+
+LABELS = np.resize(["b", "a", "", "a"], len(X)).astype(object)
+LABELS[LABELS == ""] = None
+
+
+def of_ssnmf(fitted, counts):
+    Y = (LABELS[None] == fitted.classes_[:, None]).astype(float)
+    known = np.array([label is not None for label in LABELS]) * 1.0
+    factors = fitted.components_.T, fitted.target_components_, fitted.loadings_.T
+    kinds = ("kl", "kl")
+    return -oracle_ssnmf.objective(counts.T, Y, *factors, kinds, fitted.supervision, L=known)
 
 
 MODELS = [
@@ -73,7 +94,8 @@ MODELS = [
     Model(nmfscale.TopicModel, of_topic_model),
     Model(nmfscale.LDA, of_lda),
     Model(nmfscale.NoisyTopicModel, of_noisy_topics),
-    Model(nmfscale.AnchorNMF, of_anchors, 18, {}),
+    Model(nmfscale.AnchorNMF, of_anchors, 18, options={}),
+    Model(nmfscale.SSNMF, of_ssnmf, given={"y": LABELS}),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
 
@@ -124,6 +146,7 @@ def fit(request, monkeypatch, tmp_path):
                 write_h5ad(source, sp.csr_matrix(X))
             elif place != "memory" and not source.exists():
                 nmfscale.write_store(X, source)
+            fit_options = model.given | fit_options
             return within(WALL, lambda: model.make(**options).fit(source, **fit_options))
 
     return fit_in
@@ -209,7 +232,7 @@ def test_same_numbers_when_resumed_in_other_places(fit, model, tmp_path, places)
 @every_model
 def test_a_saved_model_comes_back(model, tmp_path):
     frame = pd.DataFrame(X).add_prefix("feature ")
-    one = model.make().fit(frame)
+    one = model.make().fit(frame, **model.given)
     one.save(tmp_path / "model.h5")
     other = nmfscale.load(tmp_path / "model.h5")
     assert type(other) is model.estimator and other.get_params() == one.get_params()
@@ -250,7 +273,7 @@ def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @every_model
 def test_the_objective_is_that_of_the_factors(model, dtype):
-    fitted = model.make(dtype=dtype).fit(X)
+    fitted = model.make(dtype=dtype).fit(X, **model.given)
     rtol = 1e-5 if dtype == "float32" else 1e-10
     assert_allclose(objective(fitted)[-1], model.objective(fitted, X), rtol=rtol)
 
@@ -259,7 +282,8 @@ def test_the_objective_is_that_of_the_factors(model, dtype):
 @every_model
 def test_the_objective_rises(model, seed):
     # momentum may overshoot, and goes back
-    found = objective(model.make(init="random", random_state=seed, extrapolate=False).fit(X))
+    plain = {"extrapolate": False} if "extrapolate" in model.make().get_params() else {}
+    found = objective(model.made_at_random(random_state=seed, **plain).fit(X, **model.given))
     assert np.all(np.diff(found) >= -1e-9 * abs(found[-1]))
-    overshooting = objective(model.make(init="random", random_state=seed).fit(X))
+    overshooting = objective(model.made_at_random(random_state=seed).fit(X, **model.given))
     assert overshooting[-1] >= found[0]

@@ -1,0 +1,224 @@
+"""What a model of data and labels does with new samples: loadings, labels, targets, scores."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from ..counts.base import CountMatrix
+from ..counts.warn import warn_caller
+from ..engine.threads import resolve_threads
+from ..methods.labels import predicted
+from ..methods.ssnmf_steps import Losses, Representation, representation_needs
+from .base import CountModel
+from .targets import unlabelled, weighted_entries
+
+Array = NDArray[Any]
+
+LOSSES = {
+    "FF": Losses("frobenius", "frobenius"),
+    "FD": Losses("frobenius", "kl"),
+    "DF": Losses("kl", "frobenius"),
+    "DD": Losses("kl", "kl"),
+}
+# Samples that a warning names.
+_NAMED = 5
+
+
+class SupervisedModel(ClassifierMixin, CountModel):
+    """Base of a model whose loadings S explain data, ``S A^T``, and labels, ``S B^T``."""
+
+    target_components_: Array
+    classes_: Array
+    class_prior_: Array
+    losses: Any
+    transform_iter: int
+
+    @property
+    def _pair(self) -> Losses:
+        pair = LOSSES[self.losses] if isinstance(self.losses, str) else self.losses
+        if pair not in LOSSES.values():
+            raise ValueError(
+                f"losses={self.losses!r}: give the loss of the data and that of the labels, each "
+                "'frobenius' or 'kl', or one of 'FF', 'FD', 'DF', 'DD'."
+            )
+        return Losses(*pair)
+
+    def transform(
+        self, X: Any, out: str | os.PathLike[str] | None = None, *, data_weights: Any = None
+    ) -> Array:
+        """Return the loadings of samples, old or new, by their data alone.
+
+        With the Frobenius norm they solve a non-negative least squares problem; with the divergence
+        they take `transform_iter` multiplicative steps from loadings that are all the same, as in
+        the paper. Those of a sample do not depend on the other samples.
+
+        Parameters
+        ----------
+        X : non-negative data of shape (n_samples, n_features)
+            As in :meth:`fit`.
+        out : str or path-like, default=None
+            File for the loadings, as in :meth:`PoissonNMF.transform`.
+        data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
+
+        Raises
+        ------
+        ValueError, MemoryLimitError, FileNotFoundError
+            As :meth:`PoissonNMF.transform`.
+        """
+        return self._transform(X, out, data_weights=data_weights)
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
+    ) -> Iterator[tuple[slice, Array]]:
+        self._check_memory(
+            counts, representation_needs(counts, self.n_components_), gathered=gathered
+        )
+        loss, less_one, weights = self._pair.data, None, given.get("data_weights")
+        if weights is not None:
+            counts, entries = weighted_entries(counts, weights, loss)
+            less_one = entries.less_one
+        return Representation(
+            counts, self.components_.T, loss, self.transform_iter,
+            resolve_threads(self.n_threads), less_one,
+        ).blocks()  # fmt: skip
+
+    def predict(self, X: Any, *, data_weights: Any = None) -> Array:
+        """Return labels, or targets, of samples.
+
+        Parameters
+        ----------
+        X, data_weights
+            As in :meth:`transform`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_targets)
+            The class with the largest entry of ``S B^T``, or S B^T itself after a fit to targets.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`transform`; if there were no labels in the fit.
+
+        Warns
+        -----
+        UserWarning
+            If samples have loadings that are all zero, such as those without counts: they get the
+            most frequent class, and the warning names them.
+        """
+        found = self._predicted(X, data_weights)
+        return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
+
+    def predict_proba(self, X: Any, *, data_weights: Any = None) -> Array:
+        """Return the share of each class in the predicted labels ``S B^T`` of samples.
+
+        Parameters
+        ----------
+        X, data_weights
+            As in :meth:`transform`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Rows sum to one. They are no calibrated probabilities.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`predict`; if the model was fitted to targets.
+
+        Warns
+        -----
+        UserWarning
+            As :meth:`predict`; these samples get ``class_prior_``.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "classes_"):
+            raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
+        return self._predicted(X, data_weights)
+
+    def _predicted(self, X: Any, data_weights: Any) -> Array:
+        """Return S B^T, for classes with rows that sum to one."""
+        check_is_fitted(self)
+        if not len(self.target_components_):
+            raise ValueError(
+                "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
+                "fit, with a label for some samples at least."
+            )
+        counts = self._counts(X, reset=False)
+        S = self._loadings(counts, data_weights=data_weights).astype(np.float64)
+        found = predicted(S, self.target_components_.astype(np.float64))
+        if not hasattr(self, "classes_"):
+            return found
+        total = found.sum(axis=1)
+        nothing = np.flatnonzero(~(total > 0))
+        found[nothing], total[nothing] = self.class_prior_, 1
+        if nothing.size:
+            names = nothing if counts.sample_names is None else counts.sample_names[nothing]
+            some = ", ".join(map(str, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+            warn_caller(
+                f"{len(nothing):,} of {len(found):,} samples have nothing to predict a label from, "
+                f"such as any feature of a topic: {some}. They get the most frequent class, "
+                f"{reprlib.repr(self.classes_[self.class_prior_.argmax()])}."
+            )
+        return np.asarray(found / total[:, None])
+
+    def score(  # type: ignore[override]
+        self, X: Any, y: Any, *, sample_weight: Any = None, data_weights: Any = None
+    ) -> float:
+        """Return the accuracy of predicted labels, or R^2 of predicted targets.
+
+        Parameters
+        ----------
+        X, data_weights
+            As in :meth:`transform`.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Labels, of which those that stand for none are left out; or targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples in the mean.
+
+        Returns
+        -------
+        float
+            Higher is better, at most 1.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`predict`.
+        """
+        found = self.predict(X, data_weights=data_weights)
+        if not hasattr(self, "classes_"):
+            return float(r2_score(y, found, sample_weight=sample_weight))
+        labels = np.asarray(y)
+        known = ~unlabelled(labels)
+        weights = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(labels[known], found[known], sample_weight=weights))
+
+    @property
+    def perplexity(self) -> Any:
+        """Nothing: the losses are not likelihoods of counts, of which other models have one."""
+        raise AttributeError("SSNMF has no perplexity: use score, or loss_ after a fit.")
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that y may be missing, besides what other models of counts say."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        # classes are told apart by the direction of samples from zero, as by naive Bayes
+        tags.classifier_tags.poor_score = True
+        return tags

@@ -1,0 +1,181 @@
+"""Labels, targets and weights of entries that are given to `fit`, checked."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.multiclass import type_of_target
+
+from ..counts.base import CountMatrix
+from ..counts.warn import warn_caller
+from ..methods.entries import EntryWeights, constant_of
+from ..methods.labels import Supervision
+from ..readers.open import as_counts
+from .validation import checked_array
+
+Array = NDArray[Any]
+
+
+def supervision_of(y: Any, weights: Any, n_samples: int) -> tuple[Supervision, Array | None]:
+    """Return what is known of the samples, and the classes; None for targets that are numbers."""
+    if y is None:
+        if weights is not None:
+            raise ValueError("label_weights are given, but no labels y to weigh.")
+        return Supervision(np.zeros(n_samples), np.zeros(n_samples), 1), np.empty(0)
+    array = _array_of(y)
+    if array.shape[:1] != (n_samples,) or array.ndim > 2:
+        raise ValueError(
+            f"y has shape {array.shape}, and X has {n_samples:,} samples: give a label, or a row "
+            "of targets, for each sample."
+        )
+    if array.ndim == 2 and array.shape[1] == 1 and not _is_continuous(array):
+        warn_caller(
+            "A column-vector y was passed when a 1d array was expected: its entries are taken for "
+            "the labels of the samples. Please change the shape of y to (n_samples,).",
+            DataConversionWarning,
+        )
+        array = array[:, 0]
+    if array.ndim == 2:
+        return _targets(array, weights), None
+    unknown = unlabelled(array)
+    classes, codes = _classes_of(array, ~unknown)
+    given = np.ones(n_samples)
+    if weights is not None:
+        given = np.array(checked_array(weights, (n_samples,), "label_weights", positive=False))
+    given[unknown] = 0
+    return Supervision(codes, given, max(len(classes), 1)), classes
+
+
+def _array_of(y: Any) -> Array:
+    """Return y as an array; of a list that is not all numbers or all text, of objects."""
+    array = np.asarray(y)
+    if not hasattr(y, "dtype") and array.dtype.kind == "U":
+        objects = np.asarray(y, dtype=object)
+        if not all(isinstance(each, str) for each in objects.ravel()):
+            return objects
+    if array.dtype.kind not in "biufUSO":
+        raise ValueError(f"y is of type {array.dtype}: give labels, or numbers.")
+    return array
+
+
+def _is_missing(value: Any) -> bool:
+    # of pandas.NA and NaT no comparison is true or false
+    of_pandas = type(value).__name__ in ("NAType", "NaTType")
+    return value is None or of_pandas or (isinstance(value, float) and value != value)
+
+
+def unlabelled(labels: Array) -> NDArray[np.bool_]:
+    """Say which labels stand for none: -1, NaN, None; -1 and 1 together are two classes."""
+    if labels.dtype.kind in "US":
+        return np.zeros(len(labels), bool)
+    if labels.dtype.kind == "O":
+        missing = np.array([_is_missing(each) for each in labels], bool)
+    else:
+        missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
+    minus = np.array([not isinstance(v, str) and v == -1 for v in labels[~missing]], bool)
+    if minus.any() and {v for v in labels[~missing][~minus] if not isinstance(v, str)} != {1}:
+        missing[np.flatnonzero(~missing)[minus]] = True
+    return missing
+
+
+def _classes_of(labels: Array, known: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return the classes, sorted, and the number of that of each sample, 0 where it is unknown."""
+    codes, some = np.zeros(len(labels)), labels[known]
+    if not len(some):
+        return some, codes
+    if some.dtype.kind in "f" and type_of_target(some).startswith("continuous"):
+        raise ValueError(
+            "Unknown label type: continuous. y[:, None] fits numbers (regression); labels of "
+            "classes are text or whole numbers."
+        )
+    try:
+        classes, found = np.unique(some, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(each).__name__ for each in some})
+        raise ValueError(
+            f"labels y of types {', '.join(kinds)} have no order: give labels of one type."
+        ) from None
+    codes[known] = found
+    return classes, codes
+
+
+def _is_continuous(array: Array) -> bool:
+    if array.dtype.kind != "f":
+        return False
+    known = array[np.isfinite(array)]
+    return bool((known != np.floor(known)).any())
+
+
+def _targets(array: Array, weights: Any) -> Supervision:
+    """Return targets (n, T), of which NaN are unknown."""
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"y is {reprlib.repr(array)}, of shape {array.shape}: targets of several columns are "
+            "numbers; labels have one entry for each sample."
+        )
+    targets = array.astype(np.float64)
+    unknown = np.isnan(targets)
+    bad = ~unknown & ~((targets >= 0) & np.isfinite(targets))
+    if bad.any():
+        i, j = map(int, np.argwhere(bad)[0])
+        raise ValueError(f"y[{i}, {j}] is {targets[i, j]}: targets are non-negative and finite.")
+    given = np.ones(targets.shape)
+    if weights is not None:
+        shape = targets.shape if np.ndim(weights) == 2 else targets.shape[:1]
+        found = checked_array(weights, shape, "label_weights", positive=False)
+        given *= found if found.ndim == 2 else found[:, None]
+    given[unknown] = 0
+    return Supervision(np.where(unknown, 0.0, targets), given, targets.shape[1])
+
+
+def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) -> Supervision:
+    """Hold the labels of a share of the samples out, of each class alike."""
+    if share is None:
+        return known
+    weights = known.weights if known.weights.ndim == 1 else known.weights.sum(axis=1)
+    labelled: Array = weights > 0
+    groups = known.targets if is_class else np.zeros(len(labelled))
+    held = np.zeros(len(labelled), bool)
+    for group in range(known.n_targets if is_class else 1):
+        rows = np.flatnonzero(labelled & (groups == group))
+        held[rng.permutation(rows)[: min(round(share * len(rows)), len(rows) - 1)]] = True
+    if not held.any():
+        raise ValueError(
+            f"validation_fraction={share}: of {int(labelled.sum())} samples with labels none would "
+            "be held out. Give a larger fraction, or None."
+        )
+    weights = known.weights.copy()
+    weights[held] = 0
+    return known._replace(weights=weights, held_out=held)
+
+
+def weighted_entries(
+    counts: CountMatrix, given: Any, loss: str
+) -> tuple[CountMatrix, EntryWeights]:
+    """Return counts times the weights of their entries, and these."""
+    if counts.from_file:
+        raise ValueError(
+            "data_weights need counts in memory, and these are read from a file as the fit goes: "
+            "read them with read_counts, and leave out memory_limit and client."
+        )
+    X = counts.take_rows().astype(np.float64)
+    if given.shape != X.shape:
+        raise ValueError(f"data_weights has shape {given.shape}; that of X, {X.shape}, is needed.")
+    if sp.issparse(given):
+        less_one = sp.csr_array((given != 0), dtype=np.float64)
+        less_one.data = -less_one.data
+    else:
+        less_one = sp.csr_array(checked_array(given, X.shape, "data_weights", positive=False) - 1.0)
+    less_one.eliminate_zeros()
+    less_one.sort_indices()
+    entry_row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    w = 1 + np.asarray(less_one[entry_row, X.indices]).ravel() if X.nnz else np.ones(0)
+    constant = float(constant_of(X.data, w, loss).sum())
+    X.data = X.data * w
+    X.eliminate_zeros()
+    return as_counts(X, integer="allow"), EntryWeights(less_one, constant)

@@ -1,0 +1,41 @@
+"""Semi-supervised NMF again in plain NumPy: dense, with the letters of Haddock et al.
+
+Samples are columns here, as in their paper: X (m, n) ~ A S, Y (k, n) ~ B S, W and L weights of the
+shapes of X and Y. A weight multiplies the term of its entry.
+"""
+
+import numpy as np
+from scipy.special import xlogy
+
+FLOOR = 1e-16
+
+
+def divergence(X, M, W, loss):
+    """Return sum w (x - m)^2, or sum w (x log(x / m) - x + m), with 0 log 0 = 0."""
+    if loss == "frobenius":
+        return np.sum(W * (X - M) ** 2)
+    return np.sum(W * (xlogy(X, X) - xlogy(X, M) - X + M))
+
+
+def objective(X, Y, A, B, S, losses, lam, W=1.0, L=1.0):
+    """Return the loss of the data and lam times that of the labels."""
+    return divergence(X, A @ S, W, losses[0]) + lam * divergence(Y, B @ S, L, losses[1])
+
+
+def up_down(X, M, W, loss):
+    """Return what a factor is multiplied and divided by: 2 W X and 2 W M, or W X / M and W."""
+    W = np.broadcast_to(W, X.shape)
+    return (2 * W * X, 2 * W * M) if loss == "frobenius" else (W * X / M, W)
+
+
+def update(X, Y, A, B, S, losses, lam, W=1.0, L=1.0):
+    """Return A, B, S after an iteration of the paper's multiplicative updates, in this order."""
+    up, down = up_down(X, A @ S, W, losses[0])
+    A = np.maximum(A * (up @ S.T) / (down @ S.T), FLOOR)
+    up, down = up_down(Y, B @ S, L, losses[1])
+    B = np.maximum(B * (up @ S.T) / (down @ S.T), FLOOR)
+    up, down = up_down(X, A @ S, W, losses[0])
+    up_labels, down_labels = up_down(Y, B @ S, L, losses[1])
+    up = A.T @ up + lam * B.T @ up_labels
+    down = A.T @ down + lam * B.T @ down_labels
+    return A, B, np.maximum(S * up / down, FLOOR)
