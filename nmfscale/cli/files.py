@@ -146,6 +146,8 @@ def _matched(
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
     return [label_of[str(name)] for name in sample_names]
+
+
 def labels_of(given: str, counts: Any) -> Any:
     """Return the labels of samples, from a file or a column of obs, None where there is none."""
     import numpy as np
