@@ -17,7 +17,8 @@ from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..methods import lda
-from ..methods.lda import Inference, Start, VariationalLDA
+from ..methods.lda import Inference, VariationalLDA
+from ..methods.mean_field import Start, points_of
 from .base import CountModel, Fitted
 from .validation import checked_array
 
@@ -344,7 +345,7 @@ class LDA(CountModel):
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
             topics = checked_array(topics, (K, m), "topic_word_posterior", positive=eta > 0).T
-            topics = topics if eta > 0 else lda.normalized(topics)
+            topics = topics if eta > 0 else points_of(topics)
         if gamma is not None:
             gamma = checked_array(gamma, (n, K), "doc_topic_posterior")
 
