@@ -27,7 +27,7 @@ None of these can lower the ELBO. `MeanField` takes them with momentum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,12 @@ from .. import kernels
 from ..counts.aligned import aligned_empty
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
-from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor, Needs, Values
-from . import fit
-from .dirichlet import PIECE, InferRows, estimate_alpha, expected_log, minus_divergence
-from .factors import LEAST, Array, aligned_copy, sum_lanes, to_lanes
+from . import fit, posteriors
+from .dirichlet import PIECE, InferDirichlet, estimate_alpha, expected_log, minus_divergence
+from .factors import LEAST, Array, to_lanes
 from .mean_field import MeanFieldTopics, Shared, Start, points_of
-from .transform import plain_rows
+from .posteriors import topics_in_lanes
 
 # The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
 # fitted further does not make them end higher.
@@ -128,11 +127,11 @@ class VariationalLDA(MeanFieldTopics):
         """Return the shared arrays of a point with these topics."""
         return {"topics": topics, "alpha": self._alpha}
 
-    def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferRows]:
+    def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferDirichlet]:
         """Return the topics of a point as the rows need them, and the step of the rows."""
         n_lanes = len(self.blocks.layout.column_order)
         held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.blocks.n_threads)
-        infer = InferRows(
+        infer = InferDirichlet(
             held.design, shared["alpha"], n_steps, self.tolerance, learns=self.estimate != "none"
         )
         return held, infer
@@ -203,43 +202,21 @@ def proportions(gamma: Array) -> Array:
     return shares
 
 
-class Inference:
+class Inference(posteriors.Inference):
     """Posteriors of the rows of counts with topics (m, K) held, a block at a time, in float64.
 
-    Samples start from gamma = 1; `n_steps` and `tolerance` are those of `InferRows`.
+    `n_steps` and `tolerance` are those of `InferDirichlet`.
     """
 
     def __init__(
         self, counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
         tolerance: float, n_threads: int,
     ):  # fmt: skip
-        layout, self._K = counts.layout(n_threads), len(alpha)
-        self._blocks, order = LocalExecutor(layout, n_threads), layout.column_order
-        n_lanes, order = len(order), order[: counts.shape[1]]
-        topics = np.ascontiguousarray(topics[order], np.float64)
+        topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
         held = HeldTopics(topics, eta, n_lanes, np.float64, n_threads)
-        self._step = InferRows(held.design, alpha, n_steps, tolerance)
-        self._worth = InferRows(held.design, alpha, source="next", target=None)
-        self.bound = held.bound
-        self._shift = float((counts.column_totals[order] * held.shift).sum())
-
-        def ones(place: Any) -> Array:
-            gamma = aligned_copy(np.ones((place.last - place.first, held.design.shape[1])))
-            gamma[:, self._K :] = 0
-            return gamma
-
-        self._blocks.put_by("gamma", ones)
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their gamma."""
-        for place, made in self._blocks.stream(self._step):
-            gamma = plain_rows(self._blocks.layout, place, made["next"], self._K)
-            yield slice(place.start, place.stop), gamma
-
-    def elbo(self) -> float:
-        """Return what the rows add to the ELBO: all but its last line, which is `bound`."""
-        found = [made["bound"] for _, made in self._blocks.stream(self._step, self._worth)]
-        return math.fsum(sum_lanes(each) for each in found) + self._shift
+        step = InferDirichlet(held.design, alpha, n_steps, tolerance)
+        worth = InferDirichlet(held.design, alpha, source="next", target=None)
+        super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
 
 
 def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
