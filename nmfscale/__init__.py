@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .methods.likelihood import kkt_residuals as kkt_residuals
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
+    from .models.gamma_poisson import GammaPoisson as GammaPoisson
     from .models.lda import LDA as LDA
     from .models.persistence import load_model as load  # noqa: F401
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
@@ -42,6 +43,7 @@ _PLACES = {
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
+    "models.gamma_poisson": "GammaPoisson",
     "models.lda": "LDA",
     "models.persistence": "load",
     "models.poisson_nmf": "PoissonNMF",

@@ -37,7 +37,7 @@ class Objective:
     """
 
     def __init__(self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None):
-        self._log_factorials, self._x_log_x = _constants(counts, layout, weights)
+        self._log_factorials, self._x_log_x = constants(counts, layout, weights)
         self.total = weighted_sum(totals, weights)
         self._log_total_factorials = weighted_sum(gammaln(totals + 1), weights)
         self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # no row of L knows weights
@@ -157,7 +157,7 @@ def _saturated(x: Array) -> Array:
     return gammaln(x + 1) + x - xlogy(x, x)
 
 
-def _constants(counts: CountMatrix, layout: Any, weights: Array | None) -> tuple[float, float]:
+def constants(counts: CountMatrix, layout: Any, weights: Array | None) -> tuple[float, float]:
     """Sum log x! and x log x over the nonzeros; by a table where counts are small and whole."""
     found = layout.count_values() if weights is None else None
     if found is not None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 import internals
@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from clusters import WALL, cluster_of, within
 from count_files import write_h5ad
 from numpy.testing import assert_allclose
+from oracle_gamma_poisson import elbo_of as of_gamma_poisson
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
 
@@ -29,10 +30,15 @@ class Model:
 
     estimator: type
     objective: Callable
+    options: dict = field(default_factory=dict)
 
     def make(self, **options):
         options = {"max_iter": 18, "tol": 0, "random_state": 0, "n_threads": 1} | options
-        return self.estimator(3, **options)
+        return self.estimator(3, **self.options, **options)
+
+    @property
+    def name(self):
+        return "-".join([self.estimator.__name__, *self.options])
 
     def can(self, argument):
         """Whether `fit` takes an argument: client, checkpoint."""
@@ -59,8 +65,10 @@ MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
     Model(nmfscale.LDA, of_lda),
+    Model(nmfscale.GammaPoisson, of_gamma_poisson),
+    Model(nmfscale.GammaPoisson, of_gamma_poisson, {"hierarchical": True}),
 ]
-every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 
 def numbers(fitted, but=("seconds", "bytes_read")):
@@ -117,7 +125,9 @@ def fit(request, monkeypatch, tmp_path):
 # scikit-learn ---------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([model.estimator(2, n_threads=1, tol=1e-3) for model in MODELS])
+@parametrize_with_checks(
+    [model.estimator(2, n_threads=1, tol=1e-3) for model in MODELS if not model.options]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn(estimator, check):
     check(estimator)
@@ -127,6 +137,7 @@ def test_scikit_learn(estimator, check):
 @parametrize_with_checks(
     [
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
+        nmfscale.GammaPoisson(2, hierarchical=True, n_threads=1, tol=1e-3),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]
 )
