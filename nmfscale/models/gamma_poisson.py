@@ -64,11 +64,8 @@ class GammaPoisson(CountModel):
     max_iter : int, default=500
         Iterations at most, one pass over the counts each; those of the start are not counted.
     tol : float, default=1e-5
-        The fit has converged when an iteration without momentum would change no factor, and the
-        loadings of no more than this share of the counts, by more than `tol` (total variation), and
-        the totals of loadings by no more than this share; or when the ELBO has settled: five
-        iterations that raised it gained less than 1e-7 of it. With 0 exactly `max_iter` iterations
-        are run.
+        As in :class:`LDA`, of factors and loadings, and of the totals of the loadings in place of
+        the prior.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
@@ -118,9 +115,8 @@ class GammaPoisson(CountModel):
     another :class:`GammaPoisson`, plain or not, but with that of :class:`LDA` only up to the
     log-probability of the totals and the number of orders.
 
-    That expected counts are never zero is what makes held-out counts probable: a fit of a
-    :class:`PoissonNMF` whose expected counts are not allowed to be zero (at least 1e-4, say)
-    predicts about as well.
+    Held-out counts are probable because no expected count is zero: that of a :class:`PoissonNMF`
+    whose expected counts are raised to 1e-4, say, is about as high.
 
     References
     ----------
