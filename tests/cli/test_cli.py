@@ -27,6 +27,7 @@ from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods import fit, initialize
 
+GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
 
@@ -370,7 +371,7 @@ class TestStore:
             capsys, "fit", *words, "--force", "--quiet", "--memory-limit", "1MB"
         )
 
-    @pytest.mark.parametrize("options", [[], ["--solver", "scd"], ["--model", "lda"]])
+    @pytest.mark.parametrize("options", [[], ["--solver", "scd"], ["--model", "lda"], GAMMA])
     def test_resume(self, folder, tmp_path, capsys, options):
         words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]
         words += ["--tol", 0, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.h5"]
