@@ -64,8 +64,8 @@ class GammaPoisson(CountModel):
     max_iter : int, default=500
         Iterations at most, one pass over the counts each; those of the start are not counted.
     tol : float, default=1e-5
-        As in :class:`LDA`, of factors and loadings, and of the totals of the loadings in place of
-        the prior.
+        Largest change of an iteration with which the fit has converged: as in :class:`LDA`, with
+        totals of loadings in place of the prior.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
