@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
+    from .models.gamma_poisson import GammaPoisson as GammaPoisson
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
@@ -50,6 +51,7 @@ _PLACES = {
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.anchor_nmf": "AnchorNMF",
+    "models.gamma_poisson": "GammaPoisson",
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import gammaln, polygamma, psi
 
 from .. import kernels
-from ..engine.protocol import Block, RowArrays, Step, Sums, Values
-from .factors import Array, sum_lanes
-from .steps import sliced_counts
+from ..engine.protocol import Values
+from .factors import Array
+from .posteriors import InferRows
 
 # Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
 PIECE = 1 << 12
@@ -86,65 +86,14 @@ def _newton_step(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
 
 
 @dataclass(frozen=True)
-class InferRows(Step):
-    """Moves the posterior of every sample, topics held; says what it was worth where it began.
+class InferDirichlet(InferRows):
+    """Moves Dirichlet posteriors; `learns` says whether sums of Et afterwards are wanted."""
 
-    Attributes
-    ----------
-    design : ndarray (lanes, stride)
-        exp(E log) of the topics in lane order, those of a feature up to a factor of its own.
-    alpha : ndarray (K,)
-    n_steps, tolerance : int and float
-        Rounds on each sample at most, until gamma changes by less on average.
-    source, target : str
-        Names of gamma before and after. Without a target all that is made is a row array ``bound``:
-        what each sample adds to the bound, but for the logarithms of these factors.
-    learns : bool
-        Whether sums of Et afterwards are wanted.
-    """
-
-    design: Any
-    alpha: Array
-    n_steps: int = 1
-    tolerance: float = 0.0
-    source: str = "gamma"
-    target: str | None = "next"
     learns: bool = False
 
-    reads = "rows"
-    shared = ("design",)
+    kind = kernels.DIRICHLET
 
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
-        if self.target is None:
-            return RowArrays((self.source,), ("bound",))
-        return RowArrays((self.source,), (self.target, "theta"), (self.target,))
-
-    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Move the rows of a block."""
-        gamma, K, after = block[self.source], len(self.alpha), None
-        seen, alpha = np.zeros(len(gamma)), np.zeros(gamma.shape[1], gamma.dtype)
-        alpha[:K] = self.alpha
-        problem = kernels.RowProblem(
-            self.design, None, K, step=kernels.DIRICHLET, alpha=alpha, inner_steps=self.n_steps,
-            tolerance=self.tolerance,
-        )  # fmt: skip
-        made: dict[str, Array] = {}
-        if self.target is not None:
-            after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
-        kernels.update_rows(
-            sliced_counts(block.counts, len(self.design)), problem, gamma, after,
-            loglik_start=seen, n_threads=n_threads, **made,
-        )  # fmt: skip
-        bounds, found = self._terms(gamma, after, block.n_rows, n_threads)
-        if after is None:
-            seen[: block.n_rows] += bounds
-            block.put("bound", seen)
-            return {}
-        return found | {"bound": sum_lanes(seen) + math.fsum(bounds)}
-
-    def _terms(
+    def terms(
         self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
     ) -> tuple[Array, Values]:
         """Return what rows add to the ELBO besides their counts; how far they went, and Et."""

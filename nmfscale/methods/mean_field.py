@@ -18,19 +18,24 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
+from ..counts.sell import LANES
 from ..engine.protocol import Block, Executor, Model, RowArrays, Step, Sums, Values
-from .factors import Array, aligned_copy
+from .factors import Array, aligned_copy, from_lanes, to_lanes
+from .steps import Part, SumColumns
 
 MOST_MOMENTUM = 0.99
 # An ELBO that is lower by no more than this share of it has not fallen: that is rounding.
 NOISE = {"float32": 1e-8, "float64": 1e-14}
+# Rounds on samples that begin anew in a start, until they change by no more than this on average.
+FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
 _SAVED = "gamma", "before", "best"
 # What is held in this process of a point, by name.
 Shared = dict[str, Array]
@@ -183,3 +188,157 @@ class MeanField(Model):
         for point in _SAVED:
             self.blocks.put(point, aligned_copy(arrays[point]))
             self.points[point] = {name: arrays[f"{point}_{name}"] for name in self.shared_shapes()}
+
+
+class Start(NamedTuple):
+    """Where a fit starts: topics (m, K), and gamma (n, K), by default inferred.
+
+    Topics are moved `rounds` times first, gamma beginning anew each time.
+    """
+
+    topics: Array
+    gamma: Array | None = None
+    rounds: int = 0
+
+
+class Held(Protocol):
+    """Topics as the rows need them.
+
+    Attributes
+    ----------
+    design : ndarray (n_lanes, stride)
+        exp(E log) of the topics in lane order, each feature divided by its largest, so that small
+        ones do not underflow.
+    shift : ndarray (m,)
+        Logarithms of these.
+    bound : float
+        What the topics add to the ELBO.
+    """
+
+    design: Array
+    shift: Array
+    bound: float
+
+
+class MeanFieldTopics(MeanField):
+    """Mean-field inference of counts that topics share; a point has ``topics`` (m, K), lane order.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    blocks : Executor
+    start : callable
+        Returns a `Start`.
+    n_components : int
+    dtype : float32 or float64
+    n_steps : int, default=1
+        Rounds on each sample in an iteration, at most.
+    fresh_steps, tolerance : int and float
+        The same where samples begin anew, and the change on average at which rounds end.
+    momentum : bool, default=True
+    """
+
+    residual_name = "largest change of an iteration"
+    gain_per_tol = 1e-2
+    # What the ELBO has besides, of the counts alone.
+    constant = 0.0
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start],
+        n_components: int, dtype: Any, *, n_steps: int = 1, fresh_steps: int = FRESH_STEPS,
+        tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
+    ):  # fmt: skip
+        super().__init__(counts, blocks, n_components, dtype, momentum)
+        # rounding keeps the parameters of large samples from coming closer
+        least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
+        self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
+        self._start = start
+        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._totals = counts.column_totals[self._order].astype(np.float64)
+
+    @abstractmethod
+    def begin(self, topics: Array) -> Shared:
+        """Return the shared arrays of a point with these topics."""
+
+    @abstractmethod
+    def hold(self, shared: Shared, n_steps: int) -> tuple[Held, Step]:
+        """Return the topics of a point as the rows need them, and the step of the rows.
+
+        The step makes row arrays ``next`` and ``theta``, and finds ``bound`` and ``change``.
+        """
+
+    @abstractmethod
+    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+        """Return the shared arrays after a plain step.
+
+        From what the step of the rows found, and expected counts (m, K) of each topic.
+        """
+
+    @abstractmethod
+    def change(self, before: Shared, after: Shared) -> dict[str, float]:
+        """Say how far what is not topics went."""
+
+    def start(self) -> None:
+        """Stand at the start."""
+        topics, gamma, rounds = self._start()
+        topics, n = np.ascontiguousarray(topics[self._order], np.float64), self.counts.shape[0]
+        self.points["gamma"] = self.begin(topics)
+        if gamma is not None:
+            self._put(gamma, np.arange(n))
+        for i in range(rounds + 1 if gamma is None else 0):
+            self._put(np.ones((1, self.n_components)), np.zeros(n, np.intp))
+            self._step(self.fresh_steps)
+            if i < rounds:
+                self.points["gamma"] = self.points["next"]
+        if gamma is None:
+            self.blocks.copy("next", "gamma")
+        self.copy("gamma", "before")
+        self.copy("gamma", "best")
+
+    def _put(self, gamma: Array, rows: Array) -> None:
+        """Hand gamma to the executor: for each sample, that row."""
+        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        order = np.where(order < 0, -1, rows[order])
+        lanes = to_lanes(gamma, order, self.stride, self.dtype, 1.0, folder=folder)
+        self.blocks.put("gamma", lanes)
+
+    def look(self) -> dict[str, Any]:
+        """Make the plain point ``next``; return the record of the point where the fit stands."""
+        return self._step(self.n_steps)
+
+    def _step(self, n_steps: int) -> dict[str, Any]:
+        shared, n_lanes = self.points["gamma"], len(self.blocks.layout.column_order)
+        held, infer = self.hold(shared, n_steps)
+        parts = (Part(0, n_lanes // LANES, kernels.SUM_GRADIENT),)
+        add = SumColumns(held.design, self.n_components, {}, parts, source="theta")
+        (found, _), (_, sums) = self.blocks.run(infer, add)
+        topics, K = shared["topics"], self.n_components
+        expected = np.ascontiguousarray(sums[0].transpose(0, 2, 1).reshape(-1, K)[: len(topics)])
+        expected *= held.design[: len(topics), :K]
+        self.points["next"] = arrived = self.arrive(shared, found, expected)
+        after = arrived["topics"]
+        moved = after / after.sum(axis=0)
+        moved -= topics / topics.sum(axis=0)
+        elbo = found["bound"] + (self._totals * held.shift).sum() + held.bound
+        return {
+            "elbo": float(elbo + self.constant),
+            "change_components": float(np.abs(moved, out=moved).sum(axis=0).max()) / 2,
+            "change_loadings": float(found["change"].sum()) / 2 / (self.counts.total or 1.0),
+            **self.change(shared, arrived),
+        }
+
+    def plain_point(self) -> tuple[Array, Array]:
+        """Return gamma (n, K) and topics (m, K) in the order of the counts."""
+        topics, order = self.points["gamma"]["topics"], self.blocks.layout.row_order
+        plain = np.empty_like(topics)
+        plain[self._order] = topics
+        rows = self.blocks.get("gamma")
+        n, folder = self.counts.shape[0], self.blocks.folder
+        return from_lanes(rows, order, n, self.n_components, folder), plain
+
+
+def points_of(topics: Array) -> Array:
+    """Return topics (m, K) whose columns sum to one; those of nothing are flat."""
+    totals = topics.sum(axis=0, dtype=np.float64)
+    flat = np.full(topics.shape, 1 / len(topics))
+    return np.divide(topics, totals, out=flat, where=totals > 0)

@@ -5,6 +5,7 @@ from .base import CountModel
 
 # isort: split
 from .anchor_nmf import AnchorNMF
+from .gamma_poisson import GammaPoisson
 from .lda import LDA
 from .noisy_topic_model import NoisyTopicModel
 from .poisson_nmf import PoissonNMF
@@ -12,7 +13,8 @@ from .ssnmf import SSNMF
 from .topic_model import TopicModel
 
 __all__ = [
-    "LDA", "MODELS", "SSNMF", "AnchorNMF", "NoisyTopicModel", "PoissonNMF", "TopicModel",
+    "LDA", "MODELS", "SSNMF", "AnchorNMF", "GammaPoisson", "NoisyTopicModel", "PoissonNMF",
+    "TopicModel",
 ]  # fmt: skip
 
 # What `nmfscale fit --model` calls them; its options are the parameters of the class.
@@ -20,6 +22,7 @@ MODELS: dict[str, type[CountModel]] = {
     "topic": TopicModel,
     "poisson": PoissonNMF,
     "lda": LDA,
+    "gamma-poisson": GammaPoisson,
     "noisy": NoisyTopicModel,
     "anchor": AnchorNMF,
     "ssnmf": SSNMF,

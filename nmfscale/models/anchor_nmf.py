@@ -167,6 +167,8 @@ class AnchorNMF(CountModel):
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -176,7 +178,7 @@ class AnchorNMF(CountModel):
             As in :meth:`PoissonNMF.fit`.
         y : None
             Ignored.
-        checkpoint, checkpoint_every, resume, client
+        checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`.
 
         Returns
@@ -210,11 +212,14 @@ class AnchorNMF(CountModel):
         self._fit(
             X, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
             client=client,
+            layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
-    def _fit_counts(self, X: Any, *, client: Any, **how: Any) -> tuple[CountMatrix, Fitted]:
-        counts, client = self._counts_and_client(X, client)
+    def _fit_counts(
+        self, X: Any, *, client: Any, layer: str | None, raw: bool, **how: Any
+    ) -> tuple[CountMatrix, Fitted]:
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         dtype, K = self._dtype(counts), self.n_components
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)

@@ -17,7 +17,8 @@ from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
 from ..methods import lda
-from ..methods.lda import Inference, Start, VariationalLDA
+from ..methods.lda import Inference, VariationalLDA
+from ..methods.mean_field import Start, points_of
 from .base import CountModel, Fitted
 from .validation import checked_array, dirichlet_priors
 
@@ -62,8 +63,7 @@ class LDA(CountModel):
         topics of no more than this share of the counts, by more than `tol` (total variation), and
         the prior by no more than this share. With 0 exactly `max_iter` iterations are run.
     gain_tol : float, default=None
-        The fit also ends, on a plateau, when the last third of its iterations gained no more than
-        this share of the ELBO. None takes `tol` / 100; with 0 only `tol` ends a fit.
+        As in :class:`PoissonNMF`, of the ELBO; None takes `tol` / 100.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
@@ -245,12 +245,7 @@ sample_names_
         Raises
         ------
         ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As in :meth:`PoissonNMF.fit`.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the best so far.
+            As in :meth:`PoissonNMF.fit`, which also says when it warns.
 
         Examples
         --------
@@ -349,7 +344,7 @@ sample_names_
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
             topics = checked_array(topics, (K, m), "topic_word_posterior", positive=eta > 0).T
-            topics = topics if eta > 0 else lda.normalized(topics)
+            topics = topics if eta > 0 else points_of(topics)
         if gamma is not None:
             gamma = checked_array(gamma, (n, K), "doc_topic_posterior")
 

@@ -168,6 +168,8 @@ sample_names_
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -185,7 +187,7 @@ sample_names_
             Samples whose rows of `L` stay as given.
         fixed_features : array-like of bool of shape (n_features,), default=None
             Features whose `mu` stays as given.
-        checkpoint, checkpoint_every, resume, client
+        checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
             does not look for it again.
 
@@ -220,14 +222,15 @@ sample_names_
         self._fit(
             X, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+            layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
     def _fit_counts(
         self, X: Any, *, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any, client: Any,
-        **how: Any,
+        layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        counts, client = self._counts_and_client(X, client)
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         dtype, K = self._dtype(counts), self.n_components
         L, mu, held = self._given(counts, L, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0

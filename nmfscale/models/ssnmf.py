@@ -189,6 +189,8 @@ sample_names_
         checkpoint_every: float = 60.0,
         resume: bool = False,
         client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -212,7 +214,7 @@ sample_names_
             A^T to start from, likewise.
         target_components : array-like of shape (n_targets, n_components), default=None
             B to start from, likewise. Zeros stay: updates are multiplications.
-        checkpoint, checkpoint_every, resume, client
+        checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`.
 
         Returns
@@ -246,6 +248,7 @@ sample_names_
             X, y=y, label_weights=label_weights, data_weights=data_weights,
             start=(loadings, components, target_components), checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, client=client,
+            layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
@@ -288,10 +291,10 @@ sample_names_
 
     def _fit_counts(
         self, X: Any, *, y: Any, label_weights: Any, data_weights: Any, start: Any, client: Any,
-        **how: Any,
+        layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
-        counts, client = self._counts_and_client(X, client)
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         known, classes = supervision_of(y, label_weights, counts.shape[0])
         rng = check_random_state(self.random_state if self.validation_fraction else 0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)

@@ -15,6 +15,9 @@ from ..methods.factors import Constraints
 
 Array = NDArray[Any]
 
+# The shape of a Gamma prior by default, that of scHPF and hpfrec.
+SHAPE = 0.3
+
 
 def checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
     """Return one number for each sample in float64, or None."""
@@ -149,6 +152,23 @@ def gamma_prior(
             ) from None
         arrays.append(array)
     return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
+
+
+def gamma_priors(
+    n_components: int, shape: Any, rate: Any, drawn: bool
+) -> tuple[Array, Array | None]:
+    """Return shapes (K,) of Gamma priors of loadings, and rates if they are given, not drawn."""
+    if shape is None:
+        shape = SHAPE if drawn else 1 / n_components
+    shape = checked_array(shape, (n_components,), "shape_loadings")
+    if rate is None:
+        return shape, None
+    if drawn:
+        raise ValueError(
+            f"rate_loadings is {rate!r}, and with hierarchical=True rates are drawn: give "
+            "mean_rates, or leave rate_loadings out."
+        )
+    return shape, checked_array(rate, (n_components,), "rate_loadings")
 
 
 def dirichlet_priors(

@@ -27,6 +27,7 @@ from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods import fit, initialize
 
+GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
 
 
@@ -411,7 +412,12 @@ class TestStore:
 
     @pytest.mark.parametrize(
         "options",
-        [[], ["--solver", "scd"], *(["--model", name] for name in ("lda", "noisy", "ssnmf"))],
+        [
+            [],
+            ["--solver", "scd"],
+            GAMMA,
+            *(["--model", name] for name in ("lda", "noisy", "ssnmf")),
+        ],
     )
     def test_resume(self, folder, tmp_path, capsys, options):
         words = ["fit", folder / "counts.npz", "-k", 3, "--quiet", "--seed", 1, "--threads", 1]

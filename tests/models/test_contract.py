@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from clusters import WALL, cluster_of, within
 from count_files import write_h5ad
 from numpy.testing import assert_allclose
+from oracle_gamma_poisson import elbo_of as of_gamma_poisson
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
 
@@ -34,13 +35,18 @@ class Model:
     objective: Callable
     n_components: int = 3
     options: dict = field(default_factory=lambda: {"max_iter": 18, "tol": 0})
+    variant: dict = field(default_factory=dict)
     given: dict = field(default_factory=dict)  # to fit, besides the counts
 
     def make(self, **options):
-        given = self.options | {"random_state": 0, "n_threads": 1} | options
+        given = self.options | self.variant | {"random_state": 0, "n_threads": 1} | options
         known = inspect.signature(self.estimator).parameters
         given = {name: value for name, value in given.items() if name in known}
         return self.estimator(**{"n_components": self.n_components} | given)
+
+    @property
+    def name(self):
+        return "-".join([self.estimator.__name__, *self.variant])
 
     def made_at_random(self, **options):
         """As `make`, with another start than the default where that is not random."""
@@ -93,11 +99,13 @@ MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
     Model(nmfscale.LDA, of_lda),
+    Model(nmfscale.GammaPoisson, of_gamma_poisson),
+    Model(nmfscale.GammaPoisson, of_gamma_poisson, variant={"hierarchical": True}),
     Model(nmfscale.NoisyTopicModel, of_noisy_topics),
     Model(nmfscale.AnchorNMF, of_anchors, 18, options={}),
     Model(nmfscale.SSNMF, of_ssnmf, given={"y": LABELS}),
 ]
-every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.estimator.__name__)
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 
 def numbers(fitted, but=("seconds", "bytes_read")):
@@ -165,6 +173,7 @@ def test_scikit_learn(estimator, check):
 @parametrize_with_checks(
     [
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
+        nmfscale.GammaPoisson(2, hierarchical=True, n_threads=1, tol=1e-3),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]
 )

@@ -1,0 +1,388 @@
+"""Gamma-Poisson factorization, plain or hierarchical."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..counts.base import CountMatrix
+from ..engine.protocol import Executor
+from ..engine.threads import resolve_threads
+from ..methods import lda
+from ..methods.gamma import GammaPrior
+from ..methods.gamma_poisson import Inference, VariationalGammaPoisson, dispersion, drawn_priors
+from ..methods.mean_field import Start, points_of
+from .base import CountModel, Fitted
+from .validation import SHAPE, checked_array, gamma_priors
+
+Array = NDArray[Any]
+
+
+class GammaPoisson(CountModel):
+    """Gamma-Poisson factorization by variational inference.
+
+    The counts are modelled as ``x_ij ~ Poisson(sum_k theta_ik beta_jk)`` with loadings ``theta_ik ~
+    Gamma(a_k, r_k)`` (shape, rate). Factors beta are points whose columns sum to one [1]_, [2]_
+    (Algorithm 7): with one rate for all components this is :class:`LDA` with topics as points and
+    a model of the totals beside (Lemma E.3). Or it is hierarchical [3]_, [4]_: ``beta_jk ~ Gamma(c,
+    eta_j)`` and ``theta_ik ~ Gamma(a, xi_i)`` with rates xi_i of each sample and eta_j of each
+    feature that are drawn from Gamma distributions, so that depth and abundance are no topics.
+
+    The posterior is approximated by independent Gamma distributions, whose evidence lower bound
+    (ELBO) is maximised with momentum, from a fit of a :class:`PoissonNMF`. The ELBO never falls.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of components K.
+    hierarchical : bool, default=False
+        Whether factors have a prior, and rates are drawn.
+    shape_loadings : float or array-like of shape (n_components,), default=None
+        Shapes a of the prior of loadings; None takes 1 / K, or 0.3 if hierarchical.
+    rate_loadings : float or array-like of shape (n_components,), default=None
+        Rates r of that prior, if not hierarchical; None takes the one with which the expected
+        total of a sample is the mean total.
+    shape_factors : float, default=0.3
+        Shape c of the prior of factors, if hierarchical.
+    shape_rates : float or array-like of shape (2,), default=1.0
+        Shapes of the priors of xi_i and of eta_j, if hierarchical.
+    mean_rates : float or array-like of shape (2,), default=None
+        Means of these; None takes what [4]_ takes, the variance of the totals, of samples and of
+        features, over their mean, and at least 1.
+    init : {"poisson", "random"}, default="poisson"
+        Where to start: from a fit of a :class:`PoissonNMF`, or from random factors, of which the
+        fit ends lower.
+    max_iter : int, default=500
+        Iterations at most, one pass over the counts each; those of the start are not counted.
+    tol, gain_tol : float, default=1e-5, None
+        Largest change of an iteration with which the fit has converged: as in :class:`LDA`, with
+        totals of loadings in place of the prior.
+    n_init : int, default=1
+        Number of starts; the fit with the highest ELBO is kept.
+    inner_iter : int, default=1
+        Rounds on each sample in an iteration of `fit`, at most.
+    max_sample_update_iter : int, default=500
+        Rounds on each sample, at most, where its loadings are found with factors held.
+    mean_change_tol : float, default=1e-4
+        Rounds on a sample end when the shapes of its posterior change by less on average.
+    extrapolate : bool, default=True
+        Momentum.
+    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`. Parameters of factors are kept in float64 in a fit.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Expected factors, the transpose of beta; rows sum to one if not hierarchical.
+    components_shape_ : ndarray of shape (n_components, n_features), float64
+        Shapes of their posterior; if not hierarchical the factors.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Expected loadings of the samples that were fitted.
+    loadings_shape_ : ndarray of shape (n_samples, n_components)
+        Shapes of their posterior. Its rates are ``1 + rate_loadings_``, or if hierarchical
+        ``sample_rates_[:, None] + components_.sum(axis=1)``.
+    shape_loadings_, rate_loadings_ : ndarray of shape (n_components,)
+        a and r; if hierarchical there is no r: None.
+    sample_rates_, feature_rates_ : ndarray of shape (n_samples,) and (n_features,), float64
+        Expected rates xi and eta, if hierarchical; else None.
+    loadings_totals_ : ndarray of shape (n_components,), float64
+        Sums of the expected loadings, if hierarchical; else None. The posterior rates of factors
+        are ``feature_rates_[:, None] + loadings_totals_``.
+    shape_factors_, shape_rates_, mean_rates_ : float and ndarray of shape (2,)
+        c, and shapes and means of the priors of xi and eta, if hierarchical; else None.
+    elbo_ : float
+        Evidence lower bound of the log-probability of all counts. `score` is that of samples
+        alone, factors held, per count.
+    history_ : structured ndarray
+        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
+        the best so far, ``change_components``, ``change_loadings``, ``change_totals`` (see `tol`),
+        ``momentum``, and ``bytes_read`` from files so far.
+    converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
+sample_names_
+        As in :class:`PoissonNMF`.
+
+    Notes
+    -----
+    The ELBO is of the Poisson counts, with their factorials: it can be compared with that of
+    another :class:`GammaPoisson`, plain or not, but with that of :class:`LDA` only up to the
+    log-probability of the totals and the number of orders.
+
+    Held-out counts are probable because no expected count is zero: that of a :class:`PoissonNMF`
+    whose expected counts are raised to 1e-4, say, is about as high.
+
+    References
+    ----------
+    .. [1] Canny (2004). GaP: a factor model for discrete data. ACM SIGIR Conference on Research and
+       Development in Information Retrieval 27, 122-129.
+    .. [2] Geiger, Park. On the connection between non-negative matrix factorization and latent
+       Dirichlet allocation.
+    .. [3] Gopalan, Hofman, Blei (2015). Scalable recommendation with hierarchical Poisson
+       factorization. Conference on Uncertainty in Artificial Intelligence 31.
+    .. [4] Levitin, Yuan, Cheng, Ruiz, Bush, Bruce, Canoll, Iavarone, Lasorella, Blei, Sims (2019).
+       De novo gene signature identification from single-cell RNA-seq with hierarchical Poisson
+       factorization. Molecular Systems Biology 15, e8557.
+
+    Examples
+    --------
+    >>> from nmfscale import GammaPoisson
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+    >>> model = GammaPoisson(n_components=2, random_state=1).fit(X)
+    >>> model.components_.sum(axis=1).round(6)
+    array([1., 1.])
+    >>> deeper = GammaPoisson(n_components=2, hierarchical=True, random_state=1).fit(X)
+    >>> deeper.inverse_transform(deeper.loadings_).sum(axis=1).round()
+    array([ 6.,  9., 12., 15.])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountModel._parameter_constraints,
+        "gain_tol": [Interval(Real, 0, None, closed="left"), None],
+        "hierarchical": ["boolean"],
+        "shape_loadings": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+        "rate_loadings": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+        "shape_factors": [Interval(Real, 0, None, closed="neither")],
+        "shape_rates": [Interval(Real, 0, None, closed="neither"), "array-like"],
+        "mean_rates": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+        "init": [StrOptions({"poisson", "random"})],
+        "inner_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_sample_update_iter": [Interval(Integral, 1, None, closed="left")],
+        "mean_change_tol": [Interval(Real, 0, None, closed="left")],
+        "extrapolate": ["boolean"],
+    }
+    _model: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
+    _axes: ClassVar[dict[str, str]] = {
+        "components_shape_": "km",
+        "loadings_shape_": "nk",
+        "shape_loadings_": "k",
+        "rate_loadings_": "k",
+        "loadings_totals_": "k",
+        "sample_rates_": "n",
+        "feature_rates_": "m",
+    }
+
+    # None if not hierarchical
+    shape_factors_: float | None
+    shape_rates_: Any
+    mean_rates_: Any
+    loadings_totals_: Any
+    sample_rates_: Any
+    feature_rates_: Any
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        hierarchical: bool = False,
+        shape_loadings: Any = None,
+        rate_loadings: Any = None,
+        shape_factors: float = SHAPE,
+        shape_rates: Any = 1.0,
+        mean_rates: Any = None,
+        init: str = "poisson",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        gain_tol: float | None = None,
+        n_init: int = 1,
+        inner_iter: int = 1,
+        max_sample_update_iter: int = 500,
+        mean_change_tol: float = 1e-4,
+        extrapolate: bool = True,
+        integer: str = "warn",
+        dtype: Any = None,
+        n_threads: int | None = None,
+        memory_limit: float | str | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        callback: Any = None,
+    ):
+        self.n_components = n_components
+        self.hierarchical = hierarchical
+        self.shape_loadings = shape_loadings
+        self.rate_loadings = rate_loadings
+        self.shape_factors = shape_factors
+        self.shape_rates = shape_rates
+        self.mean_rates = mean_rates
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.gain_tol = gain_tol
+        self.n_init = n_init
+        self.inner_iter = inner_iter
+        self.max_sample_update_iter = max_sample_update_iter
+        self.mean_change_tol = mean_change_tol
+        self.extrapolate = extrapolate
+        self.integer = integer
+        self.dtype = dtype
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        components_shape: ArrayLike | None = None,
+        loadings_shape: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`PoissonNMF.fit`.
+        y : None
+            Ignored.
+        components_shape : array-like of shape (n_components, n_features), default=None
+            Shapes of the posterior of factors to start from, positive, or if not hierarchical the
+            factors; `init` serves where they are not given.
+        loadings_shape : array-like of shape (n_samples, n_components), default=None
+            Positive shapes of the posterior of loadings to start from, likewise; by default they
+            are inferred where `components_shape` is given.
+        checkpoint, checkpoint_every, resume, client, layer, raw
+            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
+            does not look for it again.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
+            As in :meth:`PoissonNMF.fit`, which also says when it warns.
+
+        Examples
+        --------
+        A fit goes on from where another ended:
+
+        >>> from nmfscale import GammaPoisson
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> one = GammaPoisson(n_components=2, random_state=1, tol=0, max_iter=5).fit(X)
+        >>> before = one.elbo_
+        >>> one.fit(X, components_shape=one.components_shape_).elbo_ > before
+        True
+        """
+        self._fit(
+            X, components_shape=components_shape, loadings_shape=loadings_shape,
+            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
+            layer=layer, raw=raw,
+        )  # fmt: skip
+        return self
+
+    def _check_priors(self) -> tuple[Array, Array | None]:
+        """Return shapes of loadings, and rates if they are given."""
+        given = self.shape_loadings, self.rate_loadings
+        return gamma_priors(self.n_components, *given, self.hierarchical)
+
+    def _priors(self, counts: CountMatrix) -> tuple[GammaPrior, GammaPrior | None]:
+        """Return the priors of loadings and of factors."""
+        shape, rate = self._check_priors()
+        if not self.hierarchical:
+            if rate is None:
+                mean = counts.total / counts.shape[0]
+                rate = np.full(len(shape), shape.sum() / mean if mean > 0 else 1.0)
+            return GammaPrior(shape, rate), None
+        shapes = checked_array(self.shape_rates, (2,), "shape_rates")
+        if self.mean_rates is None:
+            means = np.array([dispersion(counts.row_totals), dispersion(counts.column_totals)])
+        else:
+            means = checked_array(self.mean_rates, (2,), "mean_rates")
+        return drawn_priors(shape, float(self.shape_factors), shapes, means)
+
+    def _fit_counts(
+        self, X: Any, *, components_shape: Any, loadings_shape: Any, client: Any,
+        layer: str | None, raw: bool, **how: Any,
+    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        self._check_priors()
+        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+        dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
+        of_rows, of_columns = self._priors(counts)
+        factors, gamma = components_shape, loadings_shape
+        if factors is not None:
+            deep = self.hierarchical
+            factors = checked_array(factors, (K, m), "components_shape", positive=deep).T
+            factors = factors if deep else points_of(factors)
+        if gamma is not None:
+            gamma = checked_array(gamma, (n, K), "loadings_shape")
+        eta = float(self.shape_factors) if self.hierarchical else 0.0
+
+        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalGammaPoisson:
+            def start() -> Start:
+                if factors is not None:
+                    return Start(factors, gamma)
+                found = lda.find_start(counts, blocks, self.init, of_rows.shape, eta, rng, dtype)
+                return found if gamma is None else Start(found.topics, gamma)
+
+            return self._model(
+                counts, blocks, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
+                tolerance=self.mean_change_tol, momentum=self.extrapolate,
+            )  # fmt: skip
+
+        priors = [p for p in (of_rows, of_columns) if p is not None]
+        fitted = self._fit_blocks(
+            counts, lda.needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            parts={
+                "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
+                "start": (factors, gamma, self.init),
+            },
+            client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            mean_change_tol=self.mean_change_tol, n_components=K, dtype=str(dtype), **how,
+        )  # fmt: skip
+        self._keep(fitted, of_rows, of_columns, dtype)
+        return counts, fitted
+
+    def _keep(
+        self, fitted: Fitted, of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any
+    ) -> None:
+        found = fitted.arrays
+        self.loadings_shape_, self.loadings_ = found["gamma"], found["theta"]
+        self.components_shape_ = np.ascontiguousarray(found["lambda"].T)
+        self.components_ = np.ascontiguousarray(found.get("beta", found["lambda"]).T.astype(dtype))
+        self.shape_loadings_, self.rate_loadings_ = np.array(of_rows.shape), of_rows.rate
+        self.shape_factors_ = self.shape_rates_ = self.mean_rates_ = None
+        self.sample_rates_ = self.feature_rates_ = self.loadings_totals_ = None
+        if of_rows.drawn is not None and of_columns is not None and of_columns.drawn is not None:
+            self.sample_rates_, self.feature_rates_ = found["xi"], found["eta"][:, 0]
+            self.shape_factors_, self.loadings_totals_ = float(self.shape_factors), found["totals"]
+            shapes, rates = np.array([of_rows.drawn, of_columns.drawn]).T
+            self.shape_rates_, self.mean_rates_ = shapes.copy(), shapes / rates
+        self.elbo_ = fitted.objective
+
+    def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
+        """Return the posteriors of new samples, unless memory is short of them."""
+        needs = lda.inference_needs(counts, self.n_components_)
+        self._check_memory(counts, needs, gathered=gathered)
+        priors: Any = GammaPrior(self.shape_loadings_, self.rate_loadings_), None
+        if self.shape_factors_ is not None:
+            shapes = self.shape_loadings_, self.shape_factors_
+            priors = drawn_priors(*shapes, self.shape_rates_, self.mean_rates_)
+        return Inference(
+            counts, self.components_shape_.T, self.loadings_totals_, *priors,
+            n_steps=self.max_sample_update_iter, tolerance=self.mean_change_tol,
+            n_threads=resolve_threads(self.n_threads),
+        )  # fmt: skip
+
+    def _blocks(
+        self, counts: CountMatrix, *, gathered: bool, **given: Any
+    ) -> Iterator[tuple[slice, Array]]:
+        inference = self._inference(counts, gathered=gathered)
+        return ((rows, inference.means(gamma)) for rows, gamma in inference.blocks())
+
+    def _log_probability(self, counts: CountMatrix) -> float:
+        return self._inference(counts, gathered=False).elbo()
