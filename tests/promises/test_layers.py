@@ -22,7 +22,9 @@ MAY_IMPORT = {
     "engine": {"kernels", "counts", "storage", "cluster"},
     "methods": {"kernels", "counts", "storage", "readers", "engine"},
     "models": {"methods", "engine", "readers", "counts", "storage"},
-    "inference": {"models", "engine", "cluster"},
+    "inference": {
+        "kernels", "counts", "storage", "methods", "models", "engine", "cluster", "readers",
+    },
     "datasets": {"counts", "readers"},
     "plots": set(),
     "anndata": {"models", "inference", "readers", "counts", "plots"},
