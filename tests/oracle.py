@@ -489,3 +489,12 @@ def factors_from_vertices(singular_vectors, vertices):
     weights = np.maximum(weights, 0.0)
     F = size[:, None] * weights / weights.sum(axis=1, keepdims=True)
     return F / F.sum(axis=0)
+
+
+def alternate_normalisation(table, sweeps=500):
+    """Normalise the rows and the columns of a table in turn (Sinkhorn-Knopp)."""
+    table = np.array(table, float)
+    for _ in range(sweeps):
+        table /= np.sqrt((table**2).sum(axis=1, keepdims=True))
+        table /= np.sqrt((table**2).sum(axis=0, keepdims=True))
+    return table

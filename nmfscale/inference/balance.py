@@ -1,0 +1,308 @@
+"""Sinkhorn-Knopp balance of tables of topics by groups, by Newton steps on many tables at once.
+
+The squares ``a_tr`` of a table (T topics, R groups) are scaled to
+``b_tr = a_tr exp(u_t + v_r)`` with row sums R/T and column sums 1.  Given v, rows are right for
+``exp(u_t) = (R/T) / sum_r a_tr exp(v_r)``; what is left is to minimise the convex
+
+    f(v) = (R/T) sum_t log sum_r a_tr exp(v_r) - sum_r v_r,
+
+whose gradient is c - 1, c the column sums of b, and whose Hessian is diag(c) - (T/R) b^T b.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.warn import warn_caller
+from .feasible import inner_support, offending_set, zeros_to_spare
+
+Array = NDArray[Any]
+
+# How a table ended: as asked, at a limit that no scaling reaches, or not at all.
+BALANCED, LIMIT, EMPTY, INFEASIBLE, UNFINISHED = range(5)
+# Column sums of squares are 1 to this.
+TOLERANCE = 1e-12
+# Tables with full support need 4 to 6, with entries from 1e-12 to 1e12 up to 20.
+_MOST_STEPS = 60
+# What a square may be of the largest one in its row: smaller ones make no difference to the
+# others, but whether an entry is zero does.
+_LEAST = 1e-300
+# Entries are unlike where a square is so small beside the largest one.
+_UNLIKE = 1e-8
+# Keeps the Hessian regular where parts of a table share no group: each has a scale of its own.
+_RIDGE = 1e-14
+# So many numbers of tables are worked on together.
+_AT_ONCE = 1 << 17
+
+
+class Balanced(NamedTuple):
+    """Tables (N, T, R), NaN where they have no balance, and how each of them ended."""
+
+    tables: Array
+    status: Array
+    n_steps: Array
+
+
+def balance(table: Any, *, zeros: str = "raise") -> Any:
+    """Scale rows and columns of a table so that all rows, and all columns, have the same norm.
+
+    Sums of topics over groups are large for large groups and for frequent topics. The balanced
+    table is what they would be if all groups were of one size and all topics equally frequent [1]_
+    (Algorithm 5): columns have l2 norm 1, rows sqrt(R/T), and an entry of 1/sqrt(T) is neutral.
+    Read down a column it tells which topics are heavy within a group, along a row which groups are
+    heavy within a topic. It is the limit of normalising rows and columns in turn, found by Newton
+    steps to a relative accuracy of 1e-12.
+
+    Parameters
+    ----------
+    table : array-like of shape (..., T, R)
+        Non-negative weights, topics in rows and groups in columns; a stack of tables, or one, which
+        may be a DataFrame.
+    zeros : {"raise", "drop"}, default="raise"
+        What to do about a row or column of zeros: refuse the table, or balance what is left, with
+        the numbers of rows and columns that are left, and NaN in its place.
+
+    Returns
+    -------
+    ndarray of shape (..., T, R), float64, or DataFrame
+        The balanced table or tables.
+
+    Raises
+    ------
+    ValueError
+        If the table is not valid, has a row or column of zeros, or zeros in such places that there
+        is no balance: topics that occur in some groups only may be so many at most as are the
+        share of these groups.
+    RuntimeError
+        If a table of extremely unlike entries does not come to an end.
+
+    Warns
+    -----
+    UserWarning
+        If zeros are in such places that other entries vanish as norms are approached: these are
+        zero in the result, which is the limit.
+
+    References
+    ----------
+    .. [1] Phelan. New perspectives on non-negative matrix factorization for grouped topic models.
+    .. [2] Knight (2008). The Sinkhorn-Knopp algorithm: convergence and applications. SIAM Journal
+       on Matrix Analysis and Applications 30, 261-275.
+
+    Examples
+    --------
+    >>> from nmfscale import balance
+    >>> balance([[10, 200], [10, 300], [30, 300]]).round(3)
+    array([[0.507, 0.641],
+           [0.436, 0.691],
+           [0.744, 0.334]])
+    """
+    if zeros not in ("raise", "drop"):
+        raise ValueError(f"zeros={zeros!r} is not one of 'raise', 'drop'.")
+    values = checked_tables(table)
+    names = [table.index, table.columns] if hasattr(table, "columns") else [None, None]
+    tables = values.reshape(-1, *values.shape[-2:])
+    found = balance_tables(tables, drop=zeros == "drop")
+    worst = int(found.status.argmax())
+    if found.status[worst] != BALANCED:
+        place = ", ".join(map(str, np.unravel_index(worst, values.shape[:-2] or 1)))
+        where = f"[{place}]" if values.ndim > 2 else ""
+        _report(tables[worst], found.status[worst], where, names)
+    balanced = found.tables.reshape(values.shape)
+    return balanced if names[1] is None else type(table)(balanced, *names)
+
+
+def checked_tables(table: Any) -> Array:
+    """Return tables (..., T, R) in float64."""
+    try:
+        values = np.asarray(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"table: numbers in rows of one length are needed ({error}).") from None
+    if values.ndim < 2 or not values.size:
+        raise ValueError(f"table has shape {values.shape}; (topics, groups) are needed.")
+    bad = ~np.isfinite(values) | (values < 0)
+    if bad.any():
+        where = tuple(map(int, np.argwhere(bad)[0]))
+        raise ValueError(
+            f"table[{', '.join(map(str, where))}] is {values[where]}; non-negative finite numbers "
+            "are needed."
+        )
+    return values
+
+
+def balance_tables(tables: Array, *, drop: bool = False) -> Balanced:
+    """Balance non-negative tables (N, T, R), each by itself; with `drop`, without empty lines."""
+    N, T, R = tables.shape
+    found = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, int))
+    support: Array = tables > 0
+    full_rows, full_columns = (np.logical_or.reduce(support, axis=axis) for axis in (2, 1))
+    lines = np.concatenate([full_rows, full_columns], axis=1)
+    full = np.logical_and.reduce(lines, axis=1)
+    step = max(1, _AT_ONCE // (T * R))
+    for first in range(0, N, step):
+        _balance_into(found, tables, first + np.flatnonzero(full[first : first + step]))
+    if drop:
+        for kept in np.unique(lines[~full & support.any(axis=(1, 2))], axis=0):
+            alike = np.flatnonzero((lines == kept).all(axis=1))
+            _balance_into(found, tables, alike, kept[:T], kept[T:])
+    return found
+
+
+def _balance_into(
+    found: Balanced, tables: Array, chosen: Array, rows: Any = slice(None),
+    columns: Any = slice(None),
+) -> None:  # fmt: skip
+    """Balance the chosen tables, of which only these rows and columns are looked at."""
+    if not chosen.size:
+        return
+    values = tables[chosen][:, rows][:, :, columns]
+    status = np.full(len(chosen), BALANCED)
+    support = values > 0
+    doubtful = np.flatnonzero(~(support.all(axis=(1, 2)) | zeros_to_spare(support)))
+    patterns, which = np.unique(support[doubtful], axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        alike, inner = doubtful[which.ravel() == number], inner_support(pattern)
+        if inner is None:
+            status[alike] = INFEASIBLE
+        elif (inner != pattern).any():
+            status[alike] = LIMIT
+            values[alike] *= inner
+    good = status != INFEASIBLE
+    balanced, steps, finished = _newton(values[good])
+    status[np.flatnonzero(good)[~finished]] = UNFINISHED
+    balanced[~finished] = np.nan
+    found.status[chosen] = status
+    found.n_steps[chosen[good]] = steps
+    lines = (np.arange(n)[kept] for n, kept in zip(tables.shape[1:], (rows, columns), strict=True))
+    found.tables[np.ix_(chosen[good], *lines)] = balanced
+
+
+def _newton(values: Array) -> tuple[Array, Array, Array]:
+    """Return balanced tables, the number of steps, and whether these were enough.
+
+    Tables are worked on as (N, R, T).
+    """
+    scaled = values.transpose(0, 2, 1) / values.max(axis=2)[:, None]
+    scaled /= scaled.max(axis=2, keepdims=True)
+    squares = np.square(scaled)
+    np.maximum(squares, _LEAST, out=squares, where=scaled > 0)
+    N, R, T = squares.shape
+    v, steps = _start(squares), np.zeros(N, int)
+    finished = np.zeros(N, bool)
+    left = np.arange(N)
+    for step in range(_MOST_STEPS):
+        at = v[left]
+        b, sums = _scaled_rows(squares, at)
+        c = b.sum(axis=2)
+        close = np.abs(c - 1).max(axis=1) <= TOLERANCE
+        if close.any():
+            steps[left[close]], finished[left[close]] = step, True
+            left, squares, at, b, c = (a[~close] for a in (left, squares, at, b, c))
+        if not left.size:
+            break
+        v[left] = at + _step(squares, at, b, c)
+    b = scaled * np.exp(v / 2)[:, :, None]
+    b /= np.sqrt(np.square(b).sum(axis=1, keepdims=True))
+    b /= np.sqrt(np.square(b).sum(axis=2, keepdims=True))
+    return b.transpose(0, 2, 1), steps, finished
+
+
+def _start(squares: Array) -> Array:
+    """Return v (N, R) after a sweep of Sinkhorn-Knopp, or the mean logarithm of each column.
+
+    The latter is exact for two columns and two rows; it is tried where entries are most unlike.
+    """
+    v = -np.log(_scaled_rows(squares, np.zeros(squares.shape[:2]))[0].sum(axis=2))
+    unlike = np.flatnonzero(((squares > 0) & (squares < _UNLIKE)).any(axis=(1, 2)))
+    if unlike.size:
+        some = squares[unlike]
+        logs = np.log(np.where(some > 0, some, 1))
+        there = some > 0
+        logs -= logs.sum(axis=1, keepdims=True) / there.sum(axis=1, keepdims=True)
+        means = -np.where(there, logs, 0).sum(axis=2) / there.sum(axis=2)
+        better = _loss(some, means) < _loss(some, v[unlike])
+        v[unlike[better]] = means[better]
+    return v
+
+
+def _scaled_rows(squares: Array, v: Array) -> tuple[Array, Array]:
+    """Return b (N, R, T) with row sums R/T, and the sums (N, T) before rows were scaled."""
+    R, T = squares.shape[1:]
+    b = squares * np.exp(v - v.max(axis=1, keepdims=True))[:, :, None]
+    sums = b.sum(axis=1)
+    b *= (R / T / sums)[:, None]
+    return b, sums
+
+
+def _loss(squares: Array, v: Array) -> Array:
+    """Return f(v), (N,)."""
+    R, T = squares.shape[1:]
+    high = v.max(axis=1)
+    sums = (squares * np.exp(v - high[:, None])[:, :, None]).sum(axis=1)
+    with np.errstate(divide="ignore"):
+        found: Array = R / T * np.log(sums).sum(axis=1) + R * high - v.sum(axis=1)
+    return found
+
+
+def _step(squares: Array, v: Array, b: Array, c: Array) -> Array:
+    """Return the Newton step, shortened where it would overshoot."""
+    _, R, T = squares.shape
+    hessian = b @ b.transpose(0, 2, 1)
+    hessian *= -T / R
+    hessian += 1 / R  # which lifts the direction that changes nothing
+    diagonal = np.arange(R)
+    hessian[:, diagonal, diagonal] += c + _RIDGE
+    step: Array = np.linalg.solve(hessian, (1 - c)[:, :, None])[:, :, 0]
+    width = np.ptp(step, axis=1)
+    # A step less than 1 wide falls; a wider one at least when it is shortened to log(1 + w) / w.
+    far = np.flatnonzero(width > 1)
+    if far.size:
+        some, at, slope = squares[far], v[far], ((c - 1) * step)[far].sum(axis=1)
+        falls = _loss(some, at + step[far]) <= _loss(some, at) + slope / 4
+        factor = np.where(falls, 1.0, np.log1p(width[far]) / width[far])
+        step[far] *= factor[:, None]
+    return step
+
+
+def _report(table: Array, status: int, where: str, names: list[Any]) -> None:
+    """Raise or warn of what is wrong with a table."""
+    rows, columns = (~np.logical_or.reduce(table > 0, axis=axis) for axis in (1, 0))
+    table = table[~rows][:, ~columns]
+    labels = [
+        np.arange(len(empty)) if given is None else np.asarray(given)
+        for empty, given in zip((rows, columns), names, strict=True)
+    ]
+    topics, groups = (each[~gone] for each, gone in zip(labels, (rows, columns), strict=True))
+    if status == EMPTY:
+        what, empty = ("topic", rows) if rows.any() else ("group", columns)
+        raise ValueError(
+            f"table{where} has no weight in {what} {_some(labels[int(what == 'group')][empty])}: "
+            "leave it out, or pass zeros='drop'."
+        )
+    if status == UNFINISHED:
+        raise RuntimeError(
+            f"table{where} has entries too unlike for a balance: the smallest is "
+            f"{table[table > 0].min() / table.max():.1e} of the largest; set it to zero."
+        )
+    T, R = table.shape
+    if status == INFEASIBLE:
+        few_rows, few_columns = offending_set(table > 0)
+        raise ValueError(
+            f"table{where} has no balance: {len(few_rows)} of {T} topics "
+            f"({_some(topics[few_rows])}) have weight only in {len(few_columns)} of {R} groups "
+            f"({_some(groups[few_columns])}), which have room for {len(few_columns) * T / R:.4g} "
+            "topics; leave topics out, or join groups."
+        )
+    inner = inner_support(table > 0)
+    t, r = np.argwhere((table > 0) & ~np.asarray(inner))[0]
+    warn_caller(
+        f"table{where} has a balance in the limit only: zeros elsewhere take all weight from topic "
+        f"{topics[t]} in group {groups[r]}."
+    )
+
+
+def _some(names: Array) -> str:
+    """Return up to three names."""
+    return ", ".join(map(str, names[:3])) + (", ..." if len(names) > 3 else "")
