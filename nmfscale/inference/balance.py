@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.warn import warn_caller
+from ..kernels.balance import newton_balance
 from .feasible import inner_support, offending_set, zeros_to_spare
 
 Array = NDArray[Any]
@@ -27,15 +28,8 @@ BALANCED, LIMIT, EMPTY, INFEASIBLE, UNFINISHED = range(5)
 TOLERANCE = 1e-12
 # Tables with full support need 4 to 6, with entries from 1e-12 to 1e12 up to 20.
 _MOST_STEPS = 60
-# What a square may be of the largest one in its row: smaller ones make no difference to the
-# others, but whether an entry is zero does.
-_LEAST = 1e-300
-# Entries are unlike where a square is so small beside the largest one.
-_UNLIKE = 1e-8
-# Keeps the Hessian regular where parts of a table share no group: each has a scale of its own.
-_RIDGE = 1e-14
 # So many numbers of tables are worked on together.
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 20
 
 
 class Balanced(NamedTuple):
@@ -132,7 +126,7 @@ def checked_tables(table: Any) -> Array:
     return values
 
 
-def balance_tables(tables: Array, *, drop: bool = False) -> Balanced:
+def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> Balanced:
     """Balance non-negative tables (N, T, R), each by itself; with `drop`, without empty lines."""
     N, T, R = tables.shape
     found = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, int))
@@ -142,22 +136,22 @@ def balance_tables(tables: Array, *, drop: bool = False) -> Balanced:
     full = np.logical_and.reduce(lines, axis=1)
     step = max(1, _AT_ONCE // (T * R))
     for first in range(0, N, step):
-        _balance_into(found, tables, first + np.flatnonzero(full[first : first + step]))
+        _balance_into(found, tables, first + np.flatnonzero(full[first : first + step]), n_threads)
     if drop:
         for kept in np.unique(lines[~full & support.any(axis=(1, 2))], axis=0):
             alike = np.flatnonzero((lines == kept).all(axis=1))
-            _balance_into(found, tables, alike, kept[:T], kept[T:])
+            _balance_into(found, tables, alike, n_threads, kept[:T], kept[T:])
     return found
 
 
 def _balance_into(
-    found: Balanced, tables: Array, chosen: Array, rows: Any = slice(None),
+    found: Balanced, tables: Array, chosen: Array, n_threads: int, rows: Any = slice(None),
     columns: Any = slice(None),
 ) -> None:  # fmt: skip
     """Balance the chosen tables, of which only these rows and columns are looked at."""
     if not chosen.size:
         return
-    values = tables[chosen][:, rows][:, :, columns]
+    values = tables[chosen][:, rows][:, :, columns]  # a copy
     status = np.full(len(chosen), BALANCED)
     support = values > 0
     doubtful = np.flatnonzero(~(support.all(axis=(1, 2)) | zeros_to_spare(support)))
@@ -170,100 +164,16 @@ def _balance_into(
             status[alike] = LIMIT
             values[alike] *= inner
     good = status != INFEASIBLE
-    balanced, steps, finished = _newton(values[good])
-    status[np.flatnonzero(good)[~finished]] = UNFINISHED
-    balanced[~finished] = np.nan
+    values = np.ascontiguousarray(values[good], np.float64)
+    balanced, steps = np.full(values.shape, np.nan), np.zeros(len(values), np.intc)
+    newton_balance(
+        values, balanced, steps, most_steps=_MOST_STEPS, tolerance=TOLERANCE, n_threads=n_threads
+    )
+    status[np.flatnonzero(good)[steps < 0]] = UNFINISHED
     found.status[chosen] = status
     found.n_steps[chosen[good]] = steps
     lines = (np.arange(n)[kept] for n, kept in zip(tables.shape[1:], (rows, columns), strict=True))
     found.tables[np.ix_(chosen[good], *lines)] = balanced
-
-
-def _newton(values: Array) -> tuple[Array, Array, Array]:
-    """Return balanced tables, the number of steps, and whether these were enough.
-
-    Tables are worked on as (N, R, T).
-    """
-    scaled = values.transpose(0, 2, 1) / values.max(axis=2)[:, None]
-    scaled /= scaled.max(axis=2, keepdims=True)
-    squares = np.square(scaled)
-    np.maximum(squares, _LEAST, out=squares, where=scaled > 0)
-    N, R, T = squares.shape
-    v, steps = _start(squares), np.zeros(N, int)
-    finished = np.zeros(N, bool)
-    left = np.arange(N)
-    for step in range(_MOST_STEPS):
-        at = v[left]
-        b, sums = _scaled_rows(squares, at)
-        c = b.sum(axis=2)
-        close = np.abs(c - 1).max(axis=1) <= TOLERANCE
-        if close.any():
-            steps[left[close]], finished[left[close]] = step, True
-            left, squares, at, b, c = (a[~close] for a in (left, squares, at, b, c))
-        if not left.size:
-            break
-        v[left] = at + _step(squares, at, b, c)
-    b = scaled * np.exp(v / 2)[:, :, None]
-    b /= np.sqrt(np.square(b).sum(axis=1, keepdims=True))
-    b /= np.sqrt(np.square(b).sum(axis=2, keepdims=True))
-    return b.transpose(0, 2, 1), steps, finished
-
-
-def _start(squares: Array) -> Array:
-    """Return v (N, R) after a sweep of Sinkhorn-Knopp, or the mean logarithm of each column.
-
-    The latter is exact for two columns and two rows; it is tried where entries are most unlike.
-    """
-    v = -np.log(_scaled_rows(squares, np.zeros(squares.shape[:2]))[0].sum(axis=2))
-    unlike = np.flatnonzero(((squares > 0) & (squares < _UNLIKE)).any(axis=(1, 2)))
-    if unlike.size:
-        some = squares[unlike]
-        logs = np.log(np.where(some > 0, some, 1))
-        there = some > 0
-        logs -= logs.sum(axis=1, keepdims=True) / there.sum(axis=1, keepdims=True)
-        means = -np.where(there, logs, 0).sum(axis=2) / there.sum(axis=2)
-        better = _loss(some, means) < _loss(some, v[unlike])
-        v[unlike[better]] = means[better]
-    return v
-
-
-def _scaled_rows(squares: Array, v: Array) -> tuple[Array, Array]:
-    """Return b (N, R, T) with row sums R/T, and the sums (N, T) before rows were scaled."""
-    R, T = squares.shape[1:]
-    b = squares * np.exp(v - v.max(axis=1, keepdims=True))[:, :, None]
-    sums = b.sum(axis=1)
-    b *= (R / T / sums)[:, None]
-    return b, sums
-
-
-def _loss(squares: Array, v: Array) -> Array:
-    """Return f(v), (N,)."""
-    R, T = squares.shape[1:]
-    high = v.max(axis=1)
-    sums = (squares * np.exp(v - high[:, None])[:, :, None]).sum(axis=1)
-    with np.errstate(divide="ignore"):
-        found: Array = R / T * np.log(sums).sum(axis=1) + R * high - v.sum(axis=1)
-    return found
-
-
-def _step(squares: Array, v: Array, b: Array, c: Array) -> Array:
-    """Return the Newton step, shortened where it would overshoot."""
-    _, R, T = squares.shape
-    hessian = b @ b.transpose(0, 2, 1)
-    hessian *= -T / R
-    hessian += 1 / R  # which lifts the direction that changes nothing
-    diagonal = np.arange(R)
-    hessian[:, diagonal, diagonal] += c + _RIDGE
-    step: Array = np.linalg.solve(hessian, (1 - c)[:, :, None])[:, :, 0]
-    width = np.ptp(step, axis=1)
-    # A step less than 1 wide falls; a wider one at least when it is shortened to log(1 + w) / w.
-    far = np.flatnonzero(width > 1)
-    if far.size:
-        some, at, slope = squares[far], v[far], ((c - 1) * step)[far].sum(axis=1)
-        falls = _loss(some, at + step[far]) <= _loss(some, at) + slope / 4
-        factor = np.where(falls, 1.0, np.log1p(width[far]) / width[far])
-        step[far] *= factor[:, None]
-    return step
 
 
 def _report(table: Array, status: int, where: str, names: list[Any]) -> None:
