@@ -11,6 +11,7 @@ whose gradient is c - 1, c the column sums of b, and whose Hessian is diag(c) - 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,8 +103,8 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
     worst = int(found.status.argmax())
     if found.status[worst] != BALANCED:
         place = ", ".join(map(str, np.unravel_index(worst, values.shape[:-2] or 1)))
-        where = f"[{place}]" if values.ndim > 2 else ""
-        _report(tables[worst], found.status[worst], where, names)
+        name = f"table[{place}]" if values.ndim > 2 else "table"
+        report(tables[worst], found.status[worst], name, names, ", or pass zeros='drop'")
     balanced = found.tables.reshape(values.shape)
     return balanced if names[1] is None else type(table)(balanced, *names)
 
@@ -129,78 +130,85 @@ def checked_tables(table: Any) -> Array:
 def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> Balanced:
     """Balance non-negative tables (N, T, R), each by itself; with `drop`, without empty lines."""
     N, T, R = tables.shape
-    found = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, int))
     support: Array = tables > 0
-    full_rows, full_columns = (np.logical_or.reduce(support, axis=axis) for axis in (2, 1))
-    lines = np.concatenate([full_rows, full_columns], axis=1)
+    if support.all():
+        return _newton(tables, np.full(N, BALANCED), n_threads)
+    found = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, np.intc))
+    lines = np.concatenate([np.logical_or.reduce(support, axis=axis) for axis in (2, 1)], axis=1)
     full = np.logical_and.reduce(lines, axis=1)
-    step = max(1, _AT_ONCE // (T * R))
-    for first in range(0, N, step):
-        _balance_into(found, tables, first + np.flatnonzero(full[first : first + step]), n_threads)
+    patterns, step = [np.ones(T + R, bool)], max(1, _AT_ONCE // (T * R))
     if drop:
-        for kept in np.unique(lines[~full & support.any(axis=(1, 2))], axis=0):
-            alike = np.flatnonzero((lines == kept).all(axis=1))
-            _balance_into(found, tables, alike, n_threads, kept[:T], kept[T:])
+        patterns += list(np.unique(lines[~full & support.any(axis=(1, 2))], axis=0))
+    for kept in patterns:
+        alike = np.flatnonzero((lines == kept).all(axis=1))
+        for first in range(0, alike.size, step):
+            chosen = alike[first : first + step]
+            place = np.ix_(chosen, np.flatnonzero(kept[:T]), np.flatnonzero(kept[T:]))
+            part = _balance_full(tables[place], n_threads)
+            found.tables[place] = part.tables
+            found.status[chosen], found.n_steps[chosen] = part.status, part.n_steps
     return found
 
 
-def _balance_into(
-    found: Balanced, tables: Array, chosen: Array, n_threads: int, rows: Any = slice(None),
-    columns: Any = slice(None),
-) -> None:  # fmt: skip
-    """Balance the chosen tables, of which only these rows and columns are looked at."""
-    if not chosen.size:
-        return
-    values = tables[chosen][:, rows][:, :, columns]  # a copy
-    status = np.full(len(chosen), BALANCED)
-    support = values > 0
-    doubtful = np.flatnonzero(~(support.all(axis=(1, 2)) | zeros_to_spare(support)))
-    patterns, which = np.unique(support[doubtful], axis=0, return_inverse=True)
-    for number, pattern in enumerate(patterns):
-        alike, inner = doubtful[which.ravel() == number], inner_support(pattern)
-        if inner is None:
-            status[alike] = INFEASIBLE
-        elif (inner != pattern).any():
-            status[alike] = LIMIT
-            values[alike] *= inner
+def _balance_full(tables: Array, n_threads: int) -> Balanced:
+    """Balance tables without empty lines, which are written over."""
+    status = np.full(len(tables), BALANCED)
+    support: Array = tables > 0
+    doubtful = np.flatnonzero(~zeros_to_spare(support))
+    if doubtful.size:
+        patterns, which = np.unique(support[doubtful], axis=0, return_inverse=True)
+        for number, pattern in enumerate(patterns):
+            alike, inner = doubtful[which.ravel() == number], inner_support(pattern)
+            if inner is None:
+                status[alike] = INFEASIBLE
+            elif (inner != pattern).any():
+                status[alike] = LIMIT
+                tables[alike] *= inner
+    return _newton(tables, status, n_threads)
+
+
+def _newton(tables: Array, status: Array, n_threads: int) -> Balanced:
+    """Balance tables that have a balance."""
     good = status != INFEASIBLE
-    values = np.ascontiguousarray(values[good], np.float64)
-    balanced, steps = np.full(values.shape, np.nan), np.zeros(len(values), np.intc)
+    there = np.ascontiguousarray(tables if good.all() else tables[good], np.float64)
+    balanced, steps = np.full(there.shape, np.nan), np.zeros(len(there), np.intc)
     newton_balance(
-        values, balanced, steps, most_steps=_MOST_STEPS, tolerance=TOLERANCE, n_threads=n_threads
+        there, balanced, steps, most_steps=_MOST_STEPS, tolerance=TOLERANCE, n_threads=n_threads
     )
-    status[np.flatnonzero(good)[steps < 0]] = UNFINISHED
-    found.status[chosen] = status
-    found.n_steps[chosen[good]] = steps
-    lines = (np.arange(n)[kept] for n, kept in zip(tables.shape[1:], (rows, columns), strict=True))
-    found.tables[np.ix_(chosen[good], *lines)] = balanced
+    if (steps < 0).any():
+        status[np.flatnonzero(good)[steps < 0]] = UNFINISHED
+    if good.all():
+        return Balanced(balanced, status, steps)
+    found = Balanced(np.full(tables.shape, np.nan), status, np.zeros(len(tables), np.intc))
+    found.tables[good], found.n_steps[good] = balanced, steps
+    return found
 
 
-def _report(table: Array, status: int, where: str, names: list[Any]) -> None:
-    """Raise or warn of what is wrong with a table."""
+def report(table: Array, status: int, name: str, names: Sequence[Any], remedy: str = "") -> None:
+    """Raise or warn of what is wrong with a table; names are those of topics and groups."""
     rows, columns = (~np.logical_or.reduce(table > 0, axis=axis) for axis in (1, 0))
     table = table[~rows][:, ~columns]
     labels = [
-        np.arange(len(empty)) if given is None else np.asarray(given)
+        np.array([*(range(len(empty)) if given is None else given), None], object)[:-1]
         for empty, given in zip((rows, columns), names, strict=True)
     ]
     topics, groups = (each[~gone] for each, gone in zip(labels, (rows, columns), strict=True))
     if status == EMPTY:
         what, empty = ("topic", rows) if rows.any() else ("group", columns)
         raise ValueError(
-            f"table{where} has no weight in {what} {_some(labels[int(what == 'group')][empty])}: "
-            "leave it out, or pass zeros='drop'."
+            f"{name} has no weight in {what} {_some(labels[int(what == 'group')][empty])}: "
+            f"leave out what is empty{remedy}."
         )
     if status == UNFINISHED:
         raise RuntimeError(
-            f"table{where} has entries too unlike for a balance: the smallest is "
+            f"{name} has entries too unlike for a balance: the smallest is "
             f"{table[table > 0].min() / table.max():.1e} of the largest; set it to zero."
         )
     T, R = table.shape
     if status == INFEASIBLE:
         few_rows, few_columns = offending_set(table > 0)
         raise ValueError(
-            f"table{where} has no balance: {len(few_rows)} of {T} topics "
+            f"{name} has no balance: {len(few_rows)} of {T} topics "
             f"({_some(topics[few_rows])}) have weight only in {len(few_columns)} of {R} groups "
             f"({_some(groups[few_columns])}), which have room for {len(few_columns) * T / R:.4g} "
             "topics; leave topics out, or join groups."
@@ -208,7 +216,7 @@ def _report(table: Array, status: int, where: str, names: list[Any]) -> None:
     inner = inner_support(table > 0)
     t, r = np.argwhere((table > 0) & ~np.asarray(inner))[0]
     warn_caller(
-        f"table{where} has a balance in the limit only: zeros elsewhere take all weight from topic "
+        f"{name} has a balance in the limit only: zeros elsewhere take all weight from topic "
         f"{topics[t]} in group {groups[r]}."
     )
 
