@@ -48,3 +48,22 @@ def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
     if len(found) != size or len(set(found)) != size:
         raise ValueError(f"{what} has {len(set(found))} different names; {size} are needed.")
     return found
+
+
+def proportions(amounts: Array) -> Array:
+    """Divide rows by their sums; rows of zeros stay."""
+    sums = amounts.sum(axis=1, keepdims=True)
+    out: Array = amounts / np.where(sums > 0, sums, 1.0)
+    return out
+
+
+def amounts_of_topics(loadings: Any) -> Array:
+    """Return what of each topic is in each sample (n, T): of a fitted model, proportions.
+
+    These are loadings times what the features of their component add up to, so that the scale of
+    components is no matter. Arrays and tables are taken as they are.
+    """
+    values, _ = checked_loadings(loadings)
+    if not hasattr(loadings, "components_"):
+        return values
+    return proportions(values * np.asarray(loadings.components_, np.float64).sum(axis=1))
