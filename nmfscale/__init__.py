@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.permutation import permutation_test as permutation_test
+    from .inference.refit import bootstrap_fit as bootstrap_fit
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
     from .methods.likelihood import deviance_poisson as deviance_poisson
@@ -46,6 +47,7 @@ _PLACES = {
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
     "inference.permutation": "permutation_test",
+    "inference.refit": "bootstrap_fit",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.lda": "LDA",

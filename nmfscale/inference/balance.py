@@ -90,9 +90,9 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
     --------
     >>> from nmfscale import balance
     >>> balance([[10, 200], [10, 300], [30, 300]]).round(3)
-    array([[0.507, 0.641],
-           [0.436, 0.691],
-           [0.744, 0.334]])
+    array([[0.552, 0.602],
+           [0.426, 0.697],
+           [0.717, 0.391]])
     """
     if zeros not in ("raise", "drop"):
         raise ValueError(f"zeros={zeros!r} is not one of 'raise', 'drop'.")

@@ -145,8 +145,8 @@ def bootstrap_weights(
     >>> found = bootstrap_weights(loadings, regions, units=breweries, random_state=0)
     >>> found.to_frame("RwT").query("topic == 2").round(2)[["group", "weight", "lower", "upper"]]
       group  weight  lower  upper
-    4  west    0.68   0.64   0.71
-    5  east    0.46   0.40   0.51
+    5  west    0.70   0.65   0.74
+    4  east    0.42   0.35   0.50
     """
     check_interval(level, interval)
     if within not in ("groups", "corpus"):

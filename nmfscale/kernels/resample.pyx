@@ -19,7 +19,7 @@ def draw_counts(const uint64_t[:, ::1] states, const int64_t[::1] starts, double
 
 cdef void draw(const uint64_t *state, const int64_t[::1] starts, double *counts) noexcept nogil:
     cdef generator g
-    cdef Py_ssize_t s, j
+    cdef Py_ssize_t s, j, _i
     cdef int64_t first, size
     for j in range(4):
         g.state[j] = state[j]
@@ -27,5 +27,5 @@ cdef void draw(const uint64_t *state, const int64_t[::1] starts, double *counts)
         first, size = starts[s], starts[s + 1] - starts[s]
         for j in range(size):
             counts[first + j] = 0
-        for j in range(size):
+        for _i in range(size):
             counts[first + below(&g, size)] += 1
