@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .datasets.simulate import simulate_from_factors as simulate_from_factors
     from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
+    from .inference.balance import balance as balance
+    from .inference.bootstrap import bootstrap_weights as bootstrap_weights
+    from .inference.permutation import permutation_test as permutation_test
+    from .inference.refit import bootstrap_fit as bootstrap_fit
     from .methods.clustering import clustering_score as clustering_score
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
@@ -47,6 +51,10 @@ _PLACES = {
     "counts.memory": "Counts",
     "datasets.noisy": "simulate_noisy_topics",
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
+    "inference.balance": "balance",
+    "inference.bootstrap": "bootstrap_weights",
+    "inference.permutation": "permutation_test",
+    "inference.refit": "bootstrap_fit",
     "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",

@@ -513,3 +513,45 @@ def pivots(X, n):
         found.append(int(np.flatnonzero(left >= left.max() * (1 - 1e-9))[0]))
         distances.append(left[found[-1]])
     return found, distances
+
+
+# Groups -----------------------------------------------------------------------------------------
+
+
+def alternate_normalisation(table, sweeps=500):
+    """Normalise the rows and the columns of a table in turn (Sinkhorn-Knopp)."""
+    table = np.array(table, float)
+    for _ in range(sweeps):
+        table /= np.sqrt((table**2).sum(axis=1, keepdims=True))
+        table /= np.sqrt((table**2).sum(axis=0, keepdims=True))
+    return table
+
+
+def draws_below(state, sizes):
+    """Yield, for each stratum of `sizes`, as many numbers below its size (xoshiro256++, Lemire)."""
+    words = [int(word) for word in state]
+    mask = 2**64 - 1
+
+    def turned(x, n):
+        return (x << n | x >> 64 - n) & mask
+
+    def word():
+        a, b, c, d = words
+        found = (turned((a + d) & mask, 23) + a) & mask
+        c, d = c ^ a, d ^ b
+        words[:] = a ^ d, b ^ c, c ^ (b << 17 & mask), turned(d, 45)
+        return found >> 32
+
+    def below(n):
+        product = word() * n
+        while product % 2**32 < 2**32 % n:
+            product = word() * n
+        return product >> 32
+
+    for size in sizes:
+        yield [below(size) for _ in range(size)]
+
+
+def table_of(loadings, groups, n_groups):
+    """Sum the loadings of each group's samples: (T, R)."""
+    return np.stack([loadings[groups == r].sum(axis=0) for r in range(n_groups)], axis=1)

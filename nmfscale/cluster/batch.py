@@ -11,6 +11,7 @@ import statistics
 import time
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class TaskBatch:
         self.done_keys: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.running: dict[str, Attempt] = {}
         self.values: dict[int, Any] = {}
+        self.note: Callable[[int, Any], None] | None = None
         self.failures = dict.fromkeys(range(len(tasks)), 0)
         self.sends = [set(task.sends) for task in tasks]
         # Tasks whose worker died. One of them may have killed it: each is tried alone.
@@ -104,8 +106,13 @@ class TaskBatch:
             for attempt in self.running.values()
         )
 
-    def results(self) -> list[Any]:
-        """Wait for all results: slow tasks get a second copy, failed ones are submitted again."""
+    def results(self, note: Callable[[int, Any], None] | None = None) -> list[Any]:
+        """Wait for all results: slow tasks get a second copy, failed ones are submitted again.
+
+        With `note` each result goes there as soon as it comes, with its task's number, and None
+        is kept in its place.
+        """
+        self.note = note
         while len(self.values) < len(self.tasks):
             if not self.running:
                 self.submit(self.suspects.popleft())
@@ -236,8 +243,10 @@ class TaskBatch:
         self.last_result_at = time.monotonic()
         self.pool.seconds[self.name].append(result.seconds)
         self.pool.note_done(self.tasks[number].affinity, result.worker)
-        self.values[number] = result.value
+        self.values[number] = None if self.note else result.value
         self.cancel_copies(number)
+        if self.note:
+            self.note(number, result.value)
 
     def cancel_copies(self, number: int) -> None:
         """Cancel the copies of a task that has its result."""

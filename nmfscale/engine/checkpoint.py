@@ -47,6 +47,7 @@ _OTHERS = {
     "counts": "the counts are others",
     "constraints": "what is held, weights or priors are others",
     "start": "the start is another",
+    "inputs": "the inputs are others",
 }
 
 
@@ -175,7 +176,7 @@ def checkpoints_for(
             f"is {n_starts} now: fit as before, or give another folder."
         )
     folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
-    about = _describe(counts) | {name: _digest(*each) for name, each in parts.items()} | options
+    about = _describe(counts) | {name: digest_of(*each) for name, each in parts.items()} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 
 
@@ -242,7 +243,7 @@ def _describe(counts: CountMatrix) -> dict[str, Any]:
     # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
     baseline = kernels.level() == "baseline"
     return {
-        "counts": _digest(counts.shape, _marks(counts)),
+        "counts": digest_of(counts.shape, _marks(counts)),
         "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
     }
 
@@ -290,7 +291,7 @@ def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
     return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
 
 
-def _digest(*values: Any) -> str:
+def digest_of(*values: Any) -> str:
     """Tell arrays, numbers and text, or None, from others."""
     digest = hashlib.sha256()
     for value in values:

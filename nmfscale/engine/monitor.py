@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,32 @@ ENDS = {
 }
 # What columns of a history are called for users.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
+
+
+@contextmanager
+def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
+    """Inside, call a function at the first Ctrl-C that would raise KeyboardInterrupt.
+
+    The second one raises it.
+    """
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        heard()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Monitor:
@@ -60,7 +87,7 @@ class Monitor:
         self.converged = self.still = self.interrupted = self.stopped = False
         self._replacing = False
         self._bar: Any = None
-        self._old_handler: Any = None
+        self._ctrl_c = ExitStack()
         self._best: list[float] = []  # objectives that were no lower than all before
         self._risen, self._below = False, 0
 
@@ -73,15 +100,12 @@ class Monitor:
                 total=self.max_iter, initial=len(self.records), unit="it", file=sys.stderr,
                 dynamic_ncols=True, leave=True,
             )  # fmt: skip
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
+        self._ctrl_c.enter_context(first_ctrl_c(self._interrupt))
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Give Ctrl-C back, say why the fit ended, and close the bar: full."""
-        if self._old_handler is not None:
-            signal.signal(signal.SIGINT, self._old_handler)
+        self._ctrl_c.close()
         if exception[0] is None and self._bar is not None:
             self._bar.total = self._bar.n
             self._bar.set_description_str(ENDS[self.reason])
@@ -90,10 +114,8 @@ class Monitor:
         if self._bar is not None:
             self._bar.close()
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+    def _interrupt(self) -> None:
         """First Ctrl-C: stop after this iteration. Second: at once."""
-        if self.interrupted:
-            raise KeyboardInterrupt
         self.interrupted = True
         # also where nothing else is shown: whoever pressed the key waits for an answer
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")

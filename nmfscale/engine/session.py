@@ -123,7 +123,7 @@ def open_session(
     before = kernels.level()
     pool = WorkerPool(client, str, retry, hint)
     try:
-        infos = _preflight(pool, counts, place)
+        infos = _preflight_of_fit(pool, counts, place)
         config = _run_config(pool, infos, counts, place, level, n_threads)
         take_level(config.level)
         limits = {worker: info.memory for worker, info in infos.items()}
@@ -150,7 +150,6 @@ def _run_config(
 ) -> RunConfig:  # fmt: skip
     """Return what all tasks have in common, by what the workers said of themselves."""
     layout = counts.layout()
-    have = [kernels.available_levels(), *(info.levels for info in infos.values())]
     limits = [info.memory for info in infos.values() if info.memory]
     store = str(layout.path), str(layout.count_dtype), layout.file.mark
     return RunConfig(
@@ -158,8 +157,8 @@ def _run_config(
         version=package_version(),
         store=store if all(info.sees_store for info in infos.values()) else None,
         folder=str(place) if all(info.sees_folder for info in infos.values()) else None,
-        n_threads=_threads(pool, infos, n_threads),
-        level=level or ("baseline" if min(map(len, have)) == 1 else "avx2"),
+        n_threads=threads_of_task(pool, infos, n_threads),
+        level=level or common_level(infos),
         memory=int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
     )
 
@@ -256,14 +255,22 @@ def _at_level(level: str | None) -> Iterator[None]:
         kernels.use_level(before)
 
 
-def _preflight(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, WorkerInfo]:
-    """Ask all workers what they can do; those that cannot take part are left out."""
+def _preflight_of_fit(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, WorkerInfo]:
+    """Ask all workers what they can do, and whether they see the files of the fit."""
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file
+    return preflight(pool, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+
+
+def preflight(
+    pool: WorkerPool, store: str = "", mark: tuple[int, ...] = (), probe_file: str = "",
+    token: str = "",
+) -> dict[str, WorkerInfo]:  # fmt: skip
+    """Ask all workers what they can do; those that cannot take part are left out."""
     end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
-        found = pool.each(probe, str(file.path.resolve()), file.mark, str(place / "probe"), token)
+        found = pool.each(probe, store, mark, probe_file, token)
         unfit = {worker: _unfit(info) for worker, info in found.items()}
         silent = any(isinstance(info, OSError) for info in found.values())
         if not all(unfit.values()) or not silent:
@@ -303,7 +310,13 @@ def _unfit(info: Any) -> str:
     return ""
 
 
-def _threads(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:
+def common_level(infos: dict[str, WorkerInfo]) -> str:
+    """Return the lowest instruction set that this process and all workers have."""
+    have = [kernels.available_levels(), *(info.levels for info in infos.values())]
+    return "baseline" if min(map(len, have)) == 1 else "avx2"
+
+
+def threads_of_task(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:
     """Kernel threads of a task, so that a host has as many as it has processors."""
     if asked is not None:
         return resolve_threads(asked)

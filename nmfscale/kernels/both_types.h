@@ -16,6 +16,8 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 #define UPPER_HALVES(x, BITS, HALVES) __builtin_convertvector(((BITS)(x) + 0x8000) >> 16, HALVES)
 #define FROM_UPPER_HALVES(x, BITS, FLOATS) ((FLOATS)(__builtin_convertvector(x, BITS) << 16))
 
+#include "gather_sum.h"
+
 #define REAL float
 #define REAL_IS_FLOAT 1
 #define NAME(x) x##_f32
@@ -31,4 +33,4 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 
 #define TABLE(t) {update_rows_##t, descend_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, only_gather_dot_##t, \
                   elementwise_##t}
-const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64)};
+const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64), gather_sum};

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 from .slices cimport row_kernels, row_problem, slice_extrapolation, slice_counts, slice_rows
 
 cdef const void *address(array, dtype, tuple shape, str name) except? NULL
+cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NULL
 
 
 cdef class SlicedCounts:

@@ -81,7 +81,12 @@ typedef struct {
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
 } row_kernels;
 
-typedef struct { row_kernels f32, f64; } level_kernels;
+enum { PANEL = 32 };                                      /* columns of a panel of whole numbers */
+
+typedef struct {
+    row_kernels f32, f64;
+    void (*gather_sum)(const int32_t *panel, const uint32_t *picked, int64_t n, int32_t *sums);
+} level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
 
 int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */

@@ -1,8 +1,8 @@
 """What slices.h declares: see there."""
-from libc.stdint cimport int64_t, uint16_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 
 cdef extern from "slices.h" nogil:
-    enum: LANES, GROUP
+    enum: LANES, GROUP, PANEL
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
     enum: GRADIENT, FULL, DIAGONAL
@@ -72,6 +72,7 @@ cdef extern from "slices.h" nogil:
                             void *) noexcept nogil
     ctypedef struct level_kernels:
         row_kernels f32, f64
+        void (*gather_sum)(const int32_t *, const uint32_t *, int64_t, int32_t *) noexcept nogil
     const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
     int nmfscale_processor_level()
     size_t nmfscale_update_rows_bytes(int, int)

@@ -261,17 +261,20 @@ class AnchorNMF(CountModel):
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
         found = len(fitted.arrays["anchors"])
-        if found == self.n_components or fitted.stopped:
+        if found == self.n_components or fitted.reason == "callback":
             return
         why = "the others are combinations of these"
-        if fitted.interrupted:
+        if fitted.reason == "interrupted":
             why = "it was interrupted"
         warn_caller(
             f"AnchorNMF has found {found} of {self.n_components} anchors: {why}.",
             ConvergenceWarning,
         )
 
-    def transform(self, X: Any, out: str | os.PathLike[str] | None = None) -> Array:
+    def transform(
+        self, X: Any, out: str | os.PathLike[str] | None = None, *, layer: str | None = None,
+        raw: bool = False,
+    ) -> Array:  # fmt: skip
         """Return the loadings of samples, old or new: their counts of the anchors, scaled.
 
         A sample that was fitted has the loadings that it had there. One without any of the anchors
@@ -283,6 +286,8 @@ class AnchorNMF(CountModel):
             As in :meth:`fit`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        layer, raw
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -302,7 +307,7 @@ class AnchorNMF(CountModel):
         >>> bool((model.transform(X) == model.loadings_).all())
         True
         """
-        return self._transform(X, out)
+        return self._transform(X, out, layer, raw)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any

@@ -22,7 +22,9 @@ MAY_IMPORT = {
     "engine": {"kernels", "counts", "storage", "cluster"},
     "methods": {"kernels", "counts", "storage", "readers", "engine"},
     "models": {"methods", "engine", "readers", "counts", "storage"},
-    "inference": {"models", "engine", "cluster"},
+    "inference": {
+        "kernels", "counts", "storage", "methods", "models", "engine", "cluster", "readers",
+    },
     "datasets": {"counts", "readers"},
     "plots": set(),
     "anndata": {"models", "inference", "readers", "counts", "plots"},
@@ -30,7 +32,9 @@ MAY_IMPORT = {
         "__init__", "anndata", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "plots",
     },
-    "__init__": {"models", "methods", "readers", "storage", "counts", "datasets", "plots"},
+    "__init__": {
+        "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",
+    },
     "__main__": {"cli"},
 }  # fmt: skip
 _OF_DASK = ("readers/dask_array.py", "cluster/local.py", "cluster/pool.py")

@@ -1,0 +1,1 @@
+"""Questions about a fit, answered by resampling."""

@@ -1,0 +1,337 @@
+"""Bootstrap of balanced weights of topics in groups: units are drawn again, not documents copied.
+
+A replicate draws as many units as there are, with replacement, so that a unit counts 0, 1, 2 ...
+times.  Weights of a topic in a group are ``table_tr = sum_c n_u(c) S_ct`` over the cells c of group
+r, a cell being the samples of one unit in one group, u(c) its unit and S its sum of loadings.  S is
+rounded to 52 bits of its largest entry, so that sums are exact and do not depend on their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ..counts.warn import warn_caller
+from ..kernels.resample import draw_counts
+from .balance import BALANCED, LIMIT, balance_tables, report
+from .groups import Design, Labels, checked_design, checked_labels
+from .intervals import Jackknife, bca, check_interval, percentile
+from .loadings import checked_loadings
+from .replicates import ReplicateTask, run_replicates
+from .seeds import child_states
+from .weights import BootstrapWeights
+
+Array = NDArray[Any]
+
+# Replicates that are worked on together, and tables without one unit.
+_AT_ONCE, _TABLES_AT_ONCE = 64, 4096
+# Below so many units in a group intervals are too narrow.
+_FEW_UNITS = 50
+
+
+def bootstrap_weights(
+    loadings: Any,
+    groups: Any,
+    *,
+    units: Any = None,
+    strata: Any = None,
+    within: str = "groups",
+    n_replicates: int = 1000,
+    level: float = 0.95,
+    interval: str = "percentile",
+    topic_names: Any = None,
+    random_state: Any = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    verbose: int = 0,
+) -> BootstrapWeights:
+    """Find how heavy topics are within groups, and groups within topics, with intervals.
+
+    What is drawn again must be what was drawn in the first place. Where samples come in units, such
+    as beers of a brewery, posts of a blog or cells of a patient, pass these as `units`: samples of
+    a unit resemble each other, and intervals from samples are far too narrow.
+
+    Loadings are summed over each group, and the table is balanced (:func:`nmfscale.balance`), so
+    that neither the size of a group nor the frequency of a topic matters; 1/sqrt(T) is neutral.
+    Read down a column the table has the weights of topics within a group (TwR, "topics within
+    regions"), read along a row those of groups within a topic (RwT) [1]_ (Algorithm 6).
+
+    Parameters
+    ----------
+    loadings : fitted model, or array-like of shape (n_samples, n_components)
+        Loadings of a model, or a model that has them (``loadings_``). Topic proportions give all
+        samples the same weight, loadings of a Poisson NMF that of their counts. Columns of a
+        DataFrame name the topics.
+    groups : array-like of shape (n_samples,)
+        Group of each sample.
+    units : array-like of shape (n_samples,), default=None
+        Unit of each sample: all samples of a unit are drawn together. By default samples are units.
+    strata : array-like of shape (n_samples,), default=None
+        Strata of the study: as many units are drawn from each as it has.
+    within : {"groups", "corpus"}, default="groups"
+        Draw as many units from each group as it has, or from all groups together, where a unit may
+        have samples in several of them.
+    n_replicates : int, default=1000
+        Number of replicates.
+    level : float, default=0.95
+        Nominal coverage of the intervals.
+    interval : {"percentile", "bca"}, default="percentile"
+        Quantiles of the replicates, or those corrected for bias and skewness, which in simulations
+        cover no better.
+    topic_names : sequence of str, default=None
+        Names of topics; by default the columns of a DataFrame, or numbers.
+    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
+        Seed. Replicate r draws from child r of it.
+    n_threads : int, default=None
+        Threads; by default one for each processor that this process may use.
+    client : distributed.Client, default=None
+        Dask cluster that does the work; by default the client that is active, or this process.
+    checkpoint, checkpoint_every, resume
+        As in :meth:`nmfscale.PoissonNMF.fit`: replicates that are done are saved, and a job that
+        goes on ends with the same bits.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    BootstrapWeights
+        Weights, intervals, standard errors and replicates, with names; see there.
+
+    Raises
+    ------
+    ValueError
+        If loadings or labels are not valid, a group or topic has no weight, or the table has no
+        balance.
+    CheckpointError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Warns
+    -----
+    UserWarning
+        If a group has fewer than 50 units, where intervals are too narrow; or if replicates had no
+        balance, which are left out and counted.
+
+    Notes
+    -----
+    Intervals cover somewhat less than they say. In simulations at a nominal 95% with 10 topics and
+    5 groups, the truth was inside in 93% of the cases with 100 to 370 units a group, and in 80% to
+    89% with 20 to 40; percentile and BCa intervals did not differ. Units that were passed as
+    samples cost another 8 percent points there.
+
+    References
+    ----------
+    .. [1] Phelan. New perspectives on non-negative matrix factorization for grouped topic models.
+    .. [2] Davison, Hinkley (1997). Bootstrap methods and their application. Cambridge.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale import bootstrap_weights
+    >>> rng = np.random.default_rng(0)
+    >>> breweries = np.repeat(np.arange(120), 3)  # three beers each
+    >>> regions = np.array(["east", "west"])[breweries % 2]
+    >>> loadings = rng.gamma(1.0, size=(120, 3))[breweries] + rng.gamma(0.2, size=(360, 3))
+    >>> loadings[regions == "west", 2] *= 2
+    >>> found = bootstrap_weights(loadings, regions, units=breweries, random_state=0)
+    >>> found.to_frame("RwT").query("topic == 2").round(2)[["group", "weight", "lower", "upper"]]
+      group  weight  lower  upper
+    5  west    0.70   0.65   0.74
+    4  east    0.42   0.35   0.50
+    """
+    check_interval(level, interval)
+    if within not in ("groups", "corpus"):
+        raise ValueError(f"within={within!r} is not one of 'groups', 'corpus'.")
+    values, names = checked_loadings(loadings, topic_names)
+    labels = checked_labels(groups, len(values), "groups")
+    design = checked_design(labels, units, strata, nested=False)
+    cells = Cells.of(values, labels, design, within)
+    drawn = "samples" if units is None else "units"
+    _warn_of_few_units(cells, labels.names, drawn)
+    weights = _balanced(cells.observed(), names, labels.names)
+    job = run_replicates(
+        WeightsTask(cells), n_replicates, random_state=random_state, n_threads=n_threads,
+        client=client, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
+        verbose=verbose,
+    )  # fmt: skip
+    status = job["status"]
+    kept = job["weights"][status <= LIMIT]
+    found = BootstrapWeights(
+        weights, kept, names, labels.names, cells.n_units, level, interval,
+        n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
+        random_state=job.seed.entropy, units=drawn,
+    )  # fmt: skip
+    if not len(kept):
+        raise ValueError(
+            f"none of {len(status)} replicates has a balance: topics are in too few samples. Leave "
+            "rare topics out, or join groups."
+        )
+    if found.n_failures:
+        warn_caller(
+            f"{found.n_failures} of {len(status)} replicates had no balance, as topics were left "
+            "without weight where they are rare; they are left out of the intervals."
+        )
+    acceleration = cells.acceleration(weights) if interval == "bca" else None
+    return found.with_intervals(
+        bca(kept, weights, acceleration, level) if acceleration is not None
+        else percentile(kept, level)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Sums of loadings over the samples of a unit in a group, and how units are drawn.
+
+    `sums` (n_cells, T) are whole numbers, to be multiplied by `scale` (T,); cells stand group after
+    group, from `starts` (R + 1,). `unit` (n_cells,) is the unit of each, None where cells are units
+    in the same order. Units stand stratum after stratum, from `strata`.
+    """
+
+    sums: Array
+    starts: Array
+    scale: Array
+    unit: Array | None
+    strata: Array
+
+    @classmethod
+    def of(cls, loadings: Array, groups: Labels, design: Design, within: str) -> Cells:
+        """Sum loadings over cells."""
+        from scipy.sparse import csr_array
+
+        n, R, n_units = len(loadings), len(groups.names), design.n_units
+        found, cell_of = np.unique(groups.codes * n_units + design.of_sample, return_inverse=True)
+        group, unit = found // n_units, found % n_units
+        joins = csr_array((np.ones(n), (cell_of.ravel(), np.arange(n))), (len(found), n))
+        sums = joins @ loadings
+        # all units together, each drawn as the largest, stay below 2^53: sums of them are exact
+        most = np.frexp(sums.max(axis=0))[1] + int(np.ceil(np.log2(n_units)))
+        stratum = design.strata.codes
+        if within == "groups":
+            _refuse_split(unit, group, groups, design)
+            stratum = stratum * R
+            stratum[unit] += group
+        _, first = np.unique(unit, return_index=True)
+        order = np.lexsort((first, stratum))
+        place = np.empty(n_units, np.int64)
+        place[order] = np.arange(n_units)
+        unit = place[unit]
+        _, sizes = np.unique(stratum, return_counts=True)
+        return cls(
+            np.rint(np.ldexp(sums, 53 - most)),
+            np.searchsorted(group, np.arange(R + 1)),
+            np.ldexp(1.0, most - 53),
+            None if np.array_equal(unit, np.arange(n_units)) else unit,
+            np.concatenate([[0], np.cumsum(sizes)]),
+        )
+
+    @property
+    def n_units(self) -> Array:
+        """Units with samples in each group, (R,)."""
+        return np.diff(self.starts)
+
+    def tables(self, counts: Array) -> Array:
+        """Return tables (n, T, R) in which units (n, n_units) count so often."""
+        of_cells = counts if self.unit is None else counts[:, self.unit]
+        out = np.empty((len(counts), self.sums.shape[1], len(self.starts) - 1))
+        for r, (a, b) in enumerate(itertools.pairwise(self.starts)):
+            np.matmul(of_cells[:, a:b], self.sums[a:b], out=out[:, :, r])
+        out *= self.scale[:, None]
+        return out
+
+    def observed(self) -> Array:
+        """Return the table (T, R) of the data."""
+        found: Array = self.tables(np.ones((1, self.strata[-1])))[0]
+        return found
+
+    def acceleration(self, weights: Array) -> Array:
+        """Return that of BCa intervals (T, R), from tables without one unit."""
+        found, observed = Jackknife(weights), self.observed()
+        unit = np.arange(len(self.sums)) if self.unit is None else self.unit
+        group = np.repeat(np.arange(len(self.starts) - 1), self.n_units)
+        shares = self.sums * self.scale
+        for first, last in itertools.pairwise(self.strata):
+            for begin in range(first, last, _TABLES_AT_ONCE):
+                end = min(begin + _TABLES_AT_ONCE, last)
+                cells = np.flatnonzero((unit >= begin) & (unit < end))
+                tables = np.repeat(observed[None], end - begin, axis=0)
+                tables[unit[cells] - begin, :, group[cells]] -= shares[cells]
+                without = balance_tables(tables)
+                found.add(without.tables[without.status <= LIMIT])
+            found.end_stratum()
+        return found.acceleration()
+
+
+@dataclass(frozen=True)
+class WeightsTask(ReplicateTask):
+    """Balanced tables of units that are drawn again."""
+
+    cells: Cells
+    name = "bootstrap replicates"
+
+    def about(self) -> Iterable[Any]:
+        """Return what the replicates stand on."""
+        cells = self.cells
+        unit = np.zeros(0, np.int64) if cells.unit is None else cells.unit
+        return cells.sums, cells.starts, cells.scale, unit, cells.strata
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return ``weights`` (n, T, R), and ``status``: see `balance`."""
+        cells, states = self.cells, child_states(seed, numbers)
+        T, R = cells.sums.shape[1], len(cells.starts) - 1
+        weights, status = np.zeros((len(states), T, R)), np.zeros(len(states), np.int8)
+
+        def work(first: int) -> None:
+            part = slice(first, first + _AT_ONCE)
+            counts = np.empty((len(states[part]), cells.strata[-1]))
+            draw_counts(states[part], cells.strata, counts, n_threads=1)
+            found = balance_tables(cells.tables(counts))
+            weights[part], status[part] = found.tables, found.status
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            for done in [pool.submit(work, i) for i in range(0, len(states), _AT_ONCE)]:
+                done.result()
+        return {"weights": weights, "status": status}
+
+
+def _refuse_split(unit: Array, group: Array, groups: Labels, design: Design) -> None:
+    """Refuse units (of cells) with samples in several groups, which cannot be drawn within them."""
+    order = np.argsort(unit, kind="stable")
+    again = np.flatnonzero(np.diff(unit[order]) == 0)
+    if again.size:
+        one, other = order[again[0]], order[again[0] + 1]
+        name = None if design.unit_names is None else design.unit_names[unit[one]]
+        raise ValueError(
+            f"unit {name!r} has samples in groups {groups.names[group[one]]!r} and "
+            f"{groups.names[group[other]]!r}: pass within='corpus' to draw it with all of them, or "
+            "finer units."
+        )
+
+
+def _balanced(table: Array, topics: tuple[Any, ...], groups: tuple[Any, ...]) -> Array:
+    """Return the balanced table of the data; what is wrong with it is said with names."""
+    found = balance_tables(table[None])
+    if found.status[0] != BALANCED:
+        report(table, found.status[0], "the table of topics by groups", (topics, groups))
+    balanced: Array = found.tables[0]
+    return balanced
+
+
+def _warn_of_few_units(cells: Cells, groups: tuple[Any, ...], units: str) -> None:
+    few = np.flatnonzero(cells.n_units < _FEW_UNITS)
+    if few.size:
+        least = few[cells.n_units[few].argmin()]
+        warn_caller(
+            f"{few.size} of {len(groups)} groups have fewer than {_FEW_UNITS} {units}, the fewest "
+            f"{groups[least]!r} with {cells.n_units[least]}: intervals are too narrow there. In "
+            "simulations those of 95% held the truth in 80% to 89% of the cases with 20 to 40 a "
+            "group, in 93% with 100 to 370."
+        )

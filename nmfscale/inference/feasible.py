@@ -1,0 +1,70 @@
+"""Where a table may have zeros and still have a balance: a question of flows.
+
+A table (T, R) with row sums R/T and column sums 1, with entries only where `support` says so, is a
+flow of T R from rows that give R each to columns that take T each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def zeros_to_spare(support: Array) -> Array:
+    """Whether zeros are so few that tables (N, T, R) surely have a balance, (N,).
+
+    Rows whose entries lie within s columns have at least R - s zeros. If less than the share s/R of
+    all rows has that many, for every s, then no set of columns is short of other rows.
+    """
+    _, T, R = support.shape
+    zeros = R - support.sum(axis=2)
+    spare = np.ones(len(support), bool)
+    for s in range(1, R):
+        spare &= (zeros >= R - s).sum(axis=1) * R < s * T
+    return spare
+
+
+def inner_support(support: Array) -> Array | None:
+    """Return which entries of a table (T, R) are positive in some flow; None if there is no flow.
+
+    These are the entries with a flow, and those on a cycle of the residual graph.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    flow, residual = _flow(support)
+    T, R = support.shape
+    if flow.sum() < T * R:
+        return None
+    _, part = connected_components(residual[:-2, :-2], connection="strong")
+    found: Array = support & ((flow > 0) | (part[:T, None] == part[None, T:]))
+    return found
+
+
+def offending_set(support: Array) -> tuple[Array, Array]:
+    """Return rows of a table without a flow, and the columns in which they all lie: too few."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    _, residual = _flow(support)
+    T, R = support.shape
+    reached = np.sort(breadth_first_order(residual, T + R, return_predecessors=False))
+    return reached[reached < T], reached[(reached >= T) & (reached < T + R)] - T
+
+
+def _flow(support: Array) -> tuple[Array, Any]:
+    """Return the largest flow (T, R), and its residual graph: rows, columns, source, sink."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    T, R = support.shape
+    capacity = np.zeros((T + R + 2, T + R + 2), np.int32)
+    capacity[:T, T : T + R] = support * R  # as much as a row has: no limit
+    capacity[T + R, :T] = R
+    capacity[T : T + R, T + R + 1] = T
+    flow = maximum_flow(csr_array(capacity), T + R, T + R + 1).flow.toarray()
+    residual = capacity - flow
+    residual[:T, T : T + R] = support
+    return np.maximum(flow[:T, T : T + R], 0), csr_array(residual > 0)

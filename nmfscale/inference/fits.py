@@ -1,0 +1,138 @@
+"""The result of a bootstrap of whole fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Numbers of a fit, and their intervals: arrays of one shape.
+
+    Attributes
+    ----------
+    estimate : ndarray
+        Of the fit.
+    replicates : ndarray of shape (n_replicates, ...), float32
+        Of the replicates.
+    lower, upper : ndarray
+        Ends of the intervals.
+    """
+
+    estimate: Array
+    replicates: Array
+    lower: Array
+    upper: Array
+
+    @property
+    def std_error(self) -> Array:
+        """Standard deviation of the replicates."""
+        return np.std(self.replicates, axis=0, dtype=float, ddof=min(1, len(self.replicates) - 1))
+
+
+@dataclass(frozen=True)
+class BootstrapFit:
+    """Topics of a fit, and proportions of them, with intervals.
+
+    Attributes
+    ----------
+    components : Estimates of shape (K, n_features)
+        Frequencies of the features in each topic; of all features they sum to one.
+    group_means : Estimates of shape (K, n_groups) or None
+        Mean proportions of the samples of each group, if groups were given.
+    proportions : Estimates of shape (n_samples, K) or None
+        Proportions of the samples that were asked for.
+    cosines : ndarray of shape (n_replicates, K)
+        Between topics of the fit and those of a replicate that they were matched with.
+    matches : ndarray of shape (n_replicates, K)
+        Which topics of the replicate these were.
+    n_iter, converged : ndarray of shape (n_replicates,)
+        Of each fit.
+    features, samples : ndarray of int
+        Which were asked for.
+    feature_names, groups : ndarray or tuple, or None
+        Names.
+    level : float
+        Nominal coverage of the intervals.
+    random_state : int
+        Entropy of the seed: passed as `random_state` it gives the same replicates again.
+    """
+
+    components: Estimates
+    group_means: Estimates | None
+    proportions: Estimates | None
+    cosines: Array
+    matches: Array
+    n_iter: Array
+    converged: Array
+    features: Array
+    samples: Array
+    feature_names: Any
+    groups: tuple[Any, ...] | None
+    level: float
+    random_state: Any
+
+    @property
+    def n_replicates(self) -> int:
+        """Number of replicates."""
+        return len(self.cosines)
+
+    @property
+    def n_reordered(self) -> int:
+        """Number of replicates whose topics had to be put in another order."""
+        return int((self.matches != np.arange(self.matches.shape[1])).any(axis=1).sum())
+
+    def to_frame(self, what: str = "components") -> Any:
+        """Return one kind of numbers as a table with a row each.
+
+        Parameters
+        ----------
+        what : {"components", "group_means", "proportions"}, default="components"
+            Which numbers.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``topic``, then ``feature``, ``group`` or ``sample``, ``estimate``, ``lower``,
+            ``upper``, ``std_error``.
+        """
+        import pandas as pd
+
+        kinds: dict[str, tuple[str, Any]] = {
+            "components": ("feature", self._feature_labels()),
+            "group_means": ("group", self.groups),
+            "proportions": ("sample", self.samples),
+        }
+        found = getattr(self, what) if what in kinds else None
+        if found is None:
+            known = [kind for kind in kinds if getattr(self, kind) is not None]
+            raise ValueError(
+                f"what={what!r}: this result has {', '.join(map(repr, known))}; group_means need "
+                "groups=, proportions samples= in bootstrap_fit."
+            )
+        name, labels = kinds[what]
+        topic, other = (each.ravel() for each in np.indices(found.estimate.shape))
+        if what == "proportions":
+            topic, other = other, topic
+        numbers = ("estimate", "lower", "upper", "std_error")
+        return pd.DataFrame(
+            {"topic": topic, name: np.array([*labels, None], object)[other]}
+            | {each: getattr(found, each).ravel() for each in numbers}
+        ).infer_objects()
+
+    def _feature_labels(self) -> Any:
+        return self.features if self.feature_names is None else self.feature_names[self.features]
+
+    def __repr__(self) -> str:
+        """Sizes, and how well topics match."""
+        K = self.cosines.shape[1]
+        return (
+            f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "
+            f"another order, smallest cosine {self.cosines.min():.3f}>"
+        )

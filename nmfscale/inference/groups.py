@@ -1,0 +1,238 @@
+"""Labels of samples: the groups compared, the units they were drawn in, the strata they belong to.
+
+Documents are rarely the unit of a study. Beers of one brewery, posts of one blog, cells of one
+patient resemble each other, and all of them lie in one group: it is breweries, blogs and patients
+that were drawn, and whose labels could have been others. A test that permutes documents instead
+finds differences where there are none, far more often than its level says.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from ..counts.warn import warn_caller
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One label a sample: `codes`, numbers from 0, of `names`, the labels that occur.
+
+    Names are sorted where they can be; those of a pandas Categorical are in its order.
+    """
+
+    codes: NDArray[np.int64]
+    names: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return self.codes.size
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples with each label."""
+        return np.bincount(self.codes, minlength=len(self.names))
+
+    def of(self, kept: Array) -> Labels:
+        """Return the labels of some samples; names that do not occur among them go."""
+        found, codes = np.unique(self.codes[kept], return_inverse=True)
+        return Labels(codes.reshape(-1), tuple(self.names[i] for i in found))
+
+
+def checked_labels(values: Any, n_samples: int, name: str) -> Labels:
+    """Return labels of any type: a list, an array, a pandas Series or Categorical."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ValueError(
+            f"{name}={reprlib.repr(values)}: one label for each of {n_samples:,} samples is "
+            "needed, in a list, an array or a column of a table."
+        )
+    if np.ndim(values) != 1:
+        raise ValueError(
+            f"{name} has shape {np.shape(values)}; one label for each of {n_samples:,} samples is "
+            "needed: pass a single column."
+        )
+    if len(values) != n_samples:
+        raise ValueError(
+            f"{name} has {len(values):,} labels, and there are {n_samples:,} samples: give one "
+            "each."
+        )
+    if hasattr(getattr(values, "dtype", None), "categories"):
+        categories = list(values.dtype.categories)
+        codes = np.asarray(getattr(values, "cat", values).codes, np.int64)
+        _refuse_missing(codes < 0, name)
+        return Labels(codes, tuple(categories)).of(np.arange(n_samples))
+    # not np.asarray, which makes text of a missing label in a list of texts
+    array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
+    if array.dtype.kind == "O":
+        _refuse_missing(np.fromiter(map(_is_missing, array), bool, array.size), name)
+        return _of_objects(array.tolist())
+    if array.dtype.kind in "fcmM":
+        _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
+    found, codes = np.unique(array, return_inverse=True)
+    return Labels(codes.reshape(-1).astype(np.int64), tuple(found.tolist()))
+
+
+def _of_objects(values: list[Any]) -> Labels:
+    try:
+        numbers: dict[Any, int] = dict.fromkeys(values, 0)
+    except TypeError as error:
+        raise ValueError(f"labels must be texts, numbers or the like ({error}).") from None
+    names = list(numbers)
+    try:
+        names.sort()
+    except TypeError:  # of several types: in the order in which they come
+        pass
+    numbers = {each: i for i, each in enumerate(names)}
+    return Labels(np.array([numbers[each] for each in values], np.int64), tuple(names))
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except (TypeError, ValueError):  # pandas.NA
+        return True
+
+
+def _refuse_missing(missing: Array, name: str) -> None:
+    if missing.any():
+        first = int(np.flatnonzero(missing)[0])
+        raise ValueError(
+            f"{name} has {int(missing.sum()):,} missing labels, the first at sample {first}: leave "
+            "these samples out, or give them a label of their own."
+        )
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is resampled: units, each of one or more samples, with a group and a stratum each.
+
+    `of_sample` is the number of each sample's unit. Without `units=` samples are units, without
+    `strata=` there is one stratum. `groups` and `strata` are labels of units; where units may
+    have samples in several groups, `groups` is None.
+    """
+
+    of_sample: NDArray[np.int64]
+    n_units: int
+    groups: Labels | None
+    strata: Labels
+    unit_names: tuple[Any, ...] | None = None
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Units of each stratum in each group, of shape (n_strata, n_groups)."""
+        assert self.groups is not None
+        out = np.zeros((len(self.strata.names), len(self.groups.names)), np.int64)
+        np.add.at(out, (self.strata.codes, self.groups.codes), 1)
+        return out
+
+    def sum_over_units(self, rows: Array) -> Array:
+        """Add up the rows of each unit's samples, in their order."""
+        if self.unit_names is None:
+            return rows
+        out = np.zeros((self.n_units, *rows.shape[1:]), rows.dtype)
+        np.add.at(out, self.of_sample, rows)
+        return out
+
+
+def checked_design(
+    groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True
+) -> Design:
+    """Return the units of samples with these groups, checked.
+
+    `nested`: every unit must lie in one group, as one whose label is permuted has to. Every unit
+    must lie in one stratum in any case.
+    """
+    n = len(groups)
+    one = Labels(np.zeros(n, np.int64), (None,))
+    strata = one if strata is None else checked_labels(strata, n, "strata")
+    if units is None:
+        return Design(np.arange(n), n, groups, strata)
+    of = checked_labels(units, n, "units")
+    first = np.zeros(len(of.names), np.int64)
+    first[of.codes[::-1]] = np.arange(n)[::-1]
+    _refuse_split(of, strata, first, "strata")
+    if nested:
+        _refuse_split(of, groups, first, "groups")
+    return Design(
+        of.codes,
+        len(of.names),
+        Labels(groups.codes[first], groups.names) if nested else None,
+        Labels(strata.codes[first], strata.names),
+        of.names,
+    )
+
+
+def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> None:
+    other = np.flatnonzero(labels.codes != labels.codes[first[units.codes]])
+    if other.size:
+        at = int(other[0])
+        unit = units.codes[at]
+        several = labels.names[labels.codes[first[unit]]], labels.names[labels.codes[at]]
+        remedy = (
+            "pass strata=units, which compares samples within units"
+            if name == "groups"
+            else f"give all samples of a unit the same label in {name}"
+        )
+        raise ValueError(
+            f"unit {units.names[unit]!r} has samples in {name} {several[0]!r} and {several[1]!r}: "
+            f"units must lie in one each, so {remedy}, or pass finer units."
+        )
+
+
+# How many labellings there are ----------------------------------------------------------------
+
+
+def log10_labellings(sizes: Array) -> float:
+    """Logarithm of the number of ways to label units, with as many in each group and stratum.
+
+    `sizes` are units of each stratum in each group.
+    """
+    sizes = np.atleast_2d(sizes).astype(float)
+    logs = gammaln(sizes.sum(axis=1) + 1).sum() - gammaln(sizes + 1).sum()
+    return max(0.0, float(logs) / math.log(10))
+
+
+def n_labellings(sizes: Array) -> int:
+    """Return that number exactly: prod over strata of n! / (n_1! n_2! ...)."""
+    out = 1
+    for stratum in np.atleast_2d(sizes).tolist():
+        left = sum(stratum)
+        for size in stratum:
+            out *= math.comb(left, size)
+            left -= size
+    return out
+
+
+def n_symmetries(sizes: Array) -> int:
+    """Return the ways to rename groups of the same sizes, which no symmetric statistic tells."""
+    _, counts = np.unique(np.atleast_2d(sizes), axis=1, return_counts=True)
+    return math.prod(math.factorial(int(n)) for n in counts)
+
+
+def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
+    """Return the least p-value that all labellings together could give."""
+    same = n_symmetries(sizes) if symmetric else 1
+    log10 = log10_labellings(sizes)
+    return same / n_labellings(sizes) if log10 < 15 else min(1.0, same * 10.0 ** max(-log10, -300))
+
+
+def warn_few_labellings(
+    smallest: Sequence[float], alpha: float, names: Sequence[str], what: str
+) -> None:
+    """Warn of tests that cannot reject, whatever the data."""
+    powerless = [name for p, name in zip(smallest, names, strict=True) if p > alpha]
+    if powerless:
+        worst = max(smallest)
+        warn_caller(
+            f"{what} are so few that no p-value below {worst:.2g} is possible (alpha={alpha:g}): "
+            f"{reprlib.repr(', '.join(powerless))} cannot be rejected. More {what} are needed, not "
+            "more permutations."
+        )

@@ -1,0 +1,172 @@
+"""Statistics of labellings of units: some drawn at random, or all that there are.
+
+Rows are rounded to whole numbers, to about 2^-31 of each column's total, before anything else.
+Sums over groups are then exact, whatever their order, and a labelling that gives the same groups
+gives the same statistic but for its last digits. The test stays exact: it is one of the rounded
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ..counts.aligned import aligned_empty
+from ..kernels.permute import PANEL_COLUMNS, permuted_sums
+from .groups import n_labellings
+from .replicates import ReplicateTask
+from .seeds import child, child_states
+from .statistics import Statistic
+
+Array = NDArray[Any]
+# So many sums are in memory at a time.
+_SUMS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Units whose labels are permuted within strata, and the groups whose statistic is taken.
+
+    `rows` are whole numbers (n_units, n_topics), stratum after stratum, and `scale` what one of
+    them is worth in each column. `labels` are the numbers of their groups, `sizes` (n_strata,
+    n_groups) how many each stratum has, `tests` the groups of each test.
+    """
+
+    rows: NDArray[np.int32]
+    scale: Array
+    labels: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tests: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(
+        cls, statistic: Statistic, amounts: Array, labels: Array, strata: Array,
+        tests: Iterable[tuple[int, ...]],
+    ) -> Labelled:  # fmt: skip
+        """Take units with these amounts of topics; labels are numbers from 0 without gaps."""
+        order = np.argsort(strata, kind="stable")
+        rows, labels, strata = statistic.rows(amounts)[order], labels[order], strata[order]
+        whole, scale = _whole_numbers(rows)
+        _, strata = np.unique(strata, return_inverse=True)
+        sizes = np.zeros((strata.max() + 1, labels.max() + 1), np.int64)
+        np.add.at(sizes, (strata, labels), 1)
+        return cls(whole, scale, labels, sizes, tuple(tests))
+
+    def values(self, statistic: Statistic, sums: Array) -> Array:
+        """Return the statistic of each test (n, n_tests) of sums (n, n_groups, n_topics)."""
+        summary, n_units = statistic.summary(sums * self.scale), self.sizes.sum(axis=0)
+        found = [statistic.of(summary, n_units, list(test)) for test in self.tests]
+        return np.stack(found, axis=1)
+
+    def observed(self, statistic: Statistic) -> Array:
+        """Return the statistic of each test with the labels as they are."""
+        return self.values(statistic, self._sums(self.labels[None]))[0]
+
+    def all_values(self, statistic: Statistic) -> Array:
+        """Return the statistics of all labellings, each once."""
+        n = n_labellings(self.sizes)
+        step = max(1, _SUMS // max(self.sizes.shape[1] * self.scale.size, self.labels.size))
+        out = np.empty((n, len(self.tests)))
+        for first in range(0, n, step):
+            numbers = np.arange(first, min(first + step, n))
+            sums = self._sums(labellings(self.sizes, numbers))
+            out[numbers] = self.values(statistic, sums)
+        return out
+
+    def _sums(self, labels: Array) -> Array:
+        # products with 0 and 1 of whole numbers below 2^31: exact in float64
+        rows = self.rows.astype(np.float64)
+        parts = [(labels == g).astype(np.float64) @ rows for g in range(self.sizes.shape[1])]
+        return np.stack(parts, axis=1)
+
+    def random_values(
+        self, statistic: Statistic, seed: SeedSequence, numbers: range, n_threads: int
+    ) -> Array:
+        """Return the statistics of labellings drawn at random: number r from child r of a seed."""
+        n_topics, n_groups = self.scale.size, self.sizes.shape[1]
+        # the sums of one group are what the others leave: the largest
+        order = np.argsort(self.sizes.sum(axis=0), kind="stable")
+        sizes, place = np.ascontiguousarray(self.sizes[:, order]), np.argsort(order)
+        panels = _in_panels(self.rows)
+        width = panels.shape[0] * PANEL_COLUMNS
+        out = np.empty((len(numbers), len(self.tests)))
+        for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
+            sums = aligned_empty((len(part), n_groups, width), np.int32)
+            permuted_sums(panels, sizes, child_states(seed, part), sums, n_threads)
+            at = slice(part.start - numbers.start, part.stop - numbers.start)
+            out[at] = self.values(statistic, sums[:, place, :n_topics])
+        return out
+
+
+class Permutations(ReplicateTask):
+    """Random labellings of several sets of units, each drawn for itself."""
+
+    name = "permutations"
+
+    def __init__(self, statistic: Statistic, sets: list[Labelled]):
+        self.statistic, self.sets = statistic, sets
+
+    def about(self) -> Iterator[Any]:
+        """Rows, labels and strata, and the name of the statistic."""
+        yield self.statistic.name
+        for each in self.sets:
+            yield from (each.rows, each.scale, each.sizes, repr(each.tests))
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return the statistics of all tests, those of one set after those of another."""
+        found = [
+            each.random_values(self.statistic, child(seed, i), numbers, n_threads)
+            for i, each in enumerate(self.sets)
+        ]
+        return {"statistic": np.concatenate(found, axis=1)}
+
+
+def labellings(sizes: Array, numbers: Array) -> Array:
+    """Return some of all labellings (n_numbers, n_units) by their numbers, from 0.
+
+    Labels of units are chosen one after the other. Of the m labellings that are left m n_g / n
+    give the next unit label g, where n_g of the n labels that are left are g.
+    """
+    out, done = np.empty((numbers.size, int(sizes.sum())), np.int64), 0
+    for stratum in sizes:
+        m = np.full(numbers.size, n_labellings(stratum))
+        numbers, rest = np.divmod(numbers, m)
+        left = np.repeat(stratum[None], numbers.size, axis=0)
+        for n in range(int(stratum.sum()), 0, -1):
+            share = m[:, None] * left // n
+            ends = np.cumsum(share, axis=1)
+            label = np.argmax(rest[:, None] < ends, axis=1)
+            here = np.arange(numbers.size), label
+            rest, m = rest - (ends[here] - share[here]), share[here]
+            left[here] -= 1
+            out[:, done] = label
+            done += 1
+    return out
+
+
+def _whole_numbers(rows: Array) -> tuple[NDArray[np.int32], Array]:
+    """Round columns to whole numbers of which any sum is below 2^31, and what 1 is worth."""
+    totals = np.abs(rows).sum(axis=0)
+    scale = np.where(totals > 0, totals, 1.0) / (2**31 - 1 - rows.shape[0])
+    return np.rint(rows / scale).astype(np.int32), scale
+
+
+def _in_panels(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Lay out columns 32 side by side, as the kernel takes them."""
+    n, n_columns = rows.shape
+    panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
+    panels[:] = 0
+    for k, panel in enumerate(panels):
+        part = rows[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
+        panel[:, : part.shape[1]] = part
+    return panels
+
+
+def _parts(numbers: range, size: int) -> Iterator[range]:
+    for first in range(numbers.start, numbers.stop, size):
+        yield range(first, min(first + size, numbers.stop))

@@ -1,0 +1,373 @@
+"""Do groups of samples differ in their topics: permutation tests, of all groups and of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import false_discovery_control
+
+from ..counts.warn import warn_caller
+from .groups import (
+    Labels,
+    checked_design,
+    checked_labels,
+    log10_labellings,
+    n_labellings,
+    smallest_pvalue,
+    warn_few_labellings,
+)
+from .labelling import Labelled, Permutations
+from .loadings import amounts_of_topics
+from .pvalues import (
+    independent_max_t,
+    interval,
+    joint_max_t,
+    n_as_extreme,
+    pvalue,
+    standardized,
+)
+from .replicates import run_replicates
+from .statistics import Statistic, checked_statistic
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GroupTest:
+    """One test of whether groups differ.
+
+    Attributes
+    ----------
+    groups : tuple
+        Labels of the groups that were compared.
+    n_units : tuple of int
+        Units in each of them.
+    observed, zscore : float
+        The statistic, and how many standard deviations it is from its mean over permutations, in
+        the direction of groups that differ.
+    pvalue : float
+        (b + 1) / (s + 1), where b of s random labellings are at least as extreme; b / s where
+        these are all labellings (`exact`).
+    fraction : float
+        b / s.
+    interval : tuple of float
+        Where the p-value of all labellings is, at 95% confidence (Clopper and Pearson).
+    pvalue_maxt, pvalue_bh : float
+        p-value adjusted for all pairs: by the maximum of standardised statistics, step down, and
+        by Benjamini and Hochberg. Of the test of all groups, `pvalue`.
+    smallest_pvalue : float
+        The least p-value that could have come out.
+    exact : bool
+        Whether all labellings were taken.
+    null : ndarray of shape (n_labellings,)
+        The statistic of each labelling.
+    """
+
+    groups: tuple[Any, ...]
+    n_units: tuple[int, ...]
+    observed: float
+    zscore: float
+    pvalue: float
+    fraction: float
+    interval: tuple[float, float]
+    pvalue_maxt: float
+    pvalue_bh: float
+    smallest_pvalue: float
+    exact: bool
+    null: Array
+
+
+@dataclass(frozen=True)
+class PermutationTest:
+    """Result of :func:`permutation_test`: of all groups, and of each pair of them.
+
+    Attributes
+    ----------
+    statistic, alternative, scope : str
+        As they were chosen.
+    overall : GroupTest
+        All groups at once.
+    pairs : tuple of GroupTest
+        Each pair; none where there are two groups, which `overall` compares.
+    interrupted : bool
+        Whether Ctrl-C ended it early; p-values are those of the permutations that were done.
+    """
+
+    statistic: str
+    alternative: str
+    scope: str
+    overall: GroupTest
+    pairs: tuple[GroupTest, ...]
+    interrupted: bool
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each test, that of all groups first."""
+        import pandas as pd
+
+        names = [
+            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",
+            "smallest_pvalue", "exact",
+        ]  # fmt: skip
+        tests = (self.overall, *self.pairs)
+        rows = {name: [getattr(test, name) for test in tests] for name in names}
+        groups = ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
+        return pd.DataFrame(rows, index=pd.Index(groups, name="groups"))
+
+
+def permutation_test(
+    loadings: Any,
+    groups: ArrayLike,
+    *,
+    units: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    statistic: str | Callable[[Array], Array] = "hellinger",
+    alternative: str | None = None,
+    scope: str = "pair",
+    n_permutations: int = 9999,
+    alpha: float = 0.05,
+    batch_size: int | None = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: bool = False,
+    verbose: int = 0,
+) -> PermutationTest:
+    """Test whether groups of samples differ in their topics, all at once and in pairs.
+
+    First ask what was drawn. Where samples come in clusters that lie within a group (beers of a
+    brewery, posts of a blog, cells of a patient), clusters are the units, and samples are not:
+    pass `units=`. A test that permutes samples instead finds differences that are not there in a
+    large part of all studies. A unit's samples are added up, and whole units change their group.
+
+    Parameters
+    ----------
+    loadings : fitted model, or array-like of shape (n_samples, n_topics)
+        A model's topic proportions, or non-negative amounts of topics. Labels had no part in the
+        fit: else the test is not valid.
+    groups : array-like of shape (n_samples,)
+        Labels of any type: a list, a Series, a column of ``adata.obs``.
+    units : array-like of shape (n_samples,), optional
+        What was drawn: each lies in one group and one stratum. By default each sample.
+    strata : array-like of shape (n_samples,), optional
+        Units are permuted within these only: what differs between them is no evidence.
+    statistic : {"hellinger", "cosine"} or callable, default="hellinger"
+        "hellinger": the share of the sum of squares of root proportions that lies between groups,
+        sensitive to frequent and to rare topics. "cosine": of the sums over groups, the mean of all
+        pairs, small where groups differ [1]_ (Algorithms 3, 4). A function takes tables of sums,
+        (n_tables, n_groups, n_topics), and returns a number for each.
+    alternative : {"greater", "less", "two-sided"}, optional
+        Values of a function that tell against equal groups; by default "greater".
+    scope : {"pair", "all"}, default="pair"
+        A pair is tested by permuting its own units, or those of all groups as in [1]_. With "all"
+        the test of a pair depends on how much the other groups vary.
+    n_permutations : int, default=9999
+        Random labellings; where all of them are no more, each is taken once, and p is exact.
+    alpha : float, default=0.05
+        A test that cannot reach this level, for want of units, is warned of.
+    batch_size : int, optional
+        Permutations at a time; by default about a second's. No result depends on it, on the number
+        of threads or on workers.
+    n_threads, client, random_state, verbose
+        As in :class:`PoissonNMF` and its `fit`.
+    checkpoint, resume
+        A folder for permutations that are done, and whether to go on from it.
+
+    Returns
+    -------
+    PermutationTest
+        Observed values, p-values and null distributions.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not valid, a unit lies in several groups, fewer than two groups are left,
+        or no label can be moved within strata.
+
+    Warns
+    -----
+    UserWarning
+        If units without any topic, or groups of such units, are left out, or units are too few.
+
+    References
+    ----------
+    .. [1] Phelan. New perspectives on non-negative matrix factorization for grouped topic models.
+    .. [2] Westfall, Young (1993). Resampling-based multiple testing. Wiley.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale import permutation_test
+    >>> rng = np.random.default_rng(6)
+    >>> breweries = np.repeat(np.arange(12), 20)  # 20 beers each
+    >>> tastes = rng.dirichlet([2, 2, 2], 12)[breweries]
+    >>> beers = np.array([rng.dirichlet(20 * taste) for taste in tastes])
+    >>> regions = np.array(["East", "West"])[breweries % 2]
+    >>> permutation_test(beers, regions, random_state=0).overall.pvalue < 0.001  # beers: wrong
+    True
+    >>> permutation_test(beers, regions, units=breweries).overall.pvalue > 0.05
+    True
+    """
+    chosen = checked_statistic(statistic, alternative)
+    _check(scope, n_permutations, alpha)
+    amounts, labels, strata_of = _units(loadings, groups, units, strata)
+    members = [tuple(range(len(labels.names)))]
+    if len(labels.names) > 2:
+        members += combinations(range(len(labels.names)), 2)
+    sets = _sets(chosen, amounts, labels, strata_of, members, scope)
+    smallest = _smallest(sets, chosen, members, scope)
+    names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
+    whole = "units" if units is not None else "samples"
+    warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
+    nulls, exact, interrupted = _null_distributions(
+        chosen, sets, n_permutations, random_state=random_state, batch_size=batch_size,
+        n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    observed = np.concatenate([each.observed(chosen) for each in sets]).tolist()
+    tests = _tests(chosen, members, labels, observed, nulls, exact, smallest, scope)
+    return PermutationTest(
+        chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted
+    )
+
+
+def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
+    if scope not in ("pair", "all"):
+        raise ValueError(f"scope={scope!r} is not one of 'pair', 'all'.")
+    if isinstance(n_permutations, bool) or not isinstance(n_permutations, (int, np.integer)):
+        raise ValueError(f"n_permutations={n_permutations!r}; a positive integer is needed.")
+    if n_permutations < 1:
+        raise ValueError(f"n_permutations={n_permutations}; a positive integer is needed.")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha={alpha!r}; a number between 0 and 1 is needed.")
+
+
+def _units(
+    loadings: Any, groups: Any, units: Any, strata: Any
+) -> tuple[Array, Labels, NDArray[np.int64]]:
+    """Return the amounts of topics in each unit, their groups and strata, without empty ones."""
+    amounts = amounts_of_topics(loadings)
+    labels = checked_labels(groups, len(amounts), "groups")
+    design = checked_design(labels, units, strata)
+    assert design.groups is not None
+    amounts, labels = design.sum_over_units(amounts), design.groups
+    kept: Array = amounts.sum(axis=1) > 0
+    if not kept.all():
+        left = labels.of(kept)
+        gone = [str(each) for each in labels.names if each not in left.names]
+        of_groups = f", and with them groups {', '.join(gone)}" if gone else ""
+        warn_caller(
+            f"{int((~kept).sum()):,} units are left out: their loadings are all 0{of_groups}."
+        )
+        labels = left
+    if len(labels.names) < 2:
+        raise ValueError(
+            f"groups has only {', '.join(map(repr, labels.names)) or 'no labels'} among units that "
+            "have topics: two groups at least are needed."
+        )
+    return amounts[kept], labels, design.strata.codes[kept]
+
+
+def _sets(
+    statistic: Statistic, amounts: Array, labels: Labels, strata: Array,
+    members: list[tuple[int, ...]], scope: str,
+) -> list[Labelled]:  # fmt: skip
+    """Return what is permuted: all units, and with scope="pair" those of each pair as well."""
+    tests = members if scope == "all" else members[:1]
+    sets = [Labelled.of(statistic, amounts, labels.codes, strata, tests)]
+    if log10_labellings(sets[0].sizes) == 0:
+        raise ValueError(
+            "no label can be moved: every stratum has units of one group only. Pass coarser strata."
+        )
+    for pair in members[1:] if scope == "pair" else ():
+        of = np.isin(labels.codes, pair)
+        codes = (labels.codes[of] == pair[1]).astype(np.int64)
+        sets.append(Labelled.of(statistic, amounts[of], codes, strata[of], [(0, 1)]))
+    return sets
+
+
+def _smallest(
+    sets: list[Labelled], statistic: Statistic, members: list[tuple[int, ...]], scope: str
+) -> list[float]:
+    """Return the least p-value of all labellings for each test."""
+    if scope == "pair":
+        return [smallest_pvalue(each.sizes, symmetric=statistic.symmetric) for each in sets]
+    sizes, out = sets[0].sizes, []
+    for test in members:
+        others = np.delete(sizes, test, axis=1).sum(axis=1, keepdims=True)
+        same = smallest_pvalue(sizes[:, list(test)]) / smallest_pvalue(
+            sizes[:, list(test)], symmetric=False
+        )
+        part = np.hstack([sizes[:, list(test)], others])
+        p = smallest_pvalue(part, symmetric=False)
+        out.append(min(1.0, p * (same if statistic.symmetric else 1.0)))
+    return out
+
+
+def _null_distributions(
+    statistic: Statistic, sets: list[Labelled], n: int, **options: Any
+) -> tuple[list[Array], list[bool], bool]:
+    """Return the statistics of labellings for each test, and whether these are all."""
+    few = [log10_labellings(each.sizes) < 15 and n_labellings(each.sizes) <= n for each in sets]
+    drawn = [each for each, is_few in zip(sets, few, strict=True) if not is_few]
+    columns, interrupted = [], False
+    if drawn:
+        found = run_replicates(Permutations(statistic, drawn), n, **options)
+        interrupted = found.interrupted
+        if not len(found):
+            raise KeyboardInterrupt
+        columns = list(found["statistic"].T)
+    nulls: list[Array] = []
+    exact: list[bool] = []
+    for each, is_few in zip(sets, few, strict=True):
+        of_tests = list(each.all_values(statistic).T) if is_few else columns[: len(each.tests)]
+        columns = columns if is_few else columns[len(each.tests) :]
+        nulls += [np.ascontiguousarray(null) for null in of_tests]
+        exact += [is_few] * len(each.tests)
+    return nulls, exact, interrupted
+
+
+def _tests(
+    statistic: Statistic, members: list[tuple[int, ...]], labels: Labels, observed: list[float],
+    nulls: list[Array], exact: list[bool], smallest: list[float], scope: str,
+) -> list[GroupTest]:  # fmt: skip
+    """Return what comes out of every test."""
+    side = statistic.alternative
+    n_extreme = [n_as_extreme(*each, side) for each in zip(nulls, observed, strict=True)]
+    z = [standardized(*each, side) for each in zip(nulls, observed, strict=True)]
+    p = [
+        pvalue(b, null.size, side, all_of_them)
+        for b, null, all_of_them in zip(n_extreme, nulls, exact, strict=True)
+    ]
+    maxt, bh = np.array(p), np.array(p)
+    if len(members) > 1:
+        spread, at = [null for null, _ in z[1:]], [value for _, value in z[1:]]
+        maxt[1:] = (
+            joint_max_t(spread, at, exact[0])
+            if scope == "all"
+            else independent_max_t(spread, at, exact[1:])
+        )
+        bh[1:] = false_discovery_control(p[1:])
+    n_units = labels.sizes
+    return [
+        GroupTest(
+            groups=tuple(labels.names[g] for g in test),
+            n_units=tuple(int(n_units[g]) for g in test),
+            observed=observed[i],
+            zscore=float(z[i][1]),
+            pvalue=p[i],
+            fraction=n_extreme[i] / nulls[i].size,
+            interval=interval(n_extreme[i], nulls[i].size, side, exact[i]),
+            pvalue_maxt=float(maxt[i]),
+            pvalue_bh=float(bh[i]),
+            smallest_pvalue=smallest[i] if exact[i] else max(smallest[i], 1 / (nulls[i].size + 1)),
+            exact=exact[i],
+            null=nulls[i],
+        )
+        for i, test in enumerate(members)
+    ]

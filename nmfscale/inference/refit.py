@@ -1,0 +1,308 @@
+"""Bootstrap of whole fits: samples are weighed by how often they were drawn, and fitted again.
+
+A replicate starts from the factors of the fit and ends by the same rule.  That is quicker than a
+random start, and keeps to one optimum: variance over random starts is not that of sampling.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from ..counts.base import CountMatrix
+from ..counts.warn import warn_caller
+from ..kernels.resample import draw_counts
+from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
+from ..readers.open import as_counts
+from .fits import BootstrapFit, Estimates
+from .groups import checked_design, checked_labels
+from .intervals import check_interval, percentile
+from .replicates import ReplicateTask, run_replicates
+from .seeds import child_states
+
+Array = NDArray[Any]
+
+
+def bootstrap_fit(
+    estimator: Any,
+    X: Any,
+    *,
+    units: Any = None,
+    strata: Any = None,
+    groups: Any = None,
+    features: Any = None,
+    samples: Any = None,
+    n_replicates: int = 200,
+    level: float = 0.95,
+    random_state: Any = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    verbose: int = 0,
+) -> BootstrapFit:
+    """Find how far topics, and proportions of them, are known, by fitting to samples drawn again.
+
+    What is drawn again must be what was drawn in the first place. Where samples come in units, such
+    as cells of a patient or posts of a blog, pass these as `units`: samples of a unit resemble each
+    other, and intervals from samples are far too narrow.
+
+    Each replicate weighs the samples by how often they were drawn, starts from the factors of the
+    fit, and ends by the rule of `estimator`. Its topics are matched to those of the fit by the
+    cosines between them, which the result has.
+
+    Parameters
+    ----------
+    estimator : PoissonNMF or TopicModel
+        Fitted to `X`, or to be fitted first: it is not changed.
+    X : counts of shape (n_samples, n_features)
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+    units : array-like of shape (n_samples,), default=None
+        Unit of each sample: all samples of a unit are drawn together. By default samples are units.
+    strata : array-like of shape (n_samples,), default=None
+        Strata of the study, such as groups whose sizes were chosen: as many units are drawn from
+        each as it has.
+    groups : array-like of shape (n_samples,), default=None
+        Groups whose mean proportions are asked for.
+    features : array-like of int, default=None
+        Features whose frequencies are asked for; by default all.
+    samples : array-like of int, default=None
+        Samples whose proportions are asked for; by default none.
+    n_replicates : int, default=200
+        Number of replicates. Memory is 4 bytes for each of them and each number asked for.
+    level : float, default=0.95
+        Nominal coverage of the intervals, of percentiles.
+    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
+        Seed. Replicate r draws from child r of it.
+    n_threads : int, default=None
+        Threads of a fit; by default one for each processor that this process may use.
+    client : distributed.Client, default=None
+        Dask cluster whose workers take a replicate each, and all counts; by default the client that
+        is active, or this process.
+    checkpoint, checkpoint_every, resume
+        As in :meth:`nmfscale.PoissonNMF.fit`: replicates that are done are saved, and a job that
+        goes on ends with the same bits.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    BootstrapFit
+        Frequencies of features in topics, mean proportions and proportions, with intervals.
+
+    Raises
+    ------
+    ValueError
+        If the counts or labels are not valid, or the estimator is of another kind, or was fitted to
+        other counts.
+    CheckpointError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Warns
+    -----
+    UserWarning
+        If topics of some replicates had to be put in another order, or replicates have not
+        converged.
+
+    References
+    ----------
+    .. [1] Davison, Hinkley (1997). Bootstrap methods and their application. Cambridge.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, bootstrap_fit, simulate_topic_counts
+    >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
+    >>> model = TopicModel(n_components=3, random_state=0).fit(X)
+    >>> found = bootstrap_fit(model, X, n_replicates=20, random_state=0)
+    >>> found.components.lower.shape, found.n_reordered
+    ((3, 30), 0)
+    """
+    check_interval(level, "percentile")
+    _check_estimator(estimator)
+    counts = as_counts(X, integer="allow", whom="X")
+    n, m = counts.shape
+    design = checked_design(
+        checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False
+    )  # fmt: skip
+    labels = None if groups is None else checked_labels(groups, n, "groups")
+    chosen = [
+        _checked_indices(given, size, name, all_by_default=name == "features")
+        for given, size, name in ((features, m, "features"), (samples, n, "samples"))
+    ]
+    fitted = _fitted(estimator, counts, n_threads)
+    order = np.argsort(design.strata.codes, kind="stable")
+    place = np.empty(design.n_units, np.int64)
+    place[order] = np.arange(design.n_units)
+    starts = np.concatenate([[0], np.cumsum(design.strata.sizes)])
+    task = RefitTask(
+        clone(fitted).set_params(n_init=1, verbose=0, callback=None, random_state=0), counts,
+        *_factors(fitted), place[design.of_sample], starts,
+        None if labels is None else labels.codes, *chosen,
+    )  # fmt: skip
+    job = run_replicates(
+        task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    _warn(job["match"], job["converged"])
+    known = task.numbers_of(task.L, task.F, np.ones(n))
+    estimates = {
+        name: Estimates(value, job[name], *percentile(job[name], level))
+        for name, value in known.items()
+    }
+    return BootstrapFit(
+        estimates["components"], estimates.get("group_means"), estimates.get("proportions"),
+        cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
+        converged=job["converged"], features=chosen[0], samples=chosen[1],
+        feature_names=counts.feature_names, groups=None if labels is None else labels.names,
+        level=level, random_state=job.seed.entropy,
+    )  # fmt: skip
+
+
+def _check_estimator(estimator: Any) -> None:
+    import inspect
+
+    given = inspect.signature(estimator.fit).parameters if hasattr(estimator, "fit") else ()
+    if not {"row_weights", "L", "F"} <= set(given):
+        raise ValueError(
+            f"estimator is a {type(estimator).__name__}: PoissonNMF or TopicModel is needed, whose "
+            "fit takes weights of samples and factors to start from."
+        )
+
+
+def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
+    """Return the estimator fitted to these counts."""
+    if not hasattr(estimator, "components_"):
+        fresh = clone(estimator)
+        if n_threads is not None:
+            fresh.set_params(n_threads=n_threads)
+        return fresh.fit(counts)
+    shape = len(estimator.loadings_), estimator.components_.shape[1]
+    if shape != counts.shape:
+        raise ValueError(
+            f"estimator was fitted to counts of shape {shape}, and X has shape {counts.shape}: "
+            "pass the counts that it was fitted to."
+        )
+    return estimator
+
+
+def _factors(fitted: Any) -> tuple[Array, Array]:
+    """Return L (n, K) and F (m, K) of the Poisson NMF."""
+    L, F = fitted.loadings_, fitted.components_.T
+    if hasattr(fitted, "scales_"):
+        L, F = multinomial_to_poisson(L, F, fitted.size_factors_, fitted.scales_)
+    return np.ascontiguousarray(L), np.ascontiguousarray(F)
+
+
+def _checked_indices(given: Any, size: int, name: str, *, all_by_default: bool) -> Array:
+    if given is None:
+        return np.arange(size if all_by_default else 0)
+    found = np.atleast_1d(np.asarray(given))
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not np.isin(found, np.arange(size)).all():
+        raise ValueError(f"{name} must be whole numbers from 0 to {size - 1}.")
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class RefitTask(ReplicateTask):
+    """Fits to samples weighed by the draws of their units.
+
+    `unit` (n,) is the unit of each sample; units stand stratum after stratum, from `strata`.
+    """
+
+    estimator: Any
+    counts: CountMatrix
+    L: Array
+    F: Array
+    unit: Array
+    strata: Array
+    groups: Array | None
+    features: Array
+    samples: Array
+    name = "bootstrap fits"
+    patience = 600.0
+
+    def about(self) -> Iterable[Any]:
+        """Return what the replicates stand on."""
+        counts, groups = self.counts, np.zeros(0) if self.groups is None else self.groups
+        yield from (counts.row_totals, counts.column_totals, self.L, self.F, self.unit, self.strata)
+        yield from (groups, self.features, self.samples, repr(self._of_result()))
+
+    def _of_result(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.estimator.get_params(deep=False)
+        return {name: given[name] for name in given if name not in ("n_threads", "memory_limit")}
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return numbers of the topics of each fit, and how these were matched."""
+        states, found = child_states(seed, numbers), []
+        self.counts.layout(n_threads)  # arranged once for all fits
+        drawn = np.empty((1, self.strata[-1]))
+        for state in states:
+            draw_counts(state[None], self.strata, drawn, n_threads=1)
+            found.append(self._fit(drawn[0][self.unit], n_threads))
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _fit(self, weights: Array, n_threads: int) -> dict[str, Array]:
+        model = clone(self.estimator).set_params(n_threads=n_threads)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(self.counts, L=self.L, F=self.F, row_weights=weights)
+        L, F = _factors(model)
+        match, cosine = match_topics(self.F, F)
+        found = self.numbers_of(L[:, match], F[:, match], weights)
+        return {name: values.astype(np.float32) for name, values in found.items()} | {
+            "match": match, "cosine": cosine, "n_iter": np.asarray(model.n_iter_),
+            "converged": np.asarray(model.converged_),
+        }  # fmt: skip
+
+    def numbers_of(self, L: Array, F: Array, weights: Array) -> dict[str, Array]:
+        """Return what is asked for of one fit, as a topic model has it."""
+        proportions, frequencies, *_ = poisson_to_multinomial(L, F)
+        found = {"components": frequencies.T[:, self.features]}
+        if self.groups is not None:
+            R = int(self.groups.max()) + 1
+            sums = np.stack([
+                np.bincount(self.groups, weights * each, minlength=R) for each in proportions.T
+            ])  # fmt: skip
+            size = np.bincount(self.groups, weights, minlength=R)
+            # a group of which nothing was drawn has the mean of all
+            mean = (weights @ proportions / weights.sum())[:, None]
+            found["group_means"] = np.where(size > 0, sums / np.maximum(size, 1), mean)
+        if self.samples.size:
+            found["proportions"] = proportions[self.samples]
+        return found
+
+
+def match_topics(F: Array, other: Array) -> tuple[Array, Array]:
+    """Return which columns of `other` (m, K) belong to those of F, and the cosines (K,).
+
+    Their sum is as large as it can be.
+    """
+    norms = [np.linalg.norm(A, axis=0) for A in (F, other)]
+    cosines = F.T @ other / np.maximum(np.outer(*norms), np.finfo(float).tiny)
+    here, there = linear_sum_assignment(-cosines)
+    return there, cosines[here, there]
+
+
+def _warn(matches: Array, converged: Array) -> None:
+    moved = int((matches != np.arange(matches.shape[1])).any(axis=1).sum())
+    if moved:
+        warn_caller(
+            f"topics of {moved} of {len(matches)} replicates were put in another order to match "
+            "those of the fit: see `cosines` for how well they do."
+        )
+    late = int((~converged).sum())
+    if late:
+        warn_caller(
+            f"{late} of {len(converged)} replicates have not converged: increase max_iter of the "
+            "estimator."
+        )

@@ -1,0 +1,306 @@
+"""One engine for all resampling: numbered replicates, in batches, here or on a cluster.
+
+A replicate draws from its own child of the seed, so that results are the same bits for any number
+of threads, batches and workers, and those of a job that was interrupted and resumed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ..cluster.pool import WorkerPool
+from ..cluster.tasks import RetryPolicy, Task
+from ..engine.checkpoint import Checkpoint, CheckpointError, digest_of, folder_in_use
+from ..engine.monitor import first_ctrl_c
+from ..engine.session import client_of_fit, common_level, preflight, threads_of_task
+from ..engine.threads import resolve_threads, single_blas_thread
+from ..engine.worker import take_level
+from .seeds import seed_of
+
+Array = NDArray[Any]
+# A batch takes about so many seconds, and at most so many times what the one before had.
+_BATCH_SECONDS, _GROWTH = 1.0, 16
+_HINT = "With checkpoint= replicates that are done are kept, and resume=True goes on from them."
+
+
+class ReplicateTask(ABC):
+    """What is done for every replicate of a job.
+
+    It is pickled and sent to each worker once; what it works out there once for all replicates
+    belongs in a `counts.cached.cached_property`, which is kept in the process.
+    """
+
+    # what the progress bar and the dashboard call replicates
+    name: ClassVar[str] = "replicates"
+    # seconds that a cluster waits for any batch before it is tried again elsewhere
+    patience: float = 60.0
+
+    @abstractmethod
+    def about(self) -> Iterable[Any]:
+        """Arrays, numbers and text that results stand on: a job that is resumed has the same."""
+
+    @abstractmethod
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return arrays with one row for each of these replicates, by name.
+
+        Replicate r draws from `child(seed, r)` alone (`generator`, or `child_states` for a kernel).
+        How many replicates come at a time, and the number of threads, may not change a bit. Memory
+        that grows with the number of replicates beyond the results has to be bounded here.
+        """
+
+
+@dataclass
+class Replicates:
+    """Replicates that are done: their numbers, rising, and arrays with one row for each.
+
+    `interrupted` says that Ctrl-C ended the job before all that were asked for were done.
+    """
+
+    n_asked: int
+    seed: SeedSequence
+    done: NDArray[np.bool_]
+    rows: dict[str, Array] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of the replicates that are done."""
+        return np.flatnonzero(self.done)
+
+    def __len__(self) -> int:
+        """Return how many replicates are done."""
+        return int(np.count_nonzero(self.done))
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an array of results, a row for each replicate that is done."""
+        rows = self.rows[name]
+        return rows if self.done.all() else rows[self.done]
+
+    def keep(self, first: int, found: dict[str, Array]) -> int:
+        """Keep the results of a batch; return how many replicates it had."""
+        size = 0
+        for name, values in found.items():
+            values = np.asarray(values)
+            if name not in self.rows:
+                self.rows[name] = np.zeros((self.n_asked, *values.shape[1:]), values.dtype)
+            self.rows[name][first : first + len(values)] = values
+            size = len(values)
+        self.done[first : first + size] = True
+        return size
+
+
+def run_replicates(
+    task: ReplicateTask, n_replicates: int, *, random_state: Any = None,
+    batch_size: int | None = None, n_threads: int | None = None, client: Any = None,
+    checkpoint: str | PathLike[str] | None = None, checkpoint_every: float = 60.0,
+    resume: bool = False, verbose: int = 0,
+) -> Replicates:  # fmt: skip
+    """Do replicates 0 to n - 1 of a task, and hand back those that are done, in their order.
+
+    Batches take about a second, as the first of them tell, or have `batch_size` replicates. With a
+    client they are tasks of its cluster, where a worker that dies costs its batch; without, the
+    client that is active is taken, if any. `checkpoint` is a folder as in `fit`; a job that resumes
+    may ask for more replicates than before, and random_state=None goes on with the seed that it
+    had. Ctrl-C ends the job after what is being done, with what is done.
+    """
+    _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
+    client = client_of_fit(client, None)
+    with ExitStack() as stack:
+        place = None
+        if checkpoint is not None:
+            folder = stack.enter_context(folder_in_use(checkpoint, left=".nmfscale-*"))
+            about = {"task": task.name, "inputs": digest_of(*task.about())}
+            place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
+        job = _begin(n_replicates, random_state, place)
+        advance = stack.enter_context(_progress(task.name, job, verbose))
+        stack.enter_context(first_ctrl_c(partial(_interrupt, job)))
+        run = _run_here if client is None else partial(_run_on, client)
+
+        def keep(first: int, found: dict[str, Array]) -> None:
+            advance(job.keep(first, found))
+            if place is not None and place.due():
+                _save(job, place)
+
+        try:
+            run(task, job, _Sizes(batch_size), n_threads, keep)
+        finally:
+            if place is not None and place.saved != len(job):
+                _save(job, place)
+    return job
+
+
+def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -> None:
+    for name, value in {"the number of replicates": n, "batch_size": batch_size}.items():
+        if value is None and name == "batch_size":
+            continue
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} is {value!r}; a positive integer is needed.")
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
+    if not isinstance(every, Real) or not float(every) >= 0:
+        raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+
+
+# What is done, and where it is kept -----------------------------------------------------------
+
+
+def _begin(n: int, random_state: Any, place: Checkpoint | None) -> Replicates:
+    """Stand where the last checkpoint was taken, or else at the beginning."""
+    found = None if place is None else place.load()
+    job = Replicates(int(n), SeedSequence(0), np.zeros(n, bool))
+    if found is None:
+        job.seed = seed_of(random_state)
+        return job
+    numbers, arrays = found
+    saved = SeedSequence(numbers["entropy"], spawn_key=tuple(numbers["spawn_key"]))
+    job.seed = saved if random_state is None else seed_of(random_state)
+    if (_entropy(job.seed), job.seed.spawn_key) != (_entropy(saved), saved.spawn_key):
+        raise CheckpointError(
+            f"{place and place.folder} holds replicates of random_state={saved.entropy}, and it is "
+            f"{job.seed.entropy} now: give the same, or None."
+        )
+    done = arrays.pop("done")[:n]
+    job.done[: done.size] = done
+    for name, rows in arrays.items():
+        job.rows[name] = np.zeros((n, *rows.shape[1:]), rows.dtype)
+        job.rows[name][: done.size] = rows[:n]
+    return job
+
+
+def _save(job: Replicates, place: Checkpoint) -> None:
+    last = int(job.numbers[-1]) + 1 if len(job) else 0
+    numbers = {"entropy": _entropy(job.seed), "spawn_key": job.seed.spawn_key}
+    arrays = {name: rows[:last] for name, rows in job.rows.items()}
+    place.save(len(job), numbers, {"done": job.done[:last], **arrays})
+
+
+def _entropy(seed: SeedSequence) -> Any:
+    """Return the entropy of a seed as JSON has it."""
+    entropy: Any = seed.entropy
+    return [int(each) for each in entropy] if hasattr(entropy, "__len__") else int(entropy)
+
+
+def _interrupt(job: Replicates) -> None:
+    job.interrupted = True
+    print(
+        "interrupted: finishing what is being done (press Ctrl-C again to stop at once)",
+        file=sys.stderr,
+    )
+
+
+@contextmanager
+def _progress(name: str, job: Replicates, verbose: int) -> Iterator[Callable[[int], Any]]:
+    """Show a bar, and give what moves it on."""
+    if not verbose:
+        yield lambda n: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(
+        total=job.n_asked, initial=len(job), unit=name.split()[-1], desc=name, file=sys.stderr,
+        dynamic_ncols=True,
+    ) as bar:  # fmt: skip
+        yield bar.update
+
+
+class _Sizes:
+    """How many replicates make a batch."""
+
+    def __init__(self, given: int | None):
+        self.size, self.settled = given or 1, given is not None
+
+    def note(self, n: int, seconds: float) -> None:
+        """Learn from a batch of n replicates."""
+        if self.settled:
+            return
+        wanted = int(n * _BATCH_SECONDS / max(seconds, 1e-9))
+        self.settled = wanted < _GROWTH * n
+        self.size = max(1, min(wanted, _GROWTH * n))
+
+    def cut(self, done: NDArray[np.bool_], share: int = 1) -> Iterator[range]:
+        """Cut what is not done into batches, none larger than a share of it."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([True], done, [True]))))
+        most = max(1, -(-int(np.count_nonzero(~done)) // share))
+        for first, last in edges.reshape(-1, 2).tolist():
+            size = min(self.size, most)
+            for begin in range(first, last, size):
+                yield range(begin, min(begin + size, last))
+
+
+# Where it is done -----------------------------------------------------------------------------
+
+
+def _run_here(
+    task: ReplicateTask, job: Replicates, sizes: _Sizes, n_threads: int | None, keep: Any
+) -> None:
+    threads = resolve_threads(n_threads)
+    with single_blas_thread():
+        while not job.interrupted and not job.done.all():
+            numbers = next(sizes.cut(job.done))
+            begin = time.perf_counter()
+            found = task.run(numbers, job.seed, threads)
+            sizes.note(len(numbers), time.perf_counter() - begin)
+            keep(numbers.start, found)
+
+
+def run_batch(
+    numbers: range, seed: SeedSequence, n_threads: int, level: str, given: dict[str, Any]
+) -> tuple[float, dict[str, Array]]:
+    """Do a batch of replicates on a worker; return how long it took, and the results."""
+    take_level(level)
+    begin = time.perf_counter()
+    with single_blas_thread():
+        found = given["task"].run(numbers, seed, n_threads)
+    return time.perf_counter() - begin, found
+
+
+class _Interrupted(Exception):
+    """Ctrl-C was pressed while batches run on a cluster."""
+
+
+def _run_on(
+    client: Any, task: ReplicateTask, job: Replicates, sizes: _Sizes, n_threads: int | None,
+    keep: Any,
+) -> None:  # fmt: skip
+    retry = replace(RetryPolicy(), task=max(task.patience, RetryPolicy.task))
+    pool = WorkerPool(client, {"task": task}.__getitem__, retry, _HINT)
+    try:
+        infos = preflight(pool)
+        args = job.seed, threads_of_task(pool, infos, n_threads), common_level(infos)
+        while not job.interrupted and not job.done.all():
+            slots = sum(pool.wait_for_workers().values())
+            pieces = list(sizes.cut(job.done, slots))
+            # until it is known how long they take, one for each
+            pieces = pieces if sizes.settled else pieces[:slots]
+            tasks = [
+                Task(f"{task.name} {each.start} to {each.stop - 1}", (each, *args), i, ("task",))
+                for i, each in enumerate(pieces)
+            ]
+
+            def note(i: int, result: Any, pieces: list[range] = pieces) -> None:
+                seconds, found = result
+                sizes.note(len(pieces[i]), seconds)
+                keep(pieces[i].start, found)
+                if job.interrupted:
+                    raise _Interrupted
+
+            with pool.batch(task.name.replace(" ", "-"), run_batch, tasks) as batch:
+                batch.send_all()
+                batch.results(note)
+    except _Interrupted:
+        pass
+    finally:
+        pool.forget_all()

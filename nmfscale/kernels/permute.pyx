@@ -1,0 +1,91 @@
+"""Sums of rows over groups whose labels are permuted, many permutations at a time."""
+from cython.parallel cimport prange, threadid
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from .levels cimport kernels_in_use
+from .operands cimport aligned_address
+from .slices cimport PANEL, level_kernels
+
+cdef extern from "permute.h" nogil:
+    void draw(uint32_t *order, uint32_t n, uint32_t n_drawn, uint64_t *state)
+
+# Permutations that go over one panel of columns while it is in the cache.
+cdef enum:
+    BLOCK = 8
+
+PANEL_COLUMNS = PANEL
+
+
+cdef void permute(
+    uint32_t *order, const int64_t[:, ::1] sizes, const int64_t[::1] n_units, const uint64_t *seed
+) noexcept nogil:
+    """Let each stratum's units follow each other as the groups that they are labelled with"""
+    cdef uint64_t state[4]
+    cdef Py_ssize_t stratum, last = sizes.shape[1] - 1
+    memcpy(state, seed, sizeof(state))
+    for stratum in range(sizes.shape[0]):
+        draw(order, <uint32_t>n_units[stratum],
+             <uint32_t>(n_units[stratum] - sizes[stratum, last]), state)
+        order += n_units[stratum]
+
+
+cdef void sum_groups(
+    const level_kernels *kernels, const int32_t *panel, const uint32_t *order,
+    const int64_t[:, ::1] sizes, const int64_t[::1] n_units, const int32_t *total,
+    int32_t *out, Py_ssize_t stride
+) noexcept nogil:
+    """out[group] = sums of its rows; those of the last group are what the others leave"""
+    cdef Py_ssize_t stratum, group, column, last = sizes.shape[1] - 1
+    cdef const uint32_t *picked
+    for group in range(last):
+        memset(out + group * stride, 0, PANEL * sizeof(int32_t))
+    memcpy(out + last * stride, total, PANEL * sizeof(int32_t))
+    for stratum in range(sizes.shape[0]):
+        picked = order
+        for group in range(last):
+            kernels.gather_sum(panel, picked, sizes[stratum, group], out + group * stride)
+            picked += sizes[stratum, group]
+        order += n_units[stratum]
+    for group in range(last):
+        for column in range(PANEL):
+            out[last * stride + column] -= out[group * stride + column]
+
+
+def permuted_sums(
+    panels,                        # IN   int32 (n_panels, n, 32): columns, units by stratum
+    const int64_t[:, ::1] sizes,   # IN   units of each stratum in each group, the largest last
+    const uint64_t[:, ::1] seeds,  # IN   (n_permutations, 4)
+    out,                           # OUT  int32 (n_permutations, n_groups, n_panels * 32)
+    int n_threads,
+):
+    """Sums of each group's rows, its labels permuted within strata"""
+    cdef Py_ssize_t n_panels = panels.shape[0], n = panels.shape[1], R = sizes.shape[1]
+    cdef Py_ssize_t n_permutations = seeds.shape[0], n_blocks = (n_permutations - 1) // BLOCK + 1
+    cdef const int64_t[::1] n_units = np.asarray(sizes).sum(axis=1)
+    if np.asarray(n_units).sum() != n or n >= 2 ** 32 or seeds.shape[1] != 4:
+        raise ValueError("panels, sizes and seeds do not go together")
+    cdef const int32_t *panel = <const int32_t *>aligned_address(
+        panels, np.int32, (n_panels, n, PANEL), "panels")
+    cdef int32_t *sums = <int32_t *>aligned_address(
+        out, np.int32, (n_permutations, R, n_panels * PANEL), "out")
+    totals_array = panels.sum(axis=1, dtype=np.int32)
+    cdef const int32_t[:, ::1] totals = totals_array
+    cdef const uint32_t[::1] first = np.arange(n, dtype=np.uint32)
+    cdef uint32_t[:, :, ::1] orders = np.empty((n_threads, BLOCK, n), np.uint32)
+    cdef const level_kernels *kernels = kernels_in_use()
+    cdef Py_ssize_t block, i, k, at
+    cdef uint32_t *order
+    for block in prange(n_blocks, nogil=True, schedule="dynamic", num_threads=n_threads):
+        at = BLOCK * block
+        for i in range(min(BLOCK, n_permutations - at)):
+            order = &orders[threadid(), i, 0]
+            memcpy(order, &first[0], n * sizeof(uint32_t))
+            permute(order, sizes, n_units, &seeds[at + i, 0])
+        for k in range(n_panels):
+            for i in range(min(BLOCK, n_permutations - at)):
+                sum_groups(kernels, panel + k * n * PANEL, &orders[threadid(), i, 0], sizes,
+                           n_units, &totals[k, 0],
+                           sums + ((at + i) * R * n_panels + k) * PANEL, n_panels * PANEL)

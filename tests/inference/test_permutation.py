@@ -1,0 +1,177 @@
+"""Permutation tests: the kernel, exact p-values, size under the null, the same bits everywhere."""
+
+import numpy as np
+import oracle_permutation as oracle
+import pytest
+from clusters import WALL, within
+from numpy.random import SeedSequence
+
+from nmfscale import kernels
+from nmfscale.inference.labelling import Labelled, labellings
+from nmfscale.inference.permutation import permutation_test
+from nmfscale.inference.seeds import child_states
+from nmfscale.inference.statistics import STATISTICS
+
+
+def spread(tables):
+    """A statistic of the user's: how far apart proportions of the first topic are."""
+    return np.ptp(tables[:, :, 0] / tables.sum(axis=2), axis=1)
+
+
+@pytest.fixture(scope="module")
+def many():
+    rng = np.random.default_rng(0)
+    return rng.gamma(0.5, 1, (60, 40)), np.repeat(["a", "b", "c"], [10, 20, 30]), np.arange(60) % 3
+
+
+@pytest.mark.parametrize("level", kernels.available_levels())
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_sums_of_permuted_labels_are_those_of_the_oracle(many, level, n_threads):
+    rows, labels, strata = many
+    codes = np.unique(labels, return_inverse=True)[1]
+    mine = Labelled.of(STATISTICS["hellinger"], rows, codes, strata, [(0, 1, 2)])
+    seed, before = SeedSequence(5), kernels.level()
+    expected = []
+    for state in child_states(seed, range(3, 22)):
+        of = oracle.permuted_labels(state, mine.sizes)
+        expected.append(oracle.hellinger(rows[np.argsort(strata, kind="stable")], of))
+    try:
+        kernels.use_level(level)
+        found = mine.random_values(STATISTICS["hellinger"], seed, range(3, 22), n_threads)
+    finally:
+        kernels.use_level(before)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
+
+
+def test_every_labelling_comes_once():
+    sizes = np.array([[2, 1, 0], [1, 1, 2]])
+    found = labellings(sizes, np.arange(36))
+    assert len(np.unique(found, axis=0)) == 36
+    for part, n_each in (found[:, :3], sizes[0]), (found[:, 3:], sizes[1]):
+        assert all(np.bincount(row, minlength=3).tolist() == n_each.tolist() for row in part)
+
+
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine"])
+@pytest.mark.parametrize("strata", [None, [0, 0, 0, 0, 1, 1, 1, 1]])
+def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
+    rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
+    labels = np.array([0, 1, 0, 1, 1, 0, 2, 2])
+    found = permutation_test(rows, labels, strata=strata, statistic=statistic, alpha=0.9)
+    compute = getattr(oracle, statistic)
+    for test, groups in [(found.overall, (0, 1, 2)), *((t, t.groups) for t in found.pairs)]:
+        kept = np.isin(labels, groups)
+        at = np.zeros(kept.sum(), int) if strata is None else np.array(strata)[kept]
+        null = [compute(rows[kept], each) for each in oracle.all_labellings(labels[kept], at)]
+        observed = compute(rows[kept], labels[kept])
+        sign = 1 if statistic == "cosine" else -1
+        assert test.exact and test.null.size == len(null)
+        assert test.observed == pytest.approx(observed, rel=1e-7)
+        expected = np.mean(sign * np.array(null) <= sign * observed + 1e-9)
+        assert test.pvalue == test.fraction == pytest.approx(expected)
+        assert test.pvalue >= test.smallest_pvalue - 1e-12
+
+
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine", spread])
+@pytest.mark.parametrize("scope", ["pair", "all"])
+def test_size_under_the_null_with_units_and_strata(statistic, scope):
+    rng, p = np.random.default_rng(1), []
+    units = np.repeat(np.arange(24), 4)
+    groups, strata = (np.arange(24) // 2 % 3)[units], (np.arange(24) % 2)[units]
+    for _ in range(200):
+        tastes = rng.dirichlet(np.ones(4), 24)[units] + 0.5 * strata[:, None] * np.eye(4)[0]
+        rows = tastes * rng.gamma(2.0, 1.0, (96, 4))
+        found = permutation_test(
+            rows, groups, units=units, strata=strata, statistic=statistic, scope=scope,
+            n_permutations=99, random_state=rng,
+        )  # fmt: skip
+        p.append(
+            [found.overall.pvalue, found.pairs[0].pvalue, min(x.pvalue_maxt for x in found.pairs)]
+        )
+    size = np.mean(np.array(p) <= 0.05, axis=0)
+    most = 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+    assert np.all(size <= most) and np.all(size[:2] >= 0.05 - 3 * np.sqrt(0.05 * 0.95 / 200))
+
+
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine", spread])
+@pytest.mark.parametrize("scope", ["pair", "all"])
+def test_the_same_bits(many, tmp_path, statistic, scope):
+    rows, labels, strata = many
+    args = {"strata": strata, "statistic": statistic, "scope": scope, "random_state": 4}
+
+    def nulls(**options):
+        found = permutation_test(rows, labels, **args, **options)
+        return np.array([test.null for test in (found.overall, *found.pairs)])
+
+    expected = nulls(n_permutations=300, n_threads=1)
+    kept = {"checkpoint": tmp_path, "resume": True}
+    nulls(n_permutations=100, **kept)
+    for options in {"n_threads": 3}, {"batch_size": 7}, kept:
+        np.testing.assert_array_equal(nulls(n_permutations=300, **options), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_same_bits_on_a_cluster(many, three_workers):
+    rows, labels, _ = many
+    args = {"n_permutations": 300, "random_state": 4, "client": three_workers}
+    found = within(WALL, lambda: permutation_test(rows, labels, **args))
+    mine = Labelled.of(
+        STATISTICS["hellinger"], rows, np.unique(labels, return_inverse=True)[1],
+        np.zeros(60, int), [(0, 1, 2)],
+    )  # fmt: skip
+    here = mine.random_values(
+        STATISTICS["hellinger"], SeedSequence(4, spawn_key=(0,)), range(300), 1
+    )
+    np.testing.assert_array_equal(found.overall.null, here[:, 0])
+
+
+def test_groups_that_differ_are_found_and_adjusted(many):
+    rows, labels, _ = many
+    rows = rows.copy()
+    rows[labels == "c", :5] += 2
+    for scope in "pair", "all":
+        found = permutation_test(rows, labels, scope=scope, n_permutations=999, random_state=0)
+        assert found.overall.pvalue == 0.001 == found.overall.smallest_pvalue
+        by_pair = {test.groups: test for test in found.pairs}
+        assert by_pair["b", "c"].pvalue_maxt < 0.01 < by_pair["a", "b"].pvalue_maxt
+        for test in found.pairs:
+            assert test.pvalue <= test.pvalue_bh and test.pvalue <= test.pvalue_maxt + 1e-12
+            assert test.interval[0] <= test.fraction <= test.interval[1]
+    assert found.to_frame().index.tolist() == ["all", "a - b", "a - c", "b - c"]
+
+
+def test_what_is_empty_is_left_out(many):
+    rows, labels, _ = many
+    rows = rows.copy()
+    rows[labels == "a"] = 0
+    with pytest.warns(UserWarning, match="10 units are left out.*groups a"):
+        found = permutation_test(rows, labels, n_permutations=9, alpha=0.5)
+    assert found.overall.groups == ("b", "c") and found.pairs == ()
+
+
+def test_few_units_are_warned_of():
+    rows = np.random.default_rng(0).random((60, 3))
+    units = np.arange(60) // 10
+    with pytest.warns(UserWarning, match="units are so few that no p-value below 0.1"):
+        found = permutation_test(rows, units % 2, units=units)
+    assert found.overall.exact and found.overall.null.size == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"statistic": "chi"}, "statistic='chi'"),
+        ({"alternative": "greater", "statistic": "cosine"}, "smaller"),
+        ({"scope": "one"}, "scope='one'"),
+        ({"n_permutations": 0}, "n_permutations=0"),
+        ({"alpha": 0}, "alpha=0"),
+        ({"strata": [0] * 10 + [1] * 20 + [2] * 30}, "no label can be moved"),
+        ({"groups": ["a"] * 60}, "two groups at least"),
+        ({"loadings": np.full((60, 2), -1.0)}, "non-negative"),
+        ({"statistic": lambda tables: tables}, "one finite number for each table"),
+    ],
+)
+def test_wrong_arguments_are_named(many, options, match):
+    given = {"loadings": many[0], "groups": many[1]} | options
+    with pytest.raises(ValueError, match=match):
+        permutation_test(given.pop("loadings"), given.pop("groups"), **given)

@@ -1,0 +1,75 @@
+"""Permutation tests in plain Python and NumPy: slow and obvious."""
+
+from itertools import combinations, permutations, product
+
+import numpy as np
+
+_WORD = 2**64 - 1
+
+
+def _rotate(x, k):
+    return ((x << k) | (x >> (64 - k))) & _WORD
+
+
+def random_words(state):
+    """Blackman and Vigna's xoshiro256++."""
+    s = [int(word) for word in state]
+    while True:
+        yield (_rotate((s[0] + s[3]) & _WORD, 23) + s[0]) & _WORD
+        t = (s[1] << 17) & _WORD
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = _rotate(s[3], 45)
+
+
+def random_below(words, n):
+    """One of 0 to n - 1, by multiplication and rejection (Lemire)."""
+    while True:
+        value = (next(words) >> 32) * n
+        if value % 2**32 >= 2**32 % n:
+            return value >> 32
+
+
+def permuted_labels(state, sizes):
+    """Labels of units, which follow each other by stratum: shuffled in each but for the rest."""
+    words, out = random_words(state), []
+    for stratum in np.asarray(sizes):
+        n = int(stratum.sum())
+        order = list(range(n))
+        for i in range(n - int(stratum[-1])):
+            j = i + random_below(words, n - i)
+            order[i], order[j] = order[j], order[i]
+        labels = np.zeros(n, int)
+        labels[order] = np.repeat(np.arange(stratum.size), stratum)
+        out.append(labels)
+    return np.concatenate(out)
+
+
+def all_labellings(labels, strata):
+    """Yield every way to give labels to other units of their strata, each once."""
+    labels, strata = np.asarray(labels), np.asarray(strata)
+    places = [np.flatnonzero(strata == each) for each in np.unique(strata)]
+    ways = [sorted(set(permutations(labels[at].tolist()))) for at in places]
+    for chosen in product(*ways):
+        out = labels.copy()
+        for at, part in zip(places, chosen, strict=True):
+            out[at] = part
+        yield out
+
+
+def cosine(rows, labels):
+    """Mean cosine of sums of rows over groups; small where groups differ."""
+    sums = [rows[labels == g].sum(axis=0) for g in np.unique(labels)]
+    unit = [s / np.linalg.norm(s) for s in sums]
+    return np.mean([a @ b for a, b in combinations(unit, 2)])
+
+
+def hellinger(rows, labels):
+    """Share of the sum of squares of root proportions that lies between groups."""
+    roots = np.sqrt(rows / rows.sum(axis=1, keepdims=True))
+    mean = roots.mean(axis=0)
+    means = [(np.sum(labels == g), roots[labels == g].mean(axis=0)) for g in np.unique(labels)]
+    return sum(n * np.sum((m - mean) ** 2) for n, m in means) / np.sum((roots - mean) ** 2)
