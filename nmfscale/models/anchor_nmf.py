@@ -239,7 +239,7 @@ class AnchorNMF(CountModel):
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
         self.diffuseness_ = found["diffuseness"]
         self.reconstruction_err_ = float(found["error"])
-        ended = not (fitted.interrupted or fitted.stopped)
+        ended = fitted.reason not in ("interrupted", "callback")
         return counts, replace(fitted, converged=ended)
 
     def _weights(self, counts: CountMatrix) -> Weights:

@@ -53,8 +53,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return Losses(*pair)
 
     def transform(
-        self, X: Any, out: str | os.PathLike[str] | None = None, *, data_weights: Any = None
-    ) -> Array:
+        self, X: Any, out: str | os.PathLike[str] | None = None, *, layer: str | None = None,
+        raw: bool = False, data_weights: Any = None,
+    ) -> Array:  # fmt: skip
         """Return the loadings of samples, old or new, by their data alone.
 
         With the Frobenius norm they solve a non-negative least squares problem; with the divergence
@@ -67,6 +68,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
             As in :meth:`fit`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        layer, raw
+            As in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
             As in :meth:`fit`.
 
@@ -80,7 +83,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError
             As :meth:`PoissonNMF.transform`.
         """
-        return self._transform(X, out, data_weights=data_weights)
+        return self._transform(X, out, layer, raw, data_weights=data_weights)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any
@@ -97,12 +100,14 @@ class SupervisedModel(ClassifierMixin, CountModel):
             resolve_threads(self.n_threads), less_one,
         ).blocks()  # fmt: skip
 
-    def predict(self, X: Any, *, data_weights: Any = None) -> Array:
+    def predict(
+        self, X: Any, *, layer: str | None = None, raw: bool = False, data_weights: Any = None
+    ) -> Array:
         """Return labels, or targets, of samples.
 
         Parameters
         ----------
-        X, data_weights
+        X, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -121,15 +126,17 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        found = self._predicted(X, data_weights)
+        found = self._predicted(X, layer, raw, data_weights)
         return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
 
-    def predict_proba(self, X: Any, *, data_weights: Any = None) -> Array:
+    def predict_proba(
+        self, X: Any, *, layer: str | None = None, raw: bool = False, data_weights: Any = None
+    ) -> Array:
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
         ----------
-        X, data_weights
+        X, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -150,9 +157,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        return self._predicted(X, data_weights)
+        return self._predicted(X, layer, raw, data_weights)
 
-    def _predicted(self, X: Any, data_weights: Any) -> Array:
+    def _predicted(self, X: Any, layer: str | None, raw: bool, data_weights: Any) -> Array:
         """Return S B^T, for classes with rows that sum to one."""
         check_is_fitted(self)
         if not len(self.target_components_):
@@ -160,7 +167,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        counts = self._counts(X, reset=False)
+        counts = self._counts(X, reset=False, layer=layer, raw=raw)
         S = self._loadings(counts, data_weights=data_weights).astype(np.float64)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
@@ -179,13 +186,14 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return np.asarray(found / total[:, None])
 
     def score(  # type: ignore[override]
-        self, X: Any, y: Any, *, sample_weight: Any = None, data_weights: Any = None
-    ) -> float:
+        self, X: Any, y: Any, *, sample_weight: Any = None, layer: str | None = None,
+        raw: bool = False, data_weights: Any = None,
+    ) -> float:  # fmt: skip
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
         Parameters
         ----------
-        X, data_weights
+        X, layer, raw, data_weights
             As in :meth:`transform`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Labels, of which those that stand for none are left out; or targets.
@@ -202,7 +210,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError
             As :meth:`predict`.
         """
-        found = self.predict(X, data_weights=data_weights)
+        found = self.predict(X, layer=layer, raw=raw, data_weights=data_weights)
         if not hasattr(self, "classes_"):
             return float(r2_score(y, found, sample_weight=sample_weight))
         labels = np.asarray(y)

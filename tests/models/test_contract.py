@@ -257,14 +257,14 @@ def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
     adata.raw, adata.layers["counts"] = adata, adata.X
     adata.X = np.log1p(X)
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    one = model.make(max_iter=3).fit(X)
+    one = model.make(max_iter=3).fit(X, **model.given)
     for source, choice in product(
         (adata, tmp_path / "cells.h5ad"), ({"layer": "counts"}, {"raw": True})
     ):
-        other = model.make(max_iter=3).fit(source, **choice)
+        other = model.make(max_iter=3).fit(source, **model.given, **choice)
         assert numbers(other) == numbers(one)
         assert other.transform(source, **choice).tobytes() == one.transform(X).tobytes()
-        assert other.score(source, **choice) == one.score(X)
+        assert other.score(source, **model.given, **choice) == one.score(X, **model.given)
         assert other.perplexity(source, **choice) == one.perplexity(X)
         other = model.make(max_iter=3)
         assert other.fit_transform(source, **choice).tobytes() == one.transform(X).tobytes()
