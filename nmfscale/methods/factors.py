@@ -54,6 +54,11 @@ class Constraints:
         names = set(self.__dataclass_fields__) - {"weights"}
         return all(getattr(self, name) is None for name in names)
 
+    @property
+    def movable(self) -> bool:
+        """Whether nothing is fixed: columns of L and F may be scaled, if priors are asked."""
+        return self.topics is None and self.features is None and self.samples is None
+
     def parts(self) -> list[Array | None]:
         """Return all arrays, in the order of the fields."""
         fields = [getattr(self, name) for name in self.__dataclass_fields__]

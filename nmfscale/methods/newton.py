@@ -11,7 +11,7 @@ curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
    when the log-likelihood fell.  After a fall by more than the last iterations gained: back to the
    best point, EM steps first, more delay.
 3. Extrapolate L: ``L <- L2 + beta (L2 - D L1)``, with L1 and L2 the last two plain points and D the
-   change of scale between them (see `PoissonState.scale_of_before`).
+   change of scale between them (see `scales.scale_of_before`).
 4. Columns, one read.  The same for F, from gradient and curvature summed over the blocks.
 
 Once a fit is no longer far, the curvature of a row is computed every `FRESH_EVERY` iterations.  Its
@@ -31,10 +31,11 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Values
-from .factors import LEAST, MINVAL, Array, Constraints, aligned_copy
+from .factors import MINVAL, Array, Constraints, Factor, aligned_copy
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .poisson import SHARED
-from .steps import Convert, ExtrapolateRows, Momentum
+from .scales import scale_of_before, scale_of_means, scale_of_priors
+from .steps import Convert, ExtrapolateRows, Momentum, convert
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
 # log-likelihood.
@@ -105,7 +106,8 @@ class MomentumSchedule:
     returned: bool = False
     # a Newton step could have lifted zeros of the start
     zeros_moved: bool = False
-    # the means of the columns of L and F have been brought together
+    # the last phase has come; the means of the columns of L and F have been brought together
+    ending: bool = False
     balanced: bool = False
 
     def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -256,11 +258,10 @@ class Newton(FactorModel):
         if ending:
             return
         schedule.count_warmup()
-        if schedule.settled or iteration >= self.max_iter - 3:
-            if state.dtype != self.dtype:
-                self._as_type(self.dtype)
-            if not schedule.balanced:
-                self._balance()
+        schedule.ending = schedule.settled or iteration >= self.max_iter - 3
+        if schedule.ending and state.dtype != self.dtype:
+            self._as_type(self.dtype)
+        self._rescale()
 
     def residuals_here(self) -> dict[str, Any]:
         """Return the residuals of the present point; only of the best it may be the end."""
@@ -270,7 +271,7 @@ class Newton(FactorModel):
 
     def _advance(self) -> None:
         schedule, state = self.schedule, self.state
-        scale, best = state.scale_of_before(), None
+        scale, best = scale_of_before(state), None
         if schedule.improved:
             self._copy("L", "best")
             best = self.best_F
@@ -309,30 +310,36 @@ class Newton(FactorModel):
         self.blocks.drop("next")  # makes room for what is larger
         self.state.as_type(dtype, "L", "before")
 
-    def _balance(self) -> None:
-        """Scale the columns of L and F by powers of two, so that their means agree.
+    def _rescale(self) -> None:
+        """Scale the columns of L and F to what priors say or, once, so that their means agree.
 
-        Momentum lets the scales drift apart, so far that what is at the floor of one factor counts
-        beside the other: it would cost log-likelihood, and hold the KKT residual up.
+        Steps of one factor at a time would creep to the former. Momentum lets the means drift
+        apart, so far that what is at the floor of a factor counts beside the other.
         """
-        self.schedule.balanced, state, K = True, self.state, self.n_components
-        if not self.constraints.free:
+        schedule, state, given = self.schedule, self.state, self.constraints
+        scale: Array = np.ones(self.n_components)
+        if given.free and schedule.ending and not schedule.balanced:
+            schedule.balanced = True
+            scale = scale_of_means(state)
+            schedule.curvature_age = FRESH_EVERY
+        elif given.movable and not given.free:
+            scale = scale_of_priors(state)
+        if (scale == 1).all():
             return
-        means_L, means_F = state.total_L[:K] / state.n_rows, state.total_F[:K] / state.F.n_rows
-        log_ratios = np.log2(np.maximum(means_F, LEAST) / np.maximum(means_L, LEAST))
-        scale = 2.0 ** np.round(log_ratios / 2)
+        K, before = self.n_components, (state.total_L_before.copy(), state.total_F_before.copy())
+        floors = np.full(K, 2 * MINVAL)
         for name in ("L", "before", "best"):
             dtype = str(self.begin_dtype) if name == "best" else None
-            self.blocks.apply(Convert(name, name, K, dtype, scale=scale, least=MINVAL))
-        self.best_F[:, :K] /= scale.astype(self.best_F.dtype)
-        state.F.values[:, :K] /= scale.astype(state.dtype)
-        for factor in (self.best_F, state.F.values):
-            np.maximum(factor, MINVAL, out=factor, where=factor > 0)
+            self.blocks.apply(Convert(name, name, K, dtype, scale=scale, least=floors))
+        for values in (self.best_F, state.F.values):
+            convert(Factor(values, state.F.n_rows, K), scale=1 / scale, least=floors)
         lag = (self.lag.astype(np.uint32) << 16).view(np.float32)
         lag[:, :K] /= scale.astype(np.float32)
         self.lag[:] = lag.view(np.uint32) >> 16
-        self.schedule.curvature_age = FRESH_EVERY
         state.sum_columns()
+        before[0][:K] *= scale
+        before[1][:K] /= scale
+        state.total_L_before, state.total_F_before = before
 
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros."""

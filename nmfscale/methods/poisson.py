@@ -16,7 +16,16 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES, SellBlock, type_of_products
 from ..engine.protocol import Executor, Step, Sums, Values
-from .factors import MINVAL, Array, Constraints, Factor, aligned_copy, per_lane, sum_lanes, to_lanes
+from .factors import (
+    MINVAL,
+    Array,
+    Constraints,
+    Factor,
+    aligned_copy,
+    per_lane,
+    sum_lanes,
+    to_lanes,
+)
 from .steps import (
     ColumnSums,
     Convert,
@@ -37,8 +46,6 @@ from .steps import (
 # A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
 # share, with a margin on the diagonal that makes up for what they do not know of the row.
 SHARED, SHARED_MARGIN = -1, 1.2
-# Momentum follows changes of scale up to this factor; what changes more is no longer the same.
-MOST_SCALE = 2.0
 TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
@@ -319,22 +326,6 @@ class PoissonState:
         return Seen(log_mu, self.F.largest(seen["kkt_start"]) if "kkt_start" in seen else np.nan)
 
     # Both ---------------------------------------------------------------------------------------
-
-    def scale_of_before(self) -> Array:
-        """Return what brings L's plain point to the scale of the present one, for each column.
-
-        L D and F D^-1 are one model for any diagonal D, so that momentum must not carry on how D
-        changes: points are compared where the columns of both factors have equal means. F's plain
-        point is divided by it.
-        """
-        K, out = self.n_components, np.ones(self.stride)
-        totals = self.total_L_before, self.total_L, self.total_F_before, self.total_F
-        L_before, L, F_before, F = np.maximum([sums[:K] for sums in totals], 1e-300)
-        scale = np.sqrt(L / L_before * (F_before / F))
-        out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
-        if self.constraints.topics is not None:
-            out[:K][self.constraints.topics] = 1  # their scale is given
-        return out
 
     def sample_terms(self, source: str = "L") -> SampleTerms:
         """Return the step that adds up what the objective needs of the samples."""

@@ -171,7 +171,7 @@ class SampleTerms(Step):
 class Momentum(NamedTuple):
     """A factor goes to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
-    `scale` (stride,) is of the columns of the point before: see `PoissonState.scale_of_before`.
+    `scale` (stride,) is of the columns of the point before: see `scales.scale_of_before`.
     """
 
     beta: float = 0.0
@@ -395,7 +395,7 @@ def convert(
         values[:, : factor.n_components] *= scale.astype(values.dtype)
     if np.ndim(least):
         columns = values[:, : factor.n_components]
-        columns[columns <= least] = MINVAL
+        columns[(columns > 0) & (columns <= least)] = MINVAL  # lanes without a row hold 0
     elif least is not None:
         np.maximum(values, least, out=values, where=values > 0)
     if zeros == "lift":

@@ -25,6 +25,7 @@ from nmfscale.methods.factors import Constraints, aligned_copy
 from nmfscale.methods.fit import SOLVERS
 from nmfscale.methods.objective import FactorModel
 from nmfscale.methods.poisson import PoissonState
+from nmfscale.methods.scales import scale_of_before
 from nmfscale.methods.steps import ExtrapolateRows, Momentum
 from nmfscale.readers.open import as_counts
 
@@ -181,6 +182,29 @@ def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(so
             assert model.converged_ == (residual(model) <= tol)
             ends = {True: {"converged"}, False: {"max_iter"} | ({"plateau"} if gain_tol else set())}
             assert model.stop_reason_ in ends[model.converged_]
+
+
+@pytest.mark.parametrize(
+    "priors",
+    [
+        {"prior_factors": 1.01},
+        {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)},
+        {"prior_loadings": 1.1},
+        {"prior_factors": 1.1, "prior_loadings": 1.1, "row_weights": True},
+    ],
+)
+def test_priors_do_not_hold_up_a_fit(priors):
+    """What only priors say, the scales of L and F, is found at once: the end is that of "scd"."""
+    X, K = make_counts(120, 90, K=4, seed=5), 4
+    weights = np.random.default_rng(0).integers(1, 4, len(X)) * 1.0
+    given = {"row_weights": weights} if priors.get("row_weights") else {}
+    priors = {name: value for name, value in priors.items() if name != "row_weights"}
+    options = {"max_iter": 1000, "tol": 1e-5, "n_threads": 1}
+    plain = PoissonNMF(K, **options).fit(X, **start(X, K), **given)
+    auto = PoissonNMF(K, **options, **priors).fit(X, **start(X, K), **given)
+    scd = PoissonNMF(K, **options, **priors, solver="scd").fit(X, **start(X, K), **given)
+    assert auto.n_iter_ <= 2 * plain.n_iter_
+    assert auto.loglik_ >= scd.loglik_ - 0.05
 
 
 def test_tol_decides():
@@ -781,9 +805,9 @@ def test_momentum_carries_no_change_of_scale(dtype, held):
         blocks.put(name, array)
     state.set_factor(now_F)
     state.sum_columns()
-    assert_array_equal(state.scale_of_before(), 1)
+    assert_array_equal(scale_of_before(state), 1)
     state.total_L_before, state.total_F_before = sums
-    found = state.scale_of_before()
+    found = scale_of_before(state)
     assert_array_equal(found[:4], 1 / scale)
 
     def extrapolated(momentum):

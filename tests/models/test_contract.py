@@ -265,7 +265,8 @@ def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
         assert numbers(other) == numbers(one)
         assert other.transform(source, **choice).tobytes() == one.transform(X).tobytes()
         assert other.score(source, **model.given, **choice) == one.score(X, **model.given)
-        assert other.perplexity(source, **choice) == one.perplexity(X)
+        if hasattr(one, "perplexity"):
+            assert other.perplexity(source, **choice) == one.perplexity(X)
         other = model.make(max_iter=3)
         assert other.fit_transform(source, **choice).tobytes() == one.transform(X).tobytes()
         if hasattr(other, "partial_fit"):
