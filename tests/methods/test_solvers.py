@@ -200,9 +200,9 @@ def test_priors_do_not_hold_up_a_fit(priors):
     given = {"row_weights": weights} if priors.get("row_weights") else {}
     priors = {name: value for name, value in priors.items() if name != "row_weights"}
     options = {"max_iter": 1000, "tol": 1e-5, "n_threads": 1}
-    plain = PoissonNMF(K, **options).fit(X, **start(X, K), **given)
-    auto = PoissonNMF(K, **options, **priors).fit(X, **start(X, K), **given)
-    scd = PoissonNMF(K, **options, **priors, solver="scd").fit(X, **start(X, K), **given)
+    plain = nmfscale.PoissonNMF(K, **options).fit(X, **start(X, K), **given)
+    auto = nmfscale.PoissonNMF(K, **options, **priors).fit(X, **start(X, K), **given)
+    scd = nmfscale.PoissonNMF(K, **options, **priors, solver="scd").fit(X, **start(X, K), **given)
     assert auto.n_iter_ <= 2 * plain.n_iter_
     assert auto.loglik_ >= scd.loglik_ - 0.05
 
