@@ -26,6 +26,8 @@ Array = NDArray[Any]
 
 # The tolerances that the paper chose, by the loss of the data.
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
+# Options of fit that transform has, too.
+_OF_BOTH = "layer", "raw", "data_weights"
 
 
 class SSNMF(SupervisedModel):
@@ -267,9 +269,8 @@ sample_names_
         ndarray of shape (n_samples, n_components)
             Found without labels; ``loadings_`` are those of the fit.
         """
-        return self.fit(X, y, **fit_params).transform(
-            X, data_weights=fit_params.get("data_weights")
-        )
+        both = {name: fit_params[name] for name in _OF_BOTH if name in fit_params}
+        return self.fit(X, y, **fit_params).transform(X, **both)
 
     @property
     def _tolerance(self) -> float:

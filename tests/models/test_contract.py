@@ -268,7 +268,10 @@ def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
         if hasattr(one, "perplexity"):
             assert other.perplexity(source, **choice) == one.perplexity(X)
         other = model.make(max_iter=3)
-        assert other.fit_transform(source, **model.given, **choice).tobytes() == one.transform(X).tobytes()
+        assert (
+            other.fit_transform(source, **model.given, **choice).tobytes()
+            == one.transform(X).tobytes()
+        )
         if hasattr(other, "partial_fit"):
             batch = model.make().partial_fit(source, **choice)
             assert numbers(batch) == numbers(model.make().partial_fit(X))
