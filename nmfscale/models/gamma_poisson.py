@@ -273,7 +273,7 @@ sample_names_
 
         >>> from nmfscale import GammaPoisson
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> one = GammaPoisson(n_components=2, random_state=1, tol=0, max_iter=5).fit(X)
+        >>> one = GammaPoisson(2, init="random", random_state=1, tol=0, max_iter=3).fit(X)
         >>> before = one.elbo_
         >>> one.fit(X, components_shape=one.components_shape_).elbo_ > before
         True
