@@ -113,7 +113,7 @@ def markdown(rows: list[dict], machine: dict) -> str:
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
-        f"{turns}{fewer}. "
+        f"{turns}{fewer}; fits of a set number of iterations (tol=0). "
         f"`{machine['command']}`",
     ]
     return "\n".join(lines)
