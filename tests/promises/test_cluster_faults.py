@@ -138,9 +138,9 @@ def test_lineage_ends_at_saved_loadings(client, store, monkeypatch):
     internals.around_run(monkeypatch, note_and_run)
     # once in so many iterations curvature is new where loadings were saved just before
     period = math.lcm(5, newton.FRESH_EVERY)
-    # the last phase of a fit, in which types and scales change once, is left out
-    fit(store, client, max_iter=16 + 2 * period + 4)
-    middle, late = sizes[16 : 16 + period], sizes[16 + period : 16 + 2 * period]
+    # the first period begins in the middle of one; at the end types and scales change once
+    fit(store, client, max_iter=3 * period + 4)
+    middle, late = sizes[period : 2 * period], sizes[2 * period : 3 * period]
     assert len(late) == period
     assert max(min(middle), min(late)) < 2 * min(sizes)
     assert max(late) < 1.1 * max(middle)
