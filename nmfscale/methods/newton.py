@@ -63,7 +63,7 @@ MOMENTUM_LEAVES = 0.2
 MIN_GAIN_RATIO, RESTART_BELOW = 0.4, 1e-3
 # Near the end, where three iterations gain less than this share, it grows until the log-likelihood
 # falls: gains come and go there, and a fit that begins anew each time creeps to its end.
-PATIENT_BELOW = 1e-5
+PATIENT_BELOW = 3e-6
 # A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
 GAIN_OVER, SLOWER = 10, 1.4
 # EM iterations, which never lower the likelihood, at the start and after going back (doubling each
