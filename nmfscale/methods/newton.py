@@ -348,6 +348,10 @@ class Newton(FactorModel):
         del self.best_F, self.lag  # not needed for the rest
         if self.state.dtype != self.dtype:
             self.state.as_type(self.dtype, "L")
+        if settled:  # extrapolation may have raised what is at the floor
+            floors = np.full(self.n_components, 2 * MINVAL)
+            self.blocks.apply(Convert("L", "L", self.n_components, least=floors))
+            convert(self.state.F, least=floors)
         return self.record_end(self.pending, known)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
