@@ -1,4 +1,7 @@
-"""Tasks that workers of the tests run; they import them from here."""
+"""Tasks that workers of the tests run; they import them from here, each time that they start anew.
+
+So no more is imported here than tasks of the cluster need.
+"""
 
 import os
 import platform
@@ -15,8 +18,6 @@ import pytest
 
 from nmfscale.cluster.pool import perform
 from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
-from nmfscale.inference.replicates import ReplicateTask
-from nmfscale.inference.seeds import generator
 
 
 def twice(number, given):
@@ -202,31 +203,3 @@ def bytes_remembered():
 def limit_files(n_bytes):
     """Refuse files of more bytes, as a full disk does."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
-
-
-class Draws(ReplicateTask):
-    """Two numbers from each replicate's generator, and its own number.
-
-    With a folder every batch leaves a file there; with `kill` the worker of the first batch that
-    holds that replicate dies.
-    """
-
-    name = "draws"
-
-    def __init__(self, scale=1.0, folder=None, kill=None, action=None):
-        self.scale, self.folder, self.kill, self.action = scale, folder, kill, action
-
-    def about(self):
-        return (self.scale,)
-
-    def run(self, numbers, seed, n_threads):
-        if self.action is not None:
-            self.action(numbers)
-        if self.folder is not None:
-            mark = Path(self.folder, f"{numbers.start}-{numbers.stop}")
-            if self.kill in numbers and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            mark.touch()
-        draws = [self.scale * generator(seed, r).random(2) for r in numbers]
-        return {"draws": np.array(draws), "number": np.array(numbers)}

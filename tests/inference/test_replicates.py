@@ -5,11 +5,11 @@ import signal
 
 import numpy as np
 import pytest
-from cluster_tasks import Draws
 from clusters import WALL, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import SeedSequence
+from replicate_tasks import Draws
 
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.inference.replicates import run_replicates

@@ -1,0 +1,38 @@
+"""Replicates that workers of the tests compute; they import them from here."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from nmfscale.inference.replicates import ReplicateTask
+from nmfscale.inference.seeds import generator
+
+
+class Draws(ReplicateTask):
+    """Two numbers from each replicate's generator, and its own number.
+
+    With a folder every batch leaves a file there; with `kill` the worker of the first batch that
+    holds that replicate dies.
+    """
+
+    name = "draws"
+
+    def __init__(self, scale=1.0, folder=None, kill=None, action=None):
+        self.scale, self.folder, self.kill, self.action = scale, folder, kill, action
+
+    def about(self):
+        return (self.scale,)
+
+    def run(self, numbers, seed, n_threads):
+        if self.action is not None:
+            self.action(numbers)
+        if self.folder is not None:
+            mark = Path(self.folder, f"{numbers.start}-{numbers.stop}")
+            if self.kill in numbers and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            mark.touch()
+        draws = [self.scale * generator(seed, r).random(2) for r in numbers]
+        return {"draws": np.array(draws), "number": np.array(numbers)}
