@@ -7,10 +7,8 @@ import numpy as np
 
 from .levels cimport kernels_in_use
 from .operands cimport aligned_address
+from .random cimport below, generator
 from .slices cimport PANEL, level_kernels
-
-cdef extern from "permute.h" nogil:
-    void draw(uint32_t *order, uint32_t n, uint32_t n_drawn, uint64_t *state)
 
 # Permutations that go over one panel of columns while it is in the cache.
 cdef enum:
@@ -19,16 +17,27 @@ cdef enum:
 PANEL_COLUMNS = PANEL
 
 
+cdef inline void draw(
+    uint32_t *order, uint32_t n, uint32_t n_drawn, generator *g
+) noexcept nogil:
+    """Let the first n_drawn places be a random sample of all n, in random order"""
+    cdef uint32_t i, j, here
+    for i in range(n_drawn):
+        j, here = i + below(g, n - i), order[i]
+        order[i] = order[j]
+        order[j] = here
+
+
 cdef void permute(
     uint32_t *order, const int64_t[:, ::1] sizes, const int64_t[::1] n_units, const uint64_t *seed
 ) noexcept nogil:
     """Let each stratum's units follow each other as the groups that they are labelled with"""
-    cdef uint64_t state[4]
+    cdef generator g
     cdef Py_ssize_t stratum, last = sizes.shape[1] - 1
-    memcpy(state, seed, sizeof(state))
+    memcpy(g.state, seed, sizeof(g.state))
     for stratum in range(sizes.shape[0]):
         draw(order, <uint32_t>n_units[stratum],
-             <uint32_t>(n_units[stratum] - sizes[stratum, last]), state)
+             <uint32_t>(n_units[stratum] - sizes[stratum, last]), &g)
         order += n_units[stratum]
 
 
