@@ -106,8 +106,7 @@ class MomentumSchedule:
     returned: bool = False
     # a Newton step could have lifted zeros of the start
     zeros_moved: bool = False
-    # the last phase has come; the means of the columns of L and F have been brought together
-    ending: bool = False
+    # the means of the columns of L and F have been brought together
     balanced: bool = False
 
     def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -258,10 +257,10 @@ class Newton(FactorModel):
         if ending:
             return
         schedule.count_warmup()
-        schedule.ending = schedule.settled or iteration >= self.max_iter - 3
-        if schedule.ending and state.dtype != self.dtype:
+        late = schedule.settled or iteration >= self.max_iter - 3
+        if late and state.dtype != self.dtype:
             self._as_type(self.dtype)
-        self._rescale()
+        self._rescale(late)
 
     def residuals_here(self) -> dict[str, Any]:
         """Return the residuals of the present point; only of the best it may be the end."""
@@ -310,15 +309,15 @@ class Newton(FactorModel):
         self.blocks.drop("next")  # makes room for what is larger
         self.state.as_type(dtype, "L", "before")
 
-    def _rescale(self) -> None:
-        """Scale the columns of L and F to what priors say or, once, so that their means agree.
+    def _rescale(self, late: bool) -> None:
+        """Scale the columns of L and F to what priors say or, once it is late, to equal means.
 
         Steps of one factor at a time would creep to the former. Momentum lets the means drift
         apart, so far that what is at the floor of a factor counts beside the other.
         """
         schedule, state, given = self.schedule, self.state, self.constraints
         scale: Array = np.ones(self.n_components)
-        if given.free and schedule.ending and not schedule.balanced:
+        if given.free and late and not schedule.balanced:
             schedule.balanced = True
             scale = scale_of_means(state)
             schedule.curvature_age = FRESH_EVERY
