@@ -97,13 +97,8 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
         raise ValueError(f"{path} must hold a label, or a sample name and a label, on each line.")
     if sample_names is None:
         raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
-    label_of = dict(row for row in rows if row != [""])
-    missing = [str(name) for name in sample_names if str(name) not in label_of]
-    if missing:
-        raise ValueError(
-            f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
-        )
-    return [label_of[str(name)] or None for name in sample_names]
+    label_of = {name: label or None for name, label in (row for row in rows if row != [""])}
+    return _by_name(path, label_of, sample_names)
 
 
 def _names_and_column(
@@ -140,12 +135,17 @@ def _matched(
     label_of = dict(zip(map(str, names), labels, strict=True))
     if len(label_of) < len(labels):
         raise ValueError(f"{path} names samples twice: make their names unique.")
-    missing = [str(name) for name in sample_names if str(name) not in label_of]
+    return _by_name(path, label_of, sample_names)
+
+
+def _by_name(path: str, label_of: dict[str, str | None], names: Any) -> list[str | None]:
+    """Return the labels of samples, each of which has one."""
+    missing = [str(name) for name in names if str(name) not in label_of]
     if missing:
         raise ValueError(
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
-    return [label_of[str(name)] for name in sample_names]
+    return [label_of[str(name)] for name in names]
 
 
 def labels_of(given: str, counts: Any) -> Any:
