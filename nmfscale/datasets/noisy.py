@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from .simulate import (
     Floats,
     Seed,
-    _check_positive,
-    _check_sizes,
-    _dirichlet,
-    _generator,
+    check_positive,
+    check_sizes,
+    dirichlet_rows,
+    generator_of,
     simulate_from_factors,
 )
 
@@ -81,17 +81,17 @@ def simulate_noisy_topics(
     >>> bool((truth.u[~truth.noisy] == 1).all()), bool(abs(truth.mu.sum() - 1) < 1e-9)
     (True, True)
     """
-    _check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
-    _check_positive(
+    check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
+    check_positive(
         size=size, noisy_variance=noisy_variance, loadings_concentration=loadings_concentration
     )
     if not 0 <= noisy_share <= 1:
         raise ValueError(f"noisy_share={noisy_share!r} must be between 0 and 1.")
     if not 0 <= variance < np.inf:
         raise ValueError(f"variance={variance!r} must be at least 0 and finite.")
-    rng = _generator(random_state)
-    L = size * _dirichlet(rng, loadings_concentration, n_samples, n_components)
-    mu = _dirichlet(rng, 1.0, 1, n_features)[0]
+    rng = generator_of(random_state)
+    L = size * dirichlet_rows(rng, loadings_concentration, n_samples, n_components)
+    mu = dirichlet_rows(rng, 1.0, 1, n_features)[0]
     noisy = rng.random((n_features, n_components)) < noisy_share
     of_pairs = np.where(noisy, noisy_variance, variance)
     known = np.where(of_pairs > 0, of_pairs, 1.0)

@@ -77,9 +77,9 @@ def simulate_poisson_nmf(
     >>> counts.shape, truth.L.shape, truth.F.shape
     ((50, 30), (50, 3), (30, 3))
     """
-    _check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
-    _check_positive(size=size, loadings_shape=loadings_shape, factors_shape=factors_shape)
-    rng = _generator(random_state)
+    check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
+    check_positive(size=size, loadings_shape=loadings_shape, factors_shape=factors_shape)
+    rng = generator_of(random_state)
     L = rng.gamma(loadings_shape, size=(n_samples, n_components))
     F = rng.gamma(factors_shape, size=(n_features, n_components))
     tiny = np.finfo(np.float64).tiny
@@ -139,15 +139,15 @@ def simulate_topic_counts(
     >>> bool((counts.sum(axis=1) == truth.sizes).all())
     True
     """
-    _check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
-    _check_positive(
+    check_sizes(n_samples=n_samples, n_features=n_features, n_components=n_components)
+    check_positive(
         size=size,
         loadings_concentration=loadings_concentration,
         factors_concentration=factors_concentration,
     )
-    rng = _generator(random_state)
-    L = _dirichlet(rng, loadings_concentration, n_samples, n_components)
-    F = _dirichlet(rng, factors_concentration, n_components, n_features).T.copy()
+    rng = generator_of(random_state)
+    L = dirichlet_rows(rng, loadings_concentration, n_samples, n_components)
+    F = dirichlet_rows(rng, factors_concentration, n_components, n_features).T.copy()
     sizes = np.ceil(size * 10 ** rng.normal(0, size_spread, n_samples)).astype(np.int64)
     by_topic = rng.multinomial(sizes, L)
     return _draw_features(rng, by_topic, F), TopicTruth(L, F, sizes)
@@ -198,7 +198,7 @@ def simulate_from_factors(
         raise ValueError(f"L has {L.shape[1]} components, F has {F.shape[1]}; they must agree.")
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows={chunk_rows} must be at least 1.")
-    rng = _generator(random_state)
+    rng = generator_of(random_state)
     expected = L * F.sum(axis=0)
     if expected.size and expected.max() > _LARGEST:
         raise _too_large(f"A component gives a sample {expected.max():.3g} counts")
@@ -266,7 +266,7 @@ def _draw_cells(
     return drawn[first], np.add.reduceat(repeats, first) if first.size else repeats
 
 
-def _dirichlet(rng: np.random.Generator, concentration: float, n: int, size: int) -> Floats:
+def dirichlet_rows(rng: np.random.Generator, concentration: float, n: int, size: int) -> Floats:
     """Rows drawn from a symmetric Dirichlet distribution."""
     rows = rng.gamma(concentration, size=(n, size))
     # With a tiny concentration all variables of a row may vanish: then one entry takes it all.
@@ -274,7 +274,7 @@ def _dirichlet(rng: np.random.Generator, concentration: float, n: int, size: int
     return rows / rows.sum(axis=1, keepdims=True)
 
 
-def _generator(random_state: Seed) -> np.random.Generator:
+def generator_of(random_state: Seed) -> np.random.Generator:
     """Return a Generator, seeded by an old RandomState where one is given."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31, size=4))
@@ -285,13 +285,15 @@ def _too_large(what: str) -> ValueError:
     return ValueError(f"{what}, int32 holds up to {_LARGEST:,}: simulate smaller samples.")
 
 
-def _check_sizes(**sizes: int) -> None:
+def check_sizes(**sizes: int) -> None:
+    """Refuse what is no positive whole number."""
     for name, value in sizes.items():
         if int(value) != value or value < 1:
             raise ValueError(f"{name}={value!r} must be an integer, at least 1.")
 
 
-def _check_positive(**values: Any) -> None:
+def check_positive(**values: Any) -> None:
+    """Refuse what is not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
             raise ValueError(f"{name}={value!r} must be positive and finite.")
