@@ -135,7 +135,7 @@ class AnchorSearch(Model):
             pivots.settle()
         return p
 
-    def finish(self, converged: bool) -> dict[str, Any]:
+    def finish(self, settled: bool) -> dict[str, Any]:
         """Write all features as combinations of the anchors, with one more pass."""
         chosen, trace, squares = self.pivots.chosen, self.pivots.trace, self.pivots.squares
         end = self._record(len(chosen))

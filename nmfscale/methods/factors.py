@@ -155,6 +155,17 @@ def to_lanes(
     return out
 
 
+def in_lane_order(n_rows: int, n_lanes: int) -> Array:
+    """Return the order of rows that stand in lane order already, for `to_lanes`."""
+    return np.append(np.arange(n_rows), np.full(n_lanes - n_rows, -1))
+
+
+def rows_of_sums(sums: Array, n_rows: int) -> Array:
+    """Return what kernels summed (slices, K, 16) as rows (n_rows, K), in lane order."""
+    K = sums.shape[1]
+    return np.ascontiguousarray(sums.transpose(0, 2, 1).reshape(-1, K)[:n_rows])
+
+
 def from_lanes(
     values: Array, order: Array, n_rows: int, n_components: int, folder: str | None = None
 ) -> Array:

@@ -39,7 +39,7 @@ from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Values
 from . import posteriors
 from .dirichlet import PIECE
-from .factors import LEAST, Array, to_lanes
+from .factors import LEAST, Array, in_lane_order, to_lanes
 from .gamma import GammaPrior, InferGamma
 from .lda import HeldTopics, scale_to_largest, shares_of
 from .mean_field import Held, MeanFieldTopics, Shared, Start, points_of
@@ -91,7 +91,7 @@ class HeldGammas:
         kernels.exp_digamma(values, shares, n_threads=n_threads)
         shares /= rates
         scale_to_largest(shares, logs, self.shift)
-        lanes = np.append(np.arange(m), np.full(n_lanes - m, -1))
+        lanes = in_lane_order(m, n_lanes)
         self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
 
 

@@ -35,12 +35,11 @@ import numpy as np
 from .. import kernels
 from ..counts.aligned import aligned_empty
 from ..counts.base import CountMatrix
-from ..counts.sell import LANES
 from ..engine.protocol import Executor, Needs, Values
 from . import fit, posteriors
 from .dirichlet import PIECE, InferDirichlet, estimate_alpha, expected_log, minus_divergence
-from .factors import LEAST, Array, to_lanes
-from .mean_field import MeanFieldTopics, Shared, Start, points_of
+from .factors import LEAST, Array, in_lane_order, to_lanes
+from .mean_field import MeanFieldTopics, Shared, Start, needs_of_points, points_of
 from .posteriors import topics_in_lanes
 
 # The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
@@ -72,7 +71,7 @@ class HeldTopics:
             kernels.exp_digamma(values.sum(axis=0), total, n_threads=n_threads)
             shares /= total
             scale_to_largest(shares, logs, self.shift)
-        lanes = np.append(np.arange(m), np.full(n_lanes - m, -1))
+        lanes = in_lane_order(m, n_lanes)
         self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
 
 
@@ -221,18 +220,10 @@ class Inference(posteriors.Inference):
 
 def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
     """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
-    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
-    lanes = -(-counts.shape[1] // LANES) * LANES
-    own = Needs(
-        row=stride * itemsize * _COPIES_ROWS + 4 * 8,
-        shared=lanes * stride * 8 * _COPIES_TOPICS + PIECE * n_components * 8 * 6,
-        sums=lanes * n_components * 8,
-        task_row=_COPIES_TASK * stride * 8,
-        task_shared=lanes * stride * 8 * 2,
-        saved_row=stride * 8,
-    )
-    start = fit.needs_of(counts, n_components, dtype, "auto", n_threads)
-    return Needs(*map(max, own, start))
+    return needs_of_points(
+        counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
+        topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,
+    )  # fmt: skip
 
 
 def inference_needs(counts: CountMatrix, n_components: int) -> Needs:

@@ -27,8 +27,9 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
-from ..engine.protocol import Block, Executor, Model, RowArrays, Step, Sums, Values
-from .factors import Array, aligned_copy, from_lanes, to_lanes
+from ..engine.protocol import Block, Executor, Model, Needs, RowArrays, Step, Sums, Values
+from . import fit
+from .factors import Array, aligned_copy, from_lanes, rows_of_sums, to_lanes
 from .steps import Part, SumColumns
 
 MOST_MOMENTUM = 0.99
@@ -88,6 +89,19 @@ class MeanField(Model):
         self.best: dict[str, Any] = {}
         self.count, self.beta, self.fallen = 0, 0.0, False
         self._seen: dict[str, Any] = {}
+        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._totals = counts.column_totals[self._order].astype(np.float64)
+
+    def sum_counts(self, design: Array, source: str) -> Step:
+        """Return the step that adds up the counts of each topic in features, for `counts_of`."""
+        parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
+        return SumColumns(design, self.n_components, {}, parts, source=source)
+
+    def counts_of(self, sums: Sums, design: Array) -> Array:
+        """Return expected counts (m, K) of each topic, in lane order, from what was added up."""
+        found = rows_of_sums(sums[0], self.counts.shape[1])
+        found *= design[: len(found), : self.n_components]
+        return found
 
     @abstractmethod
     def look(self) -> dict[str, Any]:
@@ -253,8 +267,6 @@ class MeanFieldTopics(MeanField):
         least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
         self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
         self._start = start
-        self._order = blocks.layout.column_order[: counts.shape[1]]
-        self._totals = counts.column_totals[self._order].astype(np.float64)
 
     @abstractmethod
     def begin(self, topics: Array) -> Shared:
@@ -307,14 +319,10 @@ class MeanFieldTopics(MeanField):
         return self._step(self.n_steps)
 
     def _step(self, n_steps: int) -> dict[str, Any]:
-        shared, n_lanes = self.points["gamma"], len(self.blocks.layout.column_order)
+        shared = self.points["gamma"]
         held, infer = self.hold(shared, n_steps)
-        parts = (Part(0, n_lanes // LANES, kernels.SUM_GRADIENT),)
-        add = SumColumns(held.design, self.n_components, {}, parts, source="theta")
-        (found, _), (_, sums) = self.blocks.run(infer, add)
-        topics, K = shared["topics"], self.n_components
-        expected = np.ascontiguousarray(sums[0].transpose(0, 2, 1).reshape(-1, K)[: len(topics)])
-        expected *= held.design[: len(topics), :K]
+        (found, _), (_, sums) = self.blocks.run(infer, self.sum_counts(held.design, "theta"))
+        topics, expected = shared["topics"], self.counts_of(sums, held.design)
         self.points["next"] = arrived = self.arrive(shared, found, expected)
         after = arrived["topics"]
         moved = after / after.sum(axis=0)
@@ -342,3 +350,25 @@ def points_of(topics: Array) -> Array:
     totals = topics.sum(axis=0, dtype=np.float64)
     flat = np.full(topics.shape, 1 / len(topics))
     return np.divide(topics, totals, out=flat, where=totals > 0)
+
+
+def needs_of_points(
+    counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, rows: int, task: int,
+    topics: int, scratch: int = 0,
+) -> Needs:  # fmt: skip
+    """Return the memory that a fit needs, that of a Poisson NMF as its start included.
+
+    Of `rows` row arrays in memory, `task` in a task and `topics` arrays (m, K), at once.
+    """
+    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
+    lanes = -(-counts.shape[1] // LANES) * LANES
+    own = Needs(
+        row=stride * itemsize * rows + 4 * 8,
+        shared=lanes * stride * 8 * topics + scratch,
+        sums=lanes * n_components * 8,
+        task_row=task * stride * 8,
+        task_shared=lanes * stride * 8 * 2,
+        saved_row=stride * 8,
+    )
+    start = fit.needs_of(counts, n_components, dtype, "auto", n_threads)
+    return Needs(*map(max, own, start))

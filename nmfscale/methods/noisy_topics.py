@@ -34,16 +34,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import xlogy
 
-from .. import kernels
 from ..counts.base import CountMatrix
-from ..counts.sell import LANES
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from . import fit
-from .factors import LEAST, MINVAL, Array, Factor, from_lanes, per_lane, to_lanes
+from .factors import LEAST, MINVAL, Array, Factor, from_lanes, in_lane_order, per_lane, to_lanes
 from .gamma_noise import LEAST_THETA, MOST_THETA, Posterior, best_theta, posterior_of
-from .mean_field import MeanField
+from .mean_field import MeanField, needs_of_points
 from .objective import count_constants
-from .steps import Part, SumColumns, UpdateRows
+from .steps import UpdateRows
 
 # The Poisson NMF that a fit starts from; every theta then starts here.
 START_ITERATIONS, START_TOLERANCE = 200, 1e-3
@@ -160,8 +158,6 @@ class NoisyTopics(MeanField):
     ):  # fmt: skip
         super().__init__(counts, blocks, n_components, dtype, momentum)
         self.held, self._start = held, start
-        self._order = blocks.layout.column_order[: counts.shape[1]]
-        self._totals = counts.column_totals[self._order].astype(np.float64)
         self._fixed = None if held.features is None else held.features[self._order]
         self._log_factorials, _ = count_constants(counts, blocks.layout)
 
@@ -197,11 +193,9 @@ class NoisyTopics(MeanField):
         move = UpdateRows(
             design, sizes, K, "gamma", "next", options={"em_steps": 1}, reports=("loglik_start",)
         )
-        parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
-        add = SumColumns(design, K, {}, parts, source="gamma")
+        add = self.sum_counts(design, "gamma")
         (seen, _), (moved, _), (_, sums) = self.blocks.run(move, Movement(K), add)
-        found = np.ascontiguousarray(sums[0].transpose(0, 2, 1).reshape(-1, K)[: len(mu)])
-        found *= design[: len(mu), :K]
+        found = self.counts_of(sums, design)
         self.points["next"] = after = self._next(found, noise, moved["total_next"])
         counts = xlogy(self._totals, np.maximum(mu, LEAST)) + self._totals * shift
         expected = math.fsum(moved["total"] * sizes[:K])
@@ -216,7 +210,7 @@ class NoisyTopics(MeanField):
     def _design(self, noise: Posterior) -> tuple[Array, Array]:
         """Return exp(E log u) for the rows, features divided by their largest; logs of these."""
         shift, n_lanes = noise.log.max(axis=1), len(self.blocks.layout.column_order)
-        lanes = np.append(np.arange(len(shift)), np.full(n_lanes - len(shift), -1))
+        lanes = in_lane_order(len(shift), n_lanes)
         shares = np.exp(noise.log - shift[:, None])
         return shift, to_lanes(shares, lanes, self.stride, self.dtype, LEAST, least=LEAST)
 
@@ -286,15 +280,7 @@ def _distance(one: Array, other: Array) -> float:
 
 def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
     """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
-    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
-    lanes = -(-counts.shape[1] // LANES) * LANES
-    own = Needs(
-        row=stride * itemsize * _COPIES_ROWS + 4 * 8,
-        shared=lanes * stride * 8 * _COPIES_FACTORS,
-        sums=lanes * n_components * 8,
-        task_row=_COPIES_TASK * stride * 8,
-        task_shared=lanes * stride * 8 * 2,
-        saved_row=stride * 8,
-    )
-    start = fit.needs_of(counts, n_components, dtype, "auto", n_threads)
-    return Needs(*map(max, own, start))
+    return needs_of_points(
+        counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
+        topics=_COPIES_FACTORS,
+    )  # fmt: skip

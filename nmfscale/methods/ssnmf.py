@@ -31,7 +31,15 @@ from ..counts.sell import LANES
 from ..engine.protocol import Executor, Model, Needs, Sums, Values
 from . import entries, labels
 from .entries import EntryWeights
-from .factors import Array, aligned_copy, from_lanes, per_lane, to_lanes
+from .factors import (
+    Array,
+    aligned_copy,
+    from_lanes,
+    in_lane_order,
+    per_lane,
+    rows_of_sums,
+    to_lanes,
+)
 from .labels import Supervision
 from .ssnmf_steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
 
@@ -117,8 +125,7 @@ class SemiSupervised(Model):
 
     def _design(self) -> Array:
         A = self.points["S"]["A"]
-        n_lanes = len(self.blocks.layout.column_order)
-        lanes = np.append(np.arange(len(A)), np.full(n_lanes - len(A), -1))
+        lanes = in_lane_order(len(A), len(self.blocks.layout.column_order))
         return to_lanes(A, lanes, self.stride, self.dtype, FLOOR)
 
     def look(self) -> dict[str, Any]:
@@ -126,8 +133,7 @@ class SemiSupervised(Model):
         A, B = (self.points["S"][name] for name in ("A", "B"))
         step = SumSamples(self._design(), A, B, self.losses, self.weights is not None)
         ((values, sums),) = self.blocks.run(step)
-        m, K = A.shape
-        sums[0] = np.ascontiguousarray(sums[0].transpose(0, 2, 1).reshape(-1, K)[:m])
+        sums[0] = rows_of_sums(sums[0], len(A))
         self._found = values, sums
         if self.losses.data == "frobenius":
             data = (gram(A) * values["gram"]).sum() - 2 * math.fsum((sums[0] * A).sum(axis=0))
@@ -181,7 +187,7 @@ class SemiSupervised(Model):
     def _supervised(self) -> bool:
         return bool(self.known.weights.any())
 
-    def finish(self, converged: bool) -> dict[str, Any]:
+    def finish(self, settled: bool) -> dict[str, Any]:
         """Stand at the last point, or at that of the best validation, with exact zeros."""
         if self.known.held_out is not None:
             last = self.look()
@@ -198,7 +204,7 @@ class SemiSupervised(Model):
             self.blocks.copy("before", "S")
             self.points["S"], seen = before, known
         self.blocks.drop("before")
-        decrease = self._seen.get("decrease", 1.0) if converged else self._decrease(seen["loss"])
+        decrease = self._seen.get("decrease", 1.0) if settled else self._decrease(seen["loss"])
         return seen | {"decrease": decrease}
 
     def _decrease(self, loss: float) -> float:

@@ -16,7 +16,7 @@ from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from . import entries, labels
 from .entries import BlockEntries
-from .factors import Array, aligned_copy, sum_lanes, to_lanes
+from .factors import Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
 from .steps import sliced_counts
 from .transform import plain_rows
 
@@ -251,7 +251,7 @@ class Represent(Step):
                 sliced, problem, start, num, wanted=kernels.SUM_GRADIENT, first=0, last=len(num),
                 n_threads=n_threads,
             )  # fmt: skip
-            _weighted_squares(out, num.transpose(0, 2, 1).reshape(-1, K), G, self.A, given)
+            _weighted_squares(out, rows_of_sums(num, n_lanes), G, self.A, given)
         out[out <= FLOOR * (1 + 1e-6)] = 0
         return {}
 

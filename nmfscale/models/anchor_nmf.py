@@ -16,7 +16,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
-from ..engine.threads import resolve_threads
 from ..methods.anchors import AnchorSearch, anchor_loadings, loadings_needs, needs_of
 from ..methods.pivots import Weights, weights_of
 from ..methods.transform import Projection, projection_needs
@@ -36,8 +35,8 @@ class AnchorNMF(CountModel):
     its own [2]_. So the result is unique, and the first topics' anchors are the same for any number
     of topics.
 
-    Topics have unit norm. Loadings are the counts of the anchors, scaled: a sample in which none of
-    the anchors occurs has none.
+    Topics have unit norm. Loadings, of new samples too, are the counts of the anchors, scaled: a
+    sample in which none of the anchors occurs has none.
 
     Parameters
     ----------
@@ -271,57 +270,17 @@ class AnchorNMF(CountModel):
             ConvergenceWarning,
         )
 
-    def transform(
-        self, X: Any, out: str | os.PathLike[str] | None = None, *, layer: str | None = None,
-        raw: bool = False,
-    ) -> Array:  # fmt: skip
-        """Return the loadings of samples, old or new: their counts of the anchors, scaled.
-
-        A sample that was fitted has the loadings that it had there. One without any of the anchors
-        has none.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
-        out : str or path-like, default=None
-            File for the loadings, as in :meth:`PoissonNMF.transform`.
-        layer, raw
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
-
-        Raises
-        ------
-        ValueError, MemoryLimitError, FileNotFoundError
-            As :meth:`PoissonNMF.transform`.
-
-        Examples
-        --------
-        >>> from nmfscale import AnchorNMF
-        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> model = AnchorNMF(n_components=2).fit(X)
-        >>> bool((model.transform(X) == model.loadings_).all())
-        True
-        """
-        return self._transform(X, out, layer, raw)
-
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:
         self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
-        return anchor_loadings(
-            counts, self.anchors_, self.diffuseness_, resolve_threads(self.n_threads)
-        )
+        return anchor_loadings(counts, self.anchors_, self.diffuseness_, self._threads(counts))
 
     def _projection(self, counts: CountMatrix) -> Projection:
         """Return the loadings with which topics make counts most probable: those of a score."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
         return Projection(
-            counts, self.components_.T, dtype=np.float64, n_threads=resolve_threads(self.n_threads)
+            counts, self.components_.T, dtype=np.float64, n_threads=self._threads(counts)
         )
 
     def _log_probability(self, counts: CountMatrix) -> float:

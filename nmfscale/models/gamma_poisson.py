@@ -13,7 +13,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor
-from ..engine.threads import resolve_threads
 from ..methods import lda
 from ..methods.gamma import GammaPrior
 from ..methods.gamma_poisson import Inference, VariationalGammaPoisson, dispersion, drawn_priors
@@ -336,7 +335,7 @@ sample_names_
 
         priors = [p for p in (of_rows, of_columns) if p is not None]
         fitted = self._fit_blocks(
-            counts, lda.needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            counts, lda.needs_of(counts, K, dtype, self._threads(counts)), make,
             parts={
                 "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
                 "start": (factors, gamma, self.init),
@@ -375,7 +374,7 @@ sample_names_
         return Inference(
             counts, self.components_shape_.T, self.loadings_totals_, *priors,
             n_steps=self.max_sample_update_iter, tolerance=self.mean_change_tol,
-            n_threads=resolve_threads(self.n_threads),
+            n_threads=self._threads(counts),
         )  # fmt: skip
 
     def _blocks(

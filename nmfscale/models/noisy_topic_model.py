@@ -14,7 +14,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor
-from ..engine.threads import resolve_threads
 from ..methods.gamma_noise import posterior_of
 from ..methods.noisy_topics import Held, NoisyTopics, find_start, needs_of
 from ..methods.transform import Projection, projection_needs
@@ -247,7 +246,7 @@ sample_names_
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, needs_of(counts, K, dtype, resolve_threads(self.n_threads)), make,
+            counts, needs_of(counts, K, dtype, self._threads(counts)), make,
             parts={"constraints": held, "start": (L, mu, self.init)}, client=client,
             extrapolate=self.extrapolate, n_components=K, dtype=str(dtype), **how,
         )  # fmt: skip
@@ -297,7 +296,7 @@ sample_names_
     def _projection(self, counts: CountMatrix, *, gathered: bool) -> Projection:
         """Return the projection of counts with the posterior of u held."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
-        n_threads = resolve_threads(self.n_threads)
+        n_threads = self._threads(counts)
         noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)
         sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
         return Projection(

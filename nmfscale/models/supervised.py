@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
-from ..engine.threads import resolve_threads
 from ..methods.labels import predicted
 from ..methods.ssnmf_steps import Losses, Representation, representation_needs
 from .base import CountModel
@@ -97,7 +96,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             less_one = entries.less_one
         return Representation(
             counts, self.components_.T, loss, self.transform_iter,
-            resolve_threads(self.n_threads), less_one,
+            self._threads(counts), less_one,
         ).blocks()  # fmt: skip
 
     def predict(
