@@ -53,7 +53,7 @@ class BootstrapFit:
     matches : ndarray of shape (n_replicates, K)
         Which topics of the replicate these were.
     n_iter, converged : ndarray of shape (n_replicates,)
-        Of each fit.
+        ``n_iter_`` and ``converged_`` of each fit; others ended on a plateau, or at `max_iter`.
     features, samples : ndarray of int
         Which were asked for.
     feature_names, groups : ndarray or tuple, or None

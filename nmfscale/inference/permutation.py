@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from os import PathLike
 from typing import Any
@@ -80,10 +80,10 @@ class GroupTest:
     pvalue_bh: float
     smallest_pvalue: float
     exact: bool
-    null: Array
+    null: Array = field(repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PermutationTest:
     """Result of :func:`permutation_test`: of all groups, and of each pair of them.
 
@@ -105,6 +105,19 @@ class PermutationTest:
     overall: GroupTest
     pairs: tuple[GroupTest, ...]
     interrupted: bool
+
+    def __repr__(self) -> str:
+        """Say what was tested, and what came out."""
+        test = self.overall
+        least = min((pair.pvalue_maxt for pair in self.pairs), default=None)
+        of_pairs = (
+            "" if least is None else f"; {len(self.pairs)} pairs, smallest max-T p = {least:.3g}"
+        )
+        return (
+            f"<PermutationTest: {self.statistic}, {len(test.groups)} groups of "
+            f"{sum(test.n_units):,} units, {test.null.size:,} labellings, p = {test.pvalue:.3g}"
+            f"{of_pairs}>"
+        )
 
     def to_frame(self) -> Any:
         """Return a DataFrame with a row for each test, that of all groups first."""

@@ -153,7 +153,7 @@ def bootstrap_fit(
         task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
-    _warn(job["match"], job["converged"])
+    _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
     known = task.numbers_of(task.L, task.F, np.ones(n))
     estimates = {
         name: Estimates(value, job[name], *percentile(job[name], level))
@@ -293,16 +293,15 @@ def match_topics(F: Array, other: Array) -> tuple[Array, Array]:
     return there, cosines[here, there]
 
 
-def _warn(matches: Array, converged: Array) -> None:
+def _warn(matches: Array, ran_out: Array) -> None:
     moved = int((matches != np.arange(matches.shape[1])).any(axis=1).sum())
     if moved:
         warn_caller(
             f"topics of {moved} of {len(matches)} replicates were put in another order to match "
             "those of the fit: see `cosines` for how well they do."
         )
-    late = int((~converged).sum())
-    if late:
+    if ran_out.any():
         warn_caller(
-            f"{late} of {len(converged)} replicates have not converged: increase max_iter of the "
-            "estimator."
+            f"{int(ran_out.sum())} of {len(ran_out)} replicates ran out of iterations: increase "
+            "max_iter of the estimator."
         )

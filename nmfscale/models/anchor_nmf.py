@@ -239,7 +239,8 @@ class AnchorNMF(CountModel):
         self.diffuseness_ = found["diffuseness"]
         self.reconstruction_err_ = float(found["error"])
         ended = fitted.reason not in ("interrupted", "callback")
-        return counts, replace(fitted, converged=ended)
+        reason = "converged" if ended else fitted.reason
+        return counts, replace(fitted, converged=ended, reason=reason)
 
     def _weights(self, counts: CountMatrix) -> Weights:
         """Return what counts are multiplied by where anchors are chosen, checked."""

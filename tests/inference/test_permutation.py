@@ -1,5 +1,7 @@
 """Permutation tests: the kernel, exact p-values, size under the null, the same bits everywhere."""
 
+import re
+
 import numpy as np
 import oracle_permutation as oracle
 import pytest
@@ -138,6 +140,11 @@ def test_groups_that_differ_are_found_and_adjusted(many):
             assert test.pvalue <= test.pvalue_bh and test.pvalue <= test.pvalue_maxt + 1e-12
             assert test.interval[0] <= test.fraction <= test.interval[1]
     assert found.to_frame().index.tolist() == ["all", "a - b", "a - c", "b - c"]
+    assert re.fullmatch(
+        r"<PermutationTest: \w+, 3 groups of 60 units, [\d,]+ labellings, p = .*; 3 pairs, .*>",
+        repr(found),
+    )
+    assert "null" not in repr(found.overall)
 
 
 def test_what_is_empty_is_left_out(many):

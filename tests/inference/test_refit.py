@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from oracle import draws_below
+from sklearn.base import clone
 
 from nmfscale import LDA, PoissonNMF, TopicModel, bootstrap_fit, simulate_topic_counts
 from nmfscale.inference.refit import match_topics
@@ -57,6 +58,17 @@ def test_an_estimator_is_fitted_first_and_not_changed(data):
     found = bootstrap_fit(estimator, data[0], n_replicates=2, random_state=0)
     assert not hasattr(estimator, "components_")
     np.testing.assert_allclose(found.components.estimate.sum(axis=1), 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_fits_that_ran_out_of_iterations_are_warned_of_and_no_others(data):
+    X, _, model = data
+    on_plateau = clone(model).set_params(tol=1e-9, gain_tol=1e-4).fit(X)
+    found = bootstrap_fit(on_plateau, X, n_replicates=3, random_state=0)
+    assert not found.converged.any() and (found.n_iter < model.max_iter).all()
+    with pytest.warns(UserWarning, match="3 of 3 replicates ran out of iterations: increase max_"):
+        bootstrap_fit(model.set_params(max_iter=2), X, n_replicates=3, random_state=0)
+    model.set_params(max_iter=1000)
 
 
 def test_what_cannot_be_done_is_refused(data):

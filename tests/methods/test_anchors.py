@@ -331,8 +331,10 @@ def test_a_projection_reads_a_file_twice(monkeypatch, tmp_path):
 
 def test_a_fit_that_is_stopped_has_the_topics_so_far():
     found = fit(callback=lambda record: record["iteration"] == 3)
-    assert not found.converged_
-    assert_array_equal(found.anchors_, fit(n_components=len(found.anchors_)).anchors_)
+    assert not found.converged_ and found.stop_reason_ == "callback"
+    whole = fit(n_components=len(found.anchors_))
+    assert whole.converged_ and whole.stop_reason_ == "converged"
+    assert_array_equal(found.anchors_, whole.anchors_)
     assert len(found.anchors_) == 3 == len(found.components_)
 
 
