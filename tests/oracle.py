@@ -527,6 +527,16 @@ def alternate_normalisation(table, sweeps=500):
     return table
 
 
+def has_balance(support):
+    """Whether topics that occur within a set of groups only are never more than its share."""
+    T, R = support.shape
+    if not (support.any(axis=0).all() and support.any(axis=1).all()):
+        return False
+    sets = [list(s) for n in range(1, R + 1) for s in combinations(range(R), n)]
+    within = [(~np.delete(support, s, axis=1).any(axis=1)).sum() for s in sets]
+    return all(n * R <= len(s) * T for n, s in zip(within, sets, strict=True))
+
+
 def draws_below(state, sizes):
     """Yield, for each stratum of `sizes`, as many numbers below its size (xoshiro256++, Lemire)."""
     words = [int(word) for word in state]

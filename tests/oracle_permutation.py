@@ -3,6 +3,7 @@
 from itertools import combinations, permutations, product
 
 import numpy as np
+from oracle import alternate_normalisation, has_balance
 
 _WORD = 2**64 - 1
 
@@ -73,3 +74,11 @@ def hellinger(rows, labels):
     mean = roots.mean(axis=0)
     means = [(np.sum(labels == g), roots[labels == g].mean(axis=0)) for g in np.unique(labels)]
     return sum(n * np.sum((m - mean) ** 2) for n, m in means) / np.sum((roots - mean) ** 2)
+
+
+def balanced(rows, labels):
+    """Sum of squared deviations of the balanced table from 1/sqrt(T), or infinity."""
+    table = np.stack([rows[labels == g].sum(axis=0) for g in np.unique(labels)], axis=1)
+    if not has_balance(table > 0):
+        return np.inf
+    return np.sum((alternate_normalisation(table, sweeps=50) - 1 / np.sqrt(len(table))) ** 2)

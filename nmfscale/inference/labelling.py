@@ -67,6 +67,11 @@ class Labelled:
         """Return the statistic of each test with the labels as they are."""
         return self.values(statistic, self._sums(self.labels[None]))[0]
 
+    def table(self) -> Array:
+        """Return sums over groups (n_groups, n_topics) with the labels as they are."""
+        found: Array = self._sums(self.labels[None])[0] * self.scale
+        return found
+
     def all_values(self, statistic: Statistic) -> Array:
         """Return the statistics of all labellings, each once."""
         n = n_labellings(self.sizes)
@@ -150,10 +155,15 @@ def labellings(sizes: Array, numbers: Array) -> Array:
 
 
 def _whole_numbers(rows: Array) -> tuple[NDArray[np.int32], Array]:
-    """Round columns to whole numbers of which any sum is below 2^31, and what 1 is worth."""
+    """Round columns to whole numbers of which any sum is below 2^31, and what 1 is worth.
+
+    What is above zero stays so: tables have a balance or not by where their zeros are.
+    """
     totals = np.abs(rows).sum(axis=0)
     scale = np.where(totals > 0, totals, 1.0) / (2**31 - 1 - rows.shape[0])
-    return np.rint(rows / scale).astype(np.int32), scale
+    whole = np.rint(rows / scale)
+    whole[(whole == 0) & (rows > 0)] = 1
+    return whole.astype(np.int32), scale
 
 
 def _in_panels(rows: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import combinations
 from os import PathLike
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
 from ..counts.warn import warn_caller
+from .group_tests import GroupTest, PermutationTest
 from .groups import (
     Labels,
     checked_design,
@@ -36,101 +36,6 @@ from .replicates import run_replicates
 from .statistics import Statistic, checked_statistic
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class GroupTest:
-    """One test of whether groups differ.
-
-    Attributes
-    ----------
-    groups : tuple
-        Labels of the groups that were compared.
-    n_units : tuple of int
-        Units in each of them.
-    observed, zscore : float
-        The statistic, and how many standard deviations it is from its mean over permutations, in
-        the direction of groups that differ.
-    pvalue : float
-        (b + 1) / (s + 1), where b of s random labellings are at least as extreme; b / s where
-        these are all labellings (`exact`).
-    fraction : float
-        b / s.
-    interval : tuple of float
-        Where the p-value of all labellings is, at 95% confidence (Clopper and Pearson).
-    pvalue_maxt, pvalue_bh : float
-        p-value adjusted for all pairs: by the maximum of standardised statistics, step down, and
-        by Benjamini and Hochberg. Of the test of all groups, `pvalue`.
-    smallest_pvalue : float
-        The least p-value that could have come out.
-    exact : bool
-        Whether all labellings were taken.
-    null : ndarray of shape (n_labellings,)
-        The statistic of each labelling.
-    """
-
-    groups: tuple[Any, ...]
-    n_units: tuple[int, ...]
-    observed: float
-    zscore: float
-    pvalue: float
-    fraction: float
-    interval: tuple[float, float]
-    pvalue_maxt: float
-    pvalue_bh: float
-    smallest_pvalue: float
-    exact: bool
-    null: Array = field(repr=False)
-
-
-@dataclass(frozen=True, repr=False)
-class PermutationTest:
-    """Result of :func:`permutation_test`: of all groups, and of each pair of them.
-
-    Attributes
-    ----------
-    statistic, alternative, scope : str
-        As they were chosen.
-    overall : GroupTest
-        All groups at once.
-    pairs : tuple of GroupTest
-        Each pair; none where there are two groups, which `overall` compares.
-    interrupted : bool
-        Whether Ctrl-C ended it early; p-values are those of the permutations that were done.
-    """
-
-    statistic: str
-    alternative: str
-    scope: str
-    overall: GroupTest
-    pairs: tuple[GroupTest, ...]
-    interrupted: bool
-
-    def __repr__(self) -> str:
-        """Say what was tested, and what came out."""
-        test = self.overall
-        least = min((pair.pvalue_maxt for pair in self.pairs), default=None)
-        of_pairs = (
-            "" if least is None else f"; {len(self.pairs)} pairs, smallest max-T p = {least:.3g}"
-        )
-        return (
-            f"<PermutationTest: {self.statistic}, {len(test.groups)} groups of "
-            f"{sum(test.n_units):,} units, {test.null.size:,} labellings, p = {test.pvalue:.3g}"
-            f"{of_pairs}>"
-        )
-
-    def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each test, that of all groups first."""
-        import pandas as pd
-
-        names = [
-            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",
-            "smallest_pvalue", "exact",
-        ]  # fmt: skip
-        tests = (self.overall, *self.pairs)
-        rows = {name: [getattr(test, name) for test in tests] for name in names}
-        groups = ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
-        return pd.DataFrame(rows, index=pd.Index(groups, name="groups"))
 
 
 def permutation_test(
@@ -170,11 +75,13 @@ def permutation_test(
         What was drawn: each lies in one group and one stratum. By default each sample.
     strata : array-like of shape (n_samples,), optional
         Units are permuted within these only: what differs between them is no evidence.
-    statistic : {"hellinger", "cosine"} or callable, default="hellinger"
+    statistic : {"hellinger", "cosine", "balanced"} or callable, default="hellinger"
         "hellinger": the share of the sum of squares of root proportions that lies between groups,
         sensitive to frequent and to rare topics. "cosine": of the sums over groups, the mean of all
-        pairs, small where groups differ [1]_ (Algorithms 3, 4). A function takes tables of sums,
-        (n_tables, n_groups, n_topics), and returns a number for each.
+        pairs, small where groups differ [1]_ (Algorithms 3, 4). "balanced": of the balanced table
+        (:func:`nmfscale.balance`), the sum of squared deviations from the neutral 1/sqrt(T), large
+        where groups differ [1]_ (section 4.4). A function takes tables of sums,
+        (n_tables, n_groups, n_topics), and returns a number for each. See Notes for their power.
     alternative : {"greater", "less", "two-sided"}, optional
         Values of a function that tell against equal groups; by default "greater".
     scope : {"pair", "all"}, default="pair"
@@ -201,12 +108,22 @@ def permutation_test(
     ------
     ValueError
         If an argument is not valid, a unit lies in several groups, fewer than two groups are left,
-        or no label can be moved within strata.
+        no label can be moved within strata, or statistic="balanced" and the table of all groups or
+        of a pair has no balance.
 
     Warns
     -----
     UserWarning
-        If units without any topic, or groups of such units, are left out, or units are too few.
+        If units without any topic, or groups of such units, are left out, units are too few, or
+        labellings have no balance.
+
+    Notes
+    -----
+    In simulations with 200 samples in four groups, tests at the 5% level found a shift of one
+    frequent topic, of one rare topic, and a slight one of all topics in 96%, 83% and 43% of the
+    sets by "hellinger", in 96%, 8% and 36% by "cosine" of proportions, and in 14%, 76% and 10% by
+    "balanced" of proportions. Balance weighs all topics alike: it sees rare topics, and little
+    else. With "balanced" no topic may be so rare that it is missing in a group of most labellings.
 
     References
     ----------
@@ -238,12 +155,13 @@ def permutation_test(
     names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
     whole = "units" if units is not None else "samples"
     warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
+    observed = _observed(chosen, sets, members, labels.names)
     nulls, exact, interrupted = _null_distributions(
         chosen, sets, n_permutations, random_state=random_state, batch_size=batch_size,
         n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,
     )  # fmt: skip
-    observed = np.concatenate([each.observed(chosen) for each in sets]).tolist()
     tests = _tests(chosen, members, labels, observed, nulls, exact, smallest, scope)
+    _warn_of_unbalanced(tests)
     return PermutationTest(
         chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted
     )
@@ -322,6 +240,19 @@ def _smallest(
     return out
 
 
+def _observed(
+    statistic: Statistic, sets: list[Labelled], members: list[tuple[int, ...]],
+    names: tuple[Any, ...],
+) -> list[float]:  # fmt: skip
+    """Return the statistic of the data for each test."""
+    if statistic.check is not None:
+        tables = (each.table()[list(test)] for each in sets for test in each.tests)
+        for table, test in zip(tables, members, strict=True):
+            statistic.check(table, [names[g] for g in test])
+    found: list[float] = np.concatenate([each.observed(statistic) for each in sets]).tolist()
+    return found
+
+
 def _null_distributions(
     statistic: Statistic, sets: list[Labelled], n: int, **options: Any
 ) -> tuple[list[Array], list[bool], bool]:
@@ -380,7 +311,19 @@ def _tests(
             pvalue_bh=float(bh[i]),
             smallest_pvalue=smallest[i] if exact[i] else max(smallest[i], 1 / (nulls[i].size + 1)),
             exact=exact[i],
-            null=nulls[i],
+            null=statistic.finite(nulls[i], len(test)),
+            n_unbalanced=int(np.isinf(nulls[i]).sum()),
         )
         for i, test in enumerate(members)
     ]
+
+
+def _warn_of_unbalanced(tests: list[GroupTest]) -> None:
+    worst = max(tests, key=lambda test: test.n_unbalanced)
+    if worst.n_unbalanced:
+        warn_caller(
+            f"{worst.n_unbalanced:,} of {worst.null.size:,} labellings of groups "
+            f"{' - '.join(map(str, worst.groups))} have no balance, as topics are left without "
+            "weight where they are rare: they count as at least as extreme as the data, and p may "
+            "be too large. Leave rare topics out, or join groups."
+        )

@@ -1,4 +1,8 @@
-"""From statistics of permutations to p-values, alone and adjusted for many tests."""
+"""From statistics of permutations to p-values, alone and adjusted for many tests.
+
+A value of a null distribution may be infinite, of a table without a statistic: it is at least as
+extreme as any, also as one of another test, and has no part in means and standard deviations.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from scipy.special import betaincinv
 
 Array = NDArray[Any]
 # Values that differ by less, relative to their size, differ by rounding.
@@ -15,7 +19,7 @@ _TIE = 1e-12
 
 def n_as_extreme(null: Array, observed: float, alternative: str) -> int:
     """Count the values that are at least as extreme as the observed one, but for rounding."""
-    slack = _TIE * max(1e-300, float(np.max(np.abs(null), initial=abs(observed))))
+    slack = _TIE * max(1e-300, abs(observed), _largest(null[np.isfinite(null)]))
     if alternative == "two-sided":
         return min(n_as_extreme(null, observed, side) for side in ("less", "greater"))
     if alternative == "less":
@@ -37,16 +41,20 @@ def interval(
         p = pvalue(n_extreme, n, alternative, exact)
         return p, p
     sides = 2 if alternative == "two-sided" else 1
-    found = binomtest(n_extreme, n).proportion_ci(level, method="exact")
-    return min(1.0, sides * float(found.low)), min(1.0, sides * float(found.high))
+    tail, b = (1 - level) / 2, n_extreme
+    low = float(betaincinv(b, n - b + 1, tail)) if b > 0 else 0.0
+    high = float(betaincinv(b + 1, n - b, 1 - tail)) if b < n else 1.0
+    return min(1.0, sides * low), min(1.0, sides * high)
 
 
 def standardized(null: Array, observed: float, alternative: str) -> tuple[Array, float]:
     """Return values in standard deviations from the mean, so that large ones are extreme."""
-    mean, sd = float(null.mean()), float(null.std())
+    finite = null[np.isfinite(null)]
+    sd = float(finite.std()) if finite.size else 0.0
     # but for rounding, all are the same
-    if sd <= _TIE * max(1e-300, float(np.abs(null).max())):
-        return np.zeros_like(null), 0.0
+    if sd <= _TIE * max(1e-300, _largest(finite)):
+        return np.where(np.isfinite(null), 0.0, np.inf), 0.0
+    mean = float(finite.mean())
     z, of_observed = (null - mean) / sd, (observed - mean) / sd
     if alternative == "two-sided":
         return np.abs(z), abs(of_observed)
@@ -90,3 +98,7 @@ def _rising(pvalues: Array, order: Array) -> Array:
     out = np.empty_like(pvalues)
     out[order] = np.maximum.accumulate(pvalues[order])
     return out
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values), initial=0.0))

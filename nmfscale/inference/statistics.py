@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .balance import BALANCED, LIMIT, balance_tables, report
 from .loadings import proportions
 
 Array = NDArray[Any]
@@ -23,6 +24,10 @@ class Statistic:
     `rows` makes what is summed of the amounts of topics in units; `values` takes tables, or with
     `of_products` the products of their rows, (n_tables, n_groups, n_groups), and the units in each
     group. A `symmetric` one is the same when groups change places.
+
+    The value of a table that has none is infinite, and counts as more extreme than all others;
+    `check` refuses such a table of the data, (n_groups, n_topics), given the groups' names. `most`
+    is the largest value of so many groups.
     """
 
     name: str
@@ -31,6 +36,8 @@ class Statistic:
     values: Callable[[Array, Array], Array]
     of_products: bool = False
     symmetric: bool = True
+    check: Callable[[Array, Sequence[Any]], None] | None = None
+    most: Callable[[int], float] | None = None
 
     def summary(self, tables: Array) -> Array:
         """Return what values are computed from."""
@@ -42,6 +49,10 @@ class Statistic:
         part = summary[:, members]
         part = part[:, :, members] if self.of_products else part
         return self.values(part, sizes[members])
+
+    def finite(self, values: Array, n_groups: int) -> Array:
+        """Return values with the largest that there is in place of infinite ones."""
+        return values if self.most is None else np.minimum(values, self.most(n_groups))
 
 
 def cosine(products: Array, sizes: Array) -> Array:
@@ -66,6 +77,31 @@ def between(products: Array, sizes: Array) -> Array:
     return out
 
 
+def balanced(tables: Array, sizes: Array) -> Array:
+    """Sum of squared deviations of balanced tables from 1/sqrt(T), which is neutral."""
+    found = balance_tables(tables.transpose(0, 2, 1))
+    deviations = found.tables - 1 / np.sqrt(tables.shape[2])
+    out = np.einsum("ntr,ntr->n", deviations, deviations)
+    return np.where(found.status <= LIMIT, out, np.inf)
+
+
+def most_balanced(n_groups: int) -> float:
+    """Return what no balanced table is above: the statistic of groups that share no topic.
+
+    Squares add up to R, so that it is 2 (R - sum b / sqrt(T)), and entries of T rows of norm
+    sqrt(R/T) to sqrt(T R) at least.
+    """
+    return float(2 * (n_groups - np.sqrt(n_groups)))
+
+
+def check_balance(table: Array, groups: Sequence[Any]) -> None:
+    """Refuse a table (n_groups, n_topics) without balance, and say why; warn of a limit."""
+    (status,) = balance_tables(table.T[None]).status
+    if status != BALANCED:
+        name = f"the table of topics by groups {' - '.join(map(str, groups))}"
+        report(table.T, status, name, [None, groups])
+
+
 def root_proportions(amounts: Array) -> Array:
     """Square roots of proportions, less their mean, of which all squares add up to one."""
     rows = np.sqrt(proportions(amounts))
@@ -85,6 +121,9 @@ STATISTICS = {
     for each in (
         Statistic("hellinger", "greater", root_proportions, between, of_products=True),
         Statistic("cosine", "less", as_they_are, cosine, of_products=True),
+        Statistic(
+            "balanced", "greater", as_they_are, balanced, check=check_balance, most=most_balanced
+        ),
     )
 }
 

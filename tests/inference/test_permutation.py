@@ -8,9 +8,10 @@ import pytest
 from clusters import WALL, within
 from numpy.random import SeedSequence
 
-from nmfscale import kernels
+from nmfscale import balance, kernels
 from nmfscale.inference.labelling import Labelled, labellings
 from nmfscale.inference.permutation import permutation_test
+from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.seeds import child_states
 from nmfscale.inference.statistics import STATISTICS
 
@@ -53,7 +54,7 @@ def test_every_labelling_comes_once():
         assert all(np.bincount(row, minlength=3).tolist() == n_each.tolist() for row in part)
 
 
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine"])
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced"])
 @pytest.mark.parametrize("strata", [None, [0, 0, 0, 0, 1, 1, 1, 1]])
 def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
@@ -73,7 +74,8 @@ def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
         assert test.pvalue >= test.smallest_pvalue - 1e-12
 
 
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine", spread])
+@pytest.mark.slow
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced", spread])
 @pytest.mark.parametrize("scope", ["pair", "all"])
 def test_size_under_the_null_with_units_and_strata(statistic, scope):
     rng, p = np.random.default_rng(1), []
@@ -84,7 +86,7 @@ def test_size_under_the_null_with_units_and_strata(statistic, scope):
         rows = tastes * rng.gamma(2.0, 1.0, (96, 4))
         found = permutation_test(
             rows, groups, units=units, strata=strata, statistic=statistic, scope=scope,
-            n_permutations=99, random_state=rng,
+            n_permutations=99, random_state=rng, n_threads=1,
         )  # fmt: skip
         p.append(
             [found.overall.pvalue, found.pairs[0].pvalue, min(x.pvalue_maxt for x in found.pairs)]
@@ -94,7 +96,7 @@ def test_size_under_the_null_with_units_and_strata(statistic, scope):
     assert np.all(size <= most) and np.all(size[:2] >= 0.05 - 3 * np.sqrt(0.05 * 0.95 / 200))
 
 
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine", spread])
+@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced", spread])
 @pytest.mark.parametrize("scope", ["pair", "all"])
 def test_the_same_bits(many, tmp_path, statistic, scope):
     rows, labels, strata = many
@@ -125,6 +127,67 @@ def test_the_same_bits_on_a_cluster(many, three_workers):
         STATISTICS["hellinger"], SeedSequence(4, spawn_key=(0,)), range(300), 1
     )
     np.testing.assert_array_equal(found.overall.null, here[:, 0])
+
+
+def test_balanced_is_zero_of_groups_alike_and_ignores_scales_of_topics(many):
+    rows, labels, _ = many
+    same = np.outer(np.arange(1, 61), rows[0] + 1)
+    args = {"statistic": "balanced", "n_permutations": 20, "random_state": 1}
+    assert permutation_test(same, labels, **args).overall.observed < 1e-12
+    found, scaled = (
+        permutation_test(each, labels, **args).overall
+        for each in (rows, rows * np.exp2(np.arange(40) - 20))
+    )
+    np.testing.assert_array_equal(scaled.null, found.null)
+    table = np.stack([rows[labels == g].sum(axis=0) for g in "abc"], axis=1)
+    expected = np.sum((balance(table) - 1 / np.sqrt(40)) ** 2)
+    assert found.observed == scaled.observed == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.fixture
+def rare():
+    """Three topics in one of ten units each: no balance where all have the same label."""
+    rows = np.random.default_rng(2).gamma(1.0, size=(10, 5))
+    rows[:, :3] *= np.eye(10)[:, [0, 1, 9]]
+    return rows, np.repeat([0, 1], 5)
+
+
+@pytest.mark.parametrize("n_permutations", [252, 100])
+def test_labellings_without_balance_are_at_least_as_extreme(rare, n_permutations):
+    with pytest.warns(UserWarning, match="labellings of groups 0 - 1 have no balance"):
+        found = permutation_test(
+            *rare, statistic="balanced", n_permutations=n_permutations, random_state=0
+        ).overall
+    unbalanced = found.null == 2 * (2 - np.sqrt(2))
+    assert np.isfinite(found.null).all() and unbalanced.sum() == found.n_unbalanced
+    n_extreme = np.count_nonzero(found.null >= found.observed - 1e-12)
+    assert found.fraction == n_extreme / found.null.size >= unbalanced.mean()
+    assert found.zscore == pytest.approx(
+        (found.observed - found.null[~unbalanced].mean()) / found.null[~unbalanced].std()
+    )
+    if found.exact:
+        null = [oracle.balanced(rare[0], each) for each in oracle.all_labellings(rare[1], [0] * 10)]
+        assert found.n_unbalanced == np.isinf(null).sum() == 42
+        assert found.pvalue == np.mean(np.array(null) >= null[0] - 1e-9)
+
+
+def test_labellings_without_balance_count_in_adjusted_pvalues():
+    nulls, observed = [np.array([0.0, 1, 2, np.inf]), np.array([1.0, 3, 1, 1])], [2.5, 3.5]
+    spread, at = zip(*map(standardized, nulls, observed, ["greater"] * 2), strict=True)
+    assert joint_max_t(spread, at, True).tolist() == [0.25, 0.25]
+    np.testing.assert_allclose(independent_max_t(spread, at, [True, True]), 0.25)
+    assert standardized(np.full(3, np.inf), 1.0, "greater")[0].tolist() == [np.inf] * 3
+
+
+def test_data_without_balance_are_refused(rare, many):
+    rows, labels = rare
+    with pytest.raises(ValueError, match=r"groups 0 - 1 has no balance: 3 of 5 topics \(0, 1, 2\)"):
+        permutation_test(rows[[0, 1, 9, *range(2, 9)]], labels, statistic="balanced")
+    rows, labels, _ = many
+    rows = rows.copy()
+    rows[labels != "c", 3] = 0
+    with pytest.raises(ValueError, match="groups a - b has no weight in topic 3"):
+        permutation_test(rows, labels, statistic="balanced")
 
 
 def test_groups_that_differ_are_found_and_adjusted(many):

@@ -1,0 +1,109 @@
+"""Result of a permutation test: of all groups, and of each pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GroupTest:
+    """One test of whether groups differ.
+
+    Attributes
+    ----------
+    groups : tuple
+        Labels of the groups that were compared.
+    n_units : tuple of int
+        Units in each of them.
+    observed, zscore : float
+        The statistic, and how many standard deviations it is from its mean over permutations, in
+        the direction of groups that differ.
+    pvalue : float
+        (b + 1) / (s + 1), where b of s random labellings are at least as extreme; b / s where
+        these are all labellings (`exact`).
+    fraction : float
+        b / s.
+    interval : tuple of float
+        Where the p-value of all labellings is, at 95% confidence (Clopper and Pearson).
+    pvalue_maxt, pvalue_bh : float
+        p-value adjusted for all pairs: by the maximum of standardised statistics, step down, and
+        by Benjamini and Hochberg. Of the test of all groups, `pvalue`.
+    smallest_pvalue : float
+        The least p-value that could have come out.
+    exact : bool
+        Whether all labellings were taken.
+    null : ndarray of shape (n_labellings,)
+        The statistic of each labelling.
+    n_unbalanced : int
+        With statistic="balanced", labellings whose table has no balance. They count as at least as
+        extreme as the data in every p-value, and in `null` have the largest value of any table.
+    """
+
+    groups: tuple[Any, ...]
+    n_units: tuple[int, ...]
+    observed: float
+    zscore: float
+    pvalue: float
+    fraction: float
+    interval: tuple[float, float]
+    pvalue_maxt: float
+    pvalue_bh: float
+    smallest_pvalue: float
+    exact: bool
+    null: Array = field(repr=False)
+    n_unbalanced: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class PermutationTest:
+    """Result of :func:`permutation_test`: of all groups, and of each pair of them.
+
+    Attributes
+    ----------
+    statistic, alternative, scope : str
+        As they were chosen.
+    overall : GroupTest
+        All groups at once.
+    pairs : tuple of GroupTest
+        Each pair; none where there are two groups, which `overall` compares.
+    interrupted : bool
+        Whether Ctrl-C ended it early; p-values are those of the permutations that were done.
+    """
+
+    statistic: str
+    alternative: str
+    scope: str
+    overall: GroupTest
+    pairs: tuple[GroupTest, ...]
+    interrupted: bool
+
+    def __repr__(self) -> str:
+        """Say what was tested, and what came out."""
+        test = self.overall
+        least = min((pair.pvalue_maxt for pair in self.pairs), default=None)
+        of_pairs = (
+            "" if least is None else f"; {len(self.pairs)} pairs, smallest max-T p = {least:.3g}"
+        )
+        return (
+            f"<PermutationTest: {self.statistic}, {len(test.groups)} groups of "
+            f"{sum(test.n_units):,} units, {test.null.size:,} labellings, p = {test.pvalue:.3g}"
+            f"{of_pairs}>"
+        )
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each test, that of all groups first."""
+        import pandas as pd
+
+        names = [
+            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",
+            "smallest_pvalue", "exact",
+        ]  # fmt: skip
+        tests = (self.overall, *self.pairs)
+        rows = {name: [getattr(test, name) for test in tests] for name in names}
+        groups = ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
+        return pd.DataFrame(rows, index=pd.Index(groups, name="groups"))
