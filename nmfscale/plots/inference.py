@@ -1,0 +1,394 @@
+"""Answers of resampling: null distributions of tests, and weights of groups with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .canvas import (
+    PALETTE,
+    axes_or_new,
+    check_arguments,
+    names_of_topics,
+    shortened,
+    size_in_inches,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_ABOVE, _BELOW, _NEUTRAL = PALETTE[0], PALETTE[5], "0.55"
+# In inches: from one interval to the next, between panels, above and below them, below all of them,
+# and the width of a figure of our own.
+_ROW, _BETWEEN, _TITLE, _TICKS, _CAPTION, _WIDEST = 0.155, 0.25, 0.36, 0.26, 0.5, 10.0
+
+
+class _Grid(NamedTuple):
+    """Panels of at least this size in inches, each with room for labels at its left."""
+
+    n_panels: int
+    width: float
+    height: float
+    labels: float = 0.0
+
+    def _shape(self, room: float) -> tuple[int, int]:
+        """Return how many rows and columns there are in so many inches."""
+        n_columns = min(self.n_panels, max(1, round(room / self._wide)))
+        return -(-self.n_panels // n_columns), n_columns
+
+    @property
+    def _wide(self) -> float:
+        return self.labels + self.width + _BETWEEN
+
+    @property
+    def _high(self) -> float:
+        return _TICKS + self.height + _TITLE
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height of a figure for all panels."""
+        n_rows, n_columns = self._shape(_WIDEST)
+        return n_columns * self._wide + 0.3, n_rows * self._high + _CAPTION
+
+    def draw(self, ax: Axes, caption: str) -> list[Axes]:
+        """Divide Axes into panels, and write a caption below."""
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+        figure: Any = ax.figure.figure  # that of a part of a figure is the whole
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)  # to know the size
+        across, down = size_in_inches(ax)
+        # about fourteen letters of this size go into an inch
+        ax.set_xlabel(fill(caption, max(20, int(14 * across))), size=8, parse_math=False)
+        n_rows, n_columns = self._shape(across)
+        wide, high = across / n_columns, down / n_rows
+        width = max(0.3 * wide, wide - self.labels - _BETWEEN)
+        height = max(0.3 * high, high - _TICKS - _TITLE)
+        panels = []
+        for i in range(self.n_panels):
+            row, column = divmod(i, n_columns)
+            left = (column + 1) * wide - _BETWEEN / 2 - width
+            low = (n_rows - 1 - row) * high + _TICKS
+            place = left / across, low / down, width / across, height / down
+            panel = ax.inset_axes(place)
+            panel.locator_params(axis="x", nbins=3)
+            panel.tick_params(labelsize=7, length=2)
+            panel.spines[["top", "right", "left"]].set_visible(False)
+            panels.append(panel)
+        return panels
+
+
+# Tests ----------------------------------------------------------------------------------------
+
+
+def null_plot(
+    test: Any, *, which: str = "all", max_pairs: int = 44, bins: int = 40, ax: Axes | None = None
+) -> Axes:
+    """Draw the distribution of a statistic under permutation, and where the observed value lies.
+
+    Parameters
+    ----------
+    test : PermutationTest or GroupTest
+        Result of :func:`nmfscale.permutation_test`, or one of its tests.
+    which : {"all", "overall", "pairs"}, default="all"
+        Which of the tests are drawn, each in a panel of its own.
+    max_pairs : int, default=44
+        Of more pairs than these, those farthest from their null distribution are drawn.
+    bins : int, default=40
+        Bars of each histogram.
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The panels are its ``child_axes``, in the order of the tests. A dashed line is the observed
+        value; titles have the p-value, and of pairs that adjusted for all of them (max-T).
+
+    Raises
+    ------
+    ValueError
+        If an argument is of the wrong kind, or there are no pairs to draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale import permutation_test
+    >>> from nmfscale.plots import null_plot
+    >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=60)
+    >>> test = permutation_test(shares, np.repeat(["a", "b", "c"], 20), random_state=0)
+    >>> [panel.get_title().splitlines()[0] for panel in null_plot(test).child_axes]
+    ['all 3 groups', 'a - b', 'a - c', 'b - c']
+    """
+    check_arguments("null_plot", which=which, max_pairs=max_pairs, bins=bins, ax=ax)
+    tests, n_left_out = _chosen_tests(test, which, max_pairs)
+    caption = f"{getattr(test, 'statistic', 'statistic')} of permuted labels; dashed: observed"
+    if n_left_out:
+        caption += f"; {n_left_out:,} pairs nearer to their null distribution are not drawn"
+    grid = _grid_of_tests(len(tests))
+    host = axes_or_new(ax, *grid.size)
+    for panel, each in zip(grid.draw(host, caption), tests, strict=True):
+        panel.hist(each.null, bins=bins, color="0.72")
+        panel.axvline(each.observed, color=_BELOW, linestyle="--", linewidth=1.4)
+        panel.set_title(_title_of(each), size=8, parse_math=False)
+        panel.set_yticks([])
+    return host
+
+
+def size_of_tests(test: Any) -> tuple[float, float]:
+    """Return width and height in inches of a figure for all tests."""
+    return _grid_of_tests(len(_chosen_tests(test, "all", 44)[0])).size
+
+
+def _grid_of_tests(n_tests: int) -> _Grid:
+    return _Grid(n_tests, *((3.6, 2.2) if n_tests == 1 else (1.9, 1.1)))
+
+
+def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int]:
+    """Return the tests to draw, that of all groups first, and how many pairs are left out."""
+    if hasattr(test, "null"):
+        return [test], 0
+    if not hasattr(test, "overall"):
+        raise ValueError(
+            f"test is a {type(test).__name__}: give what permutation_test returns, or one of its "
+            "tests."
+        )
+    pairs = [] if which == "overall" else list(test.pairs)
+    if which == "pairs" and not pairs:
+        raise ValueError("test has no pairs, as it compares two groups: draw which='overall'.")
+    n_left_out = max(0, len(pairs) - max_pairs)
+    if n_left_out:
+        far = np.argsort([-each.zscore for each in pairs], kind="stable")[:max_pairs]
+        pairs = [pairs[i] for i in np.sort(far)]
+    return ([] if which == "pairs" else [test.overall]) + pairs, n_left_out
+
+
+def _title_of(test: Any) -> str:
+    names = [shortened(str(name), 14) for name in test.groups]
+    title = " - ".join(names) if len(names) == 2 else f"all {len(names)} groups"
+    more = f" of {test.null.size:,} labellings" if test.exact else ""
+    if test.pvalue_maxt != test.pvalue:
+        more = f", max-T {_rounded(test.pvalue_maxt)}"
+    return f"{title}\np = {_rounded(test.pvalue)}{more}"
+
+
+def _rounded(pvalue: float) -> str:
+    return f"{pvalue:.2g}" if pvalue < 0.995 else "1"
+
+
+# Intervals ------------------------------------------------------------------------------------
+
+
+class _Table(NamedTuple):
+    """Arrays (n_panels, n_rows) to be drawn, and names of both."""
+
+    estimate: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    panels: list[Any]
+    rows: list[Any]
+
+    def of(self, chosen: list[int]) -> _Table:
+        """Return some of the panels."""
+        arrays = (self.estimate[chosen], self.lower[chosen], self.upper[chosen])
+        return _Table(*arrays, [self.panels[i] for i in chosen], self.rows)
+
+
+def forest_plot(
+    result: Any,
+    kind: str = "RwT",
+    *,
+    panels: Sequence[Any] | None = None,
+    n_top: int = 10,
+    max_panels: int = 8,
+    topic_names: Sequence[str] | None = None,
+    group_names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw how heavy groups are within topics, or topics within groups, with intervals.
+
+    The heaviest are at the top. A line marks the neutral weight, of all topics in all groups where
+    there is no difference; intervals above it are blue, those below it red.
+
+    Parameters
+    ----------
+    result : BootstrapWeights, BootstrapFit, or any object of arrays
+        Result of :func:`nmfscale.bootstrap_weights`; or of :func:`nmfscale.bootstrap_fit` with
+        groups, whose mean proportions are drawn; or what has ``estimate`` or ``means``, ``lower``
+        and ``upper`` of shape (n_topics, n_groups).
+    kind : {"RwT", "TwR"}, default="RwT"
+        A panel for each topic with its groups ("regions within topics"), or for each group with
+        its topics.
+    panels : sequence, default=None
+        Names of the topics (of "RwT") or groups that have a panel. By default those in which two
+        intervals are farthest apart.
+    n_top : int, default=10
+        Of more intervals than twice these in a panel, so many of the heaviest and of the lightest
+        are drawn.
+    max_panels : int, default=8
+        How many panels there are where `panels` is None.
+    topic_names, group_names : sequence of str, default=None
+        Names; by default those of the result, or "topic 0", "group 0", ...
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The panels are its ``child_axes``; all have the same horizontal scale.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are not finite or differ in shape, names do not fit them, or another argument
+        is of the wrong kind.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale import bootstrap_weights
+    >>> from nmfscale.plots import forest_plot
+    >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=120)
+    >>> found = bootstrap_weights(shares, np.repeat(["a", "b"], 60), random_state=0)
+    >>> [panel.get_title() for panel in forest_plot(found, "TwR").child_axes]
+    ['a', 'b']
+    """
+    check_arguments(
+        "forest_plot", kind=kind, panels=panels, n_top=n_top, max_panels=max_panels,
+        topic_names=topic_names, group_names=group_names, ax=ax,
+    )  # fmt: skip
+    whole = _table_of(result, kind, topic_names, group_names)
+    table = whole.of(_chosen_panels(whole, panels, max_panels))
+    neutral = getattr(result, "neutral", None)
+    what = "mean proportion" if neutral is None else "balanced weight"
+    level = getattr(result, "level", None)
+    caption = [what, "intervals" if level is None else f"{level:.0%} intervals"]
+    if neutral is not None:
+        caption.append(f"line: neutral, {neutral:.3g}")
+    if panels is None and len(table.panels) < len(whole.panels):
+        caption.append(f"{len(table.panels)} of {len(whole.panels)} panels")
+    grid = _grid_of_intervals(table, n_top)
+    host = axes_or_new(ax, *grid.size)
+    drawn = grid.draw(host, "; ".join(caption))
+    limits = _limits(table, neutral)
+    for i, panel in enumerate(drawn):
+        _draw_intervals(panel, table, i, n_top, neutral)
+        title = shortened(str(table.panels[i]), 28)
+        panel.set_title(title, size=8, weight="bold", parse_math=False)
+        panel.set_xlim(*limits)
+    return host
+
+
+def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:
+    """Return width and height in inches of a figure for the panels drawn by default."""
+    table = _table_of(result, kind, None, None)
+    return _grid_of_intervals(table.of(_chosen_panels(table, None, 8)), 10).size
+
+
+def _table_of(
+    result: Any, kind: str, topic_names: Sequence[Any] | None, group_names: Sequence[Any] | None
+) -> _Table:
+    """Return all that could be drawn, one panel each."""
+    arrays, topics, groups = _arrays_of(result)
+    T, R = arrays[0].shape
+    named = [
+        _names(topic_names if topic_names is not None else topics, names_of_topics(T), "topic"),
+        _names(
+            group_names if group_names is not None else groups,
+            [f"group {r}" for r in range(R)],
+            "group",
+        ),
+    ]
+    if kind == "RwT":
+        return _Table(arrays[0], arrays[1], arrays[2], named[0], named[1])
+    return _Table(arrays[0].T, arrays[1].T, arrays[2].T, named[1], named[0])
+
+
+def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
+    """Return estimates and ends of intervals (n_topics, n_groups), and names or None."""
+    given, groups = result, getattr(result, "groups", None)
+    if hasattr(result, "group_means"):
+        given = result.group_means
+        if given is None:
+            raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
+    middle = next((name for name in ("weights", "means", "estimate") if hasattr(given, name)), None)
+    if middle is None or not (hasattr(given, "lower") and hasattr(given, "upper")):
+        raise ValueError(
+            f"result is a {type(result).__name__}: give what bootstrap_weights or bootstrap_fit "
+            "returns, or arrays estimate, lower and upper."
+        )
+    arrays = [np.asarray(getattr(given, name), float) for name in (middle, "lower", "upper")]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1 or arrays[0].ndim != 2 or not arrays[0].size:
+        raise ValueError(
+            f"{middle}, lower and upper have shapes {', '.join(str(a.shape) for a in arrays)}; "
+            "(topics, groups) is needed of all."
+        )
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError(f"{middle}, lower and upper must be finite: leave out what is not known.")
+    topics = next((t for n in ("topic_names", "topics") if (t := getattr(result, n, None))), None)
+    return arrays, topics, groups
+
+
+def _names(given: Any, default: list[str], what: str) -> list[Any]:
+    if given is None:
+        return list(default)
+    if len(given) != len(default):
+        raise ValueError(f"{what}_names has {len(given)} entries for {len(default)} {what}s.")
+    # numbers of topics are no names
+    return [default[i] if name == i and what == "topic" else name for i, name in enumerate(given)]
+
+
+def _chosen_panels(table: _Table, panels: Sequence[Any] | None, most: int) -> list[int]:
+    if panels is not None:
+        number = {str(name): i for i, name in enumerate(table.panels)}
+        number |= {str(i): i for i, name in enumerate(table.panels) if name == f"topic {i}"}
+        unknown = [str(name) for name in panels if str(name) not in number]
+        if unknown or not len(panels):
+            known = ", ".join(map(str, table.panels[:6])) + (", ..." * (len(table.panels) > 6))
+            raise ValueError(f"panels has {', '.join(unknown) or 'no names'}: choose from {known}.")
+        return [number[str(name)] for name in panels]
+    apart = table.lower.max(axis=1) - table.upper.min(axis=1)
+    return sorted(np.argsort(-apart, kind="stable")[:most].tolist())
+
+
+def _grid_of_intervals(table: _Table, n_top: int) -> _Grid:
+    # about 17 letters of this size go into an inch
+    labels = 0.1 + max(len(shortened(str(name), 24)) for name in table.rows) / 16
+    n_rows = min(len(table.rows), 2 * n_top + 1)
+    return _Grid(len(table.panels), 1.7, _ROW * (n_rows + 0.6), labels)
+
+
+def _limits(table: _Table, neutral: float | None) -> tuple[float, float]:
+    """Return the ends of a scale for all intervals."""
+    known = [table.lower.min(), table.estimate.min(), table.upper.max(), table.estimate.max()]
+    known += [] if neutral is None else [neutral]
+    margin = 0.04 * (max(known) - min(known)) or 1.0
+    return min(known) - margin, max(known) + margin
+
+
+def _draw_intervals(panel: Axes, table: _Table, i: int, n_top: int, neutral: float | None) -> None:
+    """Draw the intervals of one panel, the heaviest at the top."""
+    order = np.argsort(-table.estimate[i], kind="stable")
+    n_rows, y = len(order), np.arange(len(order), dtype=float)
+    if n_rows > 2 * n_top:
+        order, y = np.concatenate([order[:n_top], order[-n_top:]]), np.arange(2.0 * n_top)
+        y[n_top:] += 1
+        panel.text(
+            -0.02, n_top, f"{n_rows - 2 * n_top} more", size=6, color="0.4", style="italic",
+            ha="right", va="center", transform=panel.get_yaxis_transform(),
+        )  # fmt: skip
+    estimate, lower, upper = (array[i, order] for array in table[:3])
+    colors = np.full(len(order), _NEUTRAL, object)
+    if neutral is not None:
+        colors[lower > neutral], colors[upper < neutral] = _ABOVE, _BELOW
+        panel.axvline(neutral, color="0.6", linewidth=0.8, zorder=0)
+    panel.hlines(y, lower, upper, colors=colors.tolist(), linewidth=1.6)
+    panel.scatter(estimate, y, c=colors.tolist(), s=12, zorder=3)
+    panel.set_ylim(y[-1] + 0.8, -0.8)
+    names = [shortened(str(table.rows[k]), 24) for k in order]
+    panel.set_yticks(y, names, parse_math=False)
+    panel.tick_params(axis="y", length=0)
