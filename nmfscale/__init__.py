@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
+    from .inference.effects import group_effects as group_effects
     from .inference.permutation import permutation_test as permutation_test
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .methods.clustering import clustering_score as clustering_score
@@ -53,6 +54,7 @@ _PLACES = {
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
+    "inference.effects": "group_effects",
     "inference.permutation": "permutation_test",
     "inference.refit": "bootstrap_fit",
     "methods.clustering": "clustering_score",

@@ -146,17 +146,17 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
-    amounts, labels, strata_of = _units(loadings, groups, units, strata)
+    amounts, labels, strata_of = units_with_topics(loadings, groups, units, strata)
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)
-    sets = _sets(chosen, amounts, labels, strata_of, members, scope)
+    sets = labelled_sets(chosen, amounts, labels, strata_of, members, scope)
     smallest = _smallest(sets, chosen, members, scope)
     names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
     whole = "units" if units is not None else "samples"
     warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
     observed = _observed(chosen, sets, members, labels.names)
-    nulls, exact, interrupted = _null_distributions(
+    nulls, exact, interrupted = null_distributions(
         chosen, sets, n_permutations, random_state=random_state, batch_size=batch_size,
         n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,
     )  # fmt: skip
@@ -178,7 +178,7 @@ def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
         raise ValueError(f"alpha={alpha!r}; a number between 0 and 1 is needed.")
 
 
-def _units(
+def units_with_topics(
     loadings: Any, groups: Any, units: Any, strata: Any
 ) -> tuple[Array, Labels, NDArray[np.int64]]:
     """Return the amounts of topics in each unit, their groups and strata, without empty ones."""
@@ -204,7 +204,7 @@ def _units(
     return amounts[kept], labels, design.strata.codes[kept]
 
 
-def _sets(
+def labelled_sets(
     statistic: Statistic, amounts: Array, labels: Labels, strata: Array,
     members: list[tuple[int, ...]], scope: str,
 ) -> list[Labelled]:  # fmt: skip
@@ -253,7 +253,7 @@ def _observed(
     return found
 
 
-def _null_distributions(
+def null_distributions(
     statistic: Statistic, sets: list[Labelled], n: int, **options: Any
 ) -> tuple[list[Array], list[bool], bool]:
     """Return the statistics of labellings for each test, and whether these are all."""

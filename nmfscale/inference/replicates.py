@@ -143,15 +143,19 @@ def run_replicates(
 
 
 def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -> None:
-    for name, value in {"the number of replicates": n, "batch_size": batch_size}.items():
-        if value is None and name == "batch_size":
-            continue
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} is {value!r}; a positive integer is needed.")
+    check_positive("the number of replicates", n)
+    if batch_size is not None:
+        check_positive("batch_size", batch_size)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
     if not isinstance(every, Real) or not float(every) >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuse what is no number of things to do."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; a positive integer is needed.")
 
 
 # What is done, and where it is kept -----------------------------------------------------------

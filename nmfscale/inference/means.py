@@ -1,0 +1,258 @@
+"""Results of group effects: means of topics in groups, their differences, tests of topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .intervals import bca, percentile
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, repr=False)
+class GroupDifferences:
+    """Differences between groups in the mean proportion of T topics, with intervals.
+
+    Attributes
+    ----------
+    differences, lower, upper, standard_errors : ndarray of shape (T, n_pairs)
+        Mean of a pair's first group less that of its second, its interval and standard error.
+    pairs : tuple of (group, group)
+        Groups that are compared.
+    topic_names : tuple
+        Names of the topics.
+    level, interval : float and str
+        As they were given.
+    """
+
+    differences: Array
+    lower: Array
+    upper: Array
+    standard_errors: Array
+    pairs: tuple[tuple[Any, Any], ...]
+    topic_names: tuple[Any, ...]
+    level: float
+    interval: str
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each topic and pair.
+
+        Columns are ``topic``, ``group``, ``other``, ``difference``, ``lower``, ``upper`` and
+        ``std_error``.
+        """
+        groups, others = zip(*self.pairs, strict=True)
+        return tidy_frame(
+            self.topic_names, {"group": groups, "other": others},
+            {
+                "difference": self.differences, "lower": self.lower, "upper": self.upper,
+                "std_error": self.standard_errors,
+            },
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Sizes, and how many intervals leave out 0."""
+        away = np.count_nonzero((self.lower > 0) | (self.upper < 0))
+        return (
+            f"<GroupDifferences: {len(self.topic_names)} topics x {len(self.pairs)} pairs of "
+            f"groups, {self.interval} intervals of {self.level:.0%}, {away} of "
+            f"{self.differences.size} without 0>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class GroupEffects:
+    """Mean proportions of T topics in R groups: intervals, and tests of topics.
+
+    Attributes
+    ----------
+    means, lower, upper : ndarray of shape (T, R)
+        Mean over the units of each group, and the ends of its interval.
+    pvalues, pvalues_maxt, qvalues : ndarray of shape (T,)
+        Permutation p-value of each topic; that adjusted for all topics by the maximum of
+        standardised statistics, step down; and that adjusted by Benjamini and Hochberg.
+    statistics : ndarray of shape (T,)
+        Share of the sum of squares of root proportions that lies between groups, from 0 to 1.
+    topic_names, groups : tuple
+        Names.
+    n_units : ndarray of shape (R,)
+        Units of each group.
+    replicates : ndarray of shape (n_replicates, T, R)
+        Means of every bootstrap replicate.
+    null : ndarray of shape (n_labellings, T)
+        Statistics of every labelling.
+    exact : bool
+        Whether these are all labellings, each once.
+    smallest_pvalue : float
+        The least p-value of a topic that could have come out.
+    moments : ndarray of shape (2, T, R)
+        Second and third moments of what one unit adds to a mean: sums over units of
+        ``((value - mean of the stratum) / n_units) ** 2`` and ``** 3``.
+    level, interval : float and str
+        As they were given.
+    units : str
+        What was drawn: "units" or "samples".
+    random_state : int
+        Entropy of the seed: passed as `random_state` it gives the same result again.
+    interrupted : bool
+        Whether Ctrl-C ended it early; p-values are those of the labellings that were done.
+    """
+
+    means: Array
+    pvalues: Array
+    pvalues_maxt: Array
+    qvalues: Array
+    statistics: Array
+    topic_names: tuple[Any, ...]
+    groups: tuple[Any, ...]
+    n_units: Array
+    replicates: Array
+    null: Array
+    exact: bool
+    smallest_pvalue: float
+    moments: Array
+    level: float
+    interval: str
+    units: str
+    random_state: Any
+    interrupted: bool
+    lower: Array = field(init=False)
+    upper: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set the intervals."""
+        lower, upper = self._interval(self.replicates, self.means, self.moments)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    def _interval(self, replicates: Array, estimate: Array, moments: Array) -> tuple[Array, Array]:
+        if self.interval == "percentile":
+            return percentile(replicates, self.level)
+        return bca(replicates, estimate, acceleration(moments), self.level)
+
+    @property
+    def standard_errors(self) -> Array:
+        """Standard deviation of the replicates, (T, R)."""
+        return spread(self.replicates)
+
+    def differences(self, reference: Any = None) -> GroupDifferences:
+        """Return differences between groups in mean proportions, from the same replicates.
+
+        Parameters
+        ----------
+        reference : label of a group, default=None
+            Compare each other group with this one; by default all pairs.
+
+        Returns
+        -------
+        GroupDifferences
+            Differences with their intervals, of `level` each: they are not adjusted for how many
+            there are.
+
+        Raises
+        ------
+        ValueError
+            If there is no group `reference`.
+        """
+        R = len(self.groups)
+        pairs = list(combinations(range(R), 2))
+        if reference is not None:
+            if reference not in self.groups:
+                names = ", ".join(map(repr, self.groups))
+                raise ValueError(f"reference={reference!r} is not one of the groups: {names}.")
+            of = self.groups.index(reference)
+            pairs = [(g, of) for g in range(R) if g != of]
+        one, other = (np.array(each) for each in zip(*pairs, strict=True))
+        replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
+        differences = self.means[:, one] - self.means[:, other]
+        second, third = self.moments
+        moments = np.stack([
+            second[:, one] + second[:, other], third[:, one] - third[:, other],
+        ])  # fmt: skip
+        return GroupDifferences(
+            differences,
+            *self._interval(replicates, differences, moments),
+            spread(replicates),
+            tuple((self.groups[g], self.groups[h]) for g, h in pairs),
+            self.topic_names,
+            self.level,
+            self.interval,
+        )
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each topic and group.
+
+        Columns are ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the
+        same for all groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
+        """
+        of_topics = {
+            "pvalue": self.pvalues, "pvalue_maxt": self.pvalues_maxt, "qvalue": self.qvalues,
+        }  # fmt: skip
+        return tidy_frame(
+            self.topic_names, {"group": self.groups},
+            {
+                "mean": self.means, "lower": self.lower, "upper": self.upper,
+                "std_error": self.standard_errors,
+            }
+            | {
+                name: np.broadcast_to(each[:, None], self.means.shape)
+                for name, each in of_topics.items()
+            },
+        )  # fmt: skip
+
+    def summary(self) -> Any:
+        """Return a DataFrame with a row for each topic, those that differ most first.
+
+        Columns are the means in the groups, named as these, ``pvalue`` and ``qvalue``.
+        """
+        import pandas as pd
+
+        index = pd.Index(list(self.topic_names), name="topic")
+        frame = pd.DataFrame(self.means, index=index, columns=list(self.groups))
+        frame["pvalue"], frame["qvalue"] = self.pvalues, self.qvalues
+        return frame.iloc[np.lexsort((-self.statistics, self.pvalues))]
+
+    def __repr__(self) -> str:
+        """Sizes, and how many topics differ."""
+        T, R = self.means.shape
+        found = np.count_nonzero(self.qvalues <= 0.05)
+        return (
+            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}, "
+            f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"
+        )
+
+
+def spread(replicates: Array) -> Array:
+    """Return the standard deviations of replicates (n, ...)."""
+    return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
+
+
+def acceleration(moments: Array) -> Array:
+    """Return that of BCa intervals from empirical influences v: sum v^3 / (6 (sum v^2)^1.5).
+
+    Davison and Hinkley 1997, 5.3.2, where l = n_s v, with v centred in each stratum.
+    """
+    second, third = moments
+    scale = 6 * second**1.5
+    return np.divide(third, scale, out=np.zeros(scale.shape), where=scale > 0)
+
+
+def tidy_frame(
+    topics: tuple[Any, ...], labels: dict[str, tuple[Any, ...]], values: dict[str, Array]
+) -> Any:
+    """Return a DataFrame with a row for each entry of arrays (T, n), whose columns have labels."""
+    import pandas as pd
+
+    t, j = (each.ravel() for each in np.indices(next(iter(values.values())).shape))
+    named = {"topic": topics} | labels
+    columns: dict[str, Any] = {
+        # the last entry keeps NumPy from making rows of names that are tuples
+        name: np.array([*names, None], object)[t if name == "topic" else j]
+        for name, names in named.items()
+    }
+    frame = pd.DataFrame(columns | {name: each.ravel() for name, each in values.items()})
+    return frame.infer_objects()
