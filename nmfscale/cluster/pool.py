@@ -68,6 +68,13 @@ def worker_memory() -> int | None:
     return int(limit) if limit else None
 
 
+def memory_of_task() -> int | None:
+    """Return the same where this is a task of a worker; None elsewhere."""
+    if "distributed" not in sys.modules or not in_task():
+        return None
+    return worker_memory()
+
+
 def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> TaskResult:
     """Run a task on a worker."""
     from distributed import get_worker

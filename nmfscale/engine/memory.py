@@ -47,10 +47,7 @@ def plan_fit(
     """
     held, limit = _held_and_limit(memory_limit)
     layout = counts.layout() if counts.from_file else None
-    # the sum at hand, and branches of the tree that wait for their neighbours
-    n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
-    n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(n_blocks, FAN_IN))
-    rest = held + _BESIDES + needs.shared + needs.start + needs.scratch + n_sums * needs.sums
+    rest = held + _BESIDES + _bytes_of_fit(counts, needs)
     rows = counts.shape[0] * needs.row
     if elsewhere:
         plans = [Plan(rest + rows, False, None)]
@@ -76,6 +73,32 @@ def plan_fit(
     raise _too_much("the fit needs", plans[-1].peak, limit, remedy)
 
 
+def fits_within(
+    counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, most: int
+) -> int:
+    """Return how many fits, at least 1, may be in memory while they share the reads of a file.
+
+    1 also where nothing is to be shared, as counts are in memory, or stay there once they are read.
+    """
+    if not reads_anew(counts):
+        return 1
+    plan = plan_fit(counts, needs, memory_limit)
+    if plan.keep or plan.folder is not None:
+        return 1
+    _, limit = _held_and_limit(memory_limit)
+    weighted = needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
+    of_one = _bytes_of_fit(counts, needs) + weighted + counts.shape[0] * needs.row
+    return max(1, min(most, 1 + (limit - plan.peak) // of_one))
+
+
+def reads_anew(counts: CountMatrix) -> bool:
+    """Whether fits read counts from a file each time, unless there is memory to keep them."""
+    if not counts.from_file:
+        return False
+    layout = counts.layout()
+    return len(layout.blocks) > 1 and not layout.kept
+
+
 def check_stream(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
     gathered: int = 0, n_threads: int = 1,
@@ -98,6 +121,14 @@ def check_stream(
             remedy += ", or have transform write them to a file, with out='NAME.npy'"
         raise _too_much("the loadings need", peak + gathered, limit, remedy)
     return peak + gathered
+
+
+def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
+    """Return the bytes that a fit needs besides row arrays and counts."""
+    # the sum at hand, and branches of the tree that wait for their neighbours
+    n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
+    n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(n_blocks, FAN_IN))
+    return needs.shared + needs.start + needs.scratch + n_sums * needs.sums
 
 
 def _held_and_limit(memory_limit: int | float | str | None) -> tuple[int, int]:

@@ -6,9 +6,11 @@ random start, and keeps to one optimum: variance over random starts is not that 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,14 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
+from ..counts.shared import share_reads
 from ..counts.warn import warn_caller
+from ..engine.memory import fits_within, reads_anew
 from ..kernels.resample import draw_counts
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
+from ..methods.fit import needs_of
 from ..readers.open import as_counts
 from .fits import BootstrapFit, Estimates
 from .groups import checked_design, checked_labels
@@ -30,6 +36,8 @@ from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
 
 Array = NDArray[Any]
+# Fits that share each read of a file: with more of them reading is a small part of the time.
+_TOGETHER = 16
 
 
 def bootstrap_fit(
@@ -241,21 +249,51 @@ class RefitTask(ReplicateTask):
         given: dict[str, Any] = self.estimator.get_params(deep=False)
         return {name: given[name] for name in given if name not in ("n_threads", "memory_limit")}
 
+    def together(self, here: bool) -> int:
+        """Return how many fits share each read of counts that stay in their file."""
+        if here:
+            return self._n_together(1)
+        return _TOGETHER if reads_anew(self.counts) else 1
+
+    def _n_together(self, n_threads: int) -> int:
+        """Return the same where the fits are done, as memory allows."""
+        solver, limit = self.estimator.solver, self.estimator.memory_limit
+        needs = needs_of(
+            self.counts, self.F.shape[1], self.F.dtype, solver, n_threads, weighted=True
+        )
+        limit = limit or memory_of_task()
+        return fits_within(self.counts, needs, limit, _TOGETHER)
+
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return numbers of the topics of each fit, and how these were matched."""
-        states, found = child_states(seed, numbers), []
+        states, found = child_states(seed, numbers), list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
-        drawn = np.empty((1, self.strata[-1]))
-        for state in states:
-            draw_counts(state[None], self.strata, drawn, n_threads=1)
-            found.append(self._fit(drawn[0][self.unit], n_threads))
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
-
-    def _fit(self, weights: Array, n_threads: int) -> dict[str, Array]:
-        model = clone(self.estimator).set_params(n_threads=n_threads)
+        size = self._n_together(n_threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(self.counts, L=self.L, F=self.F, row_weights=weights)
+            for first in range(0, len(states), size):
+                found += self._fits(states[first : first + size], n_threads)
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _fits(self, states: Array, n_threads: int) -> list[dict[str, Array]]:
+        """Fit to the draws of some replicates: several share each read of the counts."""
+        counts, n = self.counts, len(states)
+        drawn = np.empty((n, self.strata[-1]))
+        draw_counts(states, self.strata, drawn, n_threads=1)
+        if n == 1:
+            return [self._fit(drawn[0], n_threads, counts)]
+        # known before: each fit would read the counts for them
+        _ = counts.row_log_factorials, counts.row_x_log_x
+        of_fit = max(1, n_threads // n)
+        fits = [partial(self._fit, each, of_fit, memory_limit=sys.maxsize) for each in drawn]
+        return share_reads(counts, fits, at_once=n_threads // of_fit)
+
+    def _fit(
+        self, drawn: Array, n_threads: int, counts: CountMatrix, **options: Any
+    ) -> dict[str, Array]:
+        weights = drawn[self.unit]
+        model = clone(self.estimator).set_params(n_threads=n_threads, **options)
+        model.fit(counts, L=self.L, F=self.F, row_weights=weights)
         L, F = _factors(model)
         match, cosine = match_topics(self.F, F)
         found = self.numbers_of(L[:, match], F[:, match], weights)

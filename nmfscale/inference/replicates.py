@@ -45,7 +45,7 @@ class ReplicateTask(ABC):
 
     # what the progress bar and the dashboard call replicates
     name: ClassVar[str] = "replicates"
-    # seconds that a cluster waits for any batch before it is tried again elsewhere
+    # seconds for a replicate that a cluster waits for any batch before it is tried again elsewhere
     patience: float = 60.0
 
     @abstractmethod
@@ -60,6 +60,13 @@ class ReplicateTask(ABC):
         How many replicates come at a time, and the number of threads, may not change a bit. Memory
         that grows with the number of replicates beyond the results has to be bounded here.
         """
+
+    def together(self, here: bool) -> int:
+        """Return how many replicates a batch should have at least, as they share their work.
+
+        `here`: the batch is for this process, not for a worker.
+        """
+        return 1
 
 
 @dataclass
@@ -110,7 +117,8 @@ def run_replicates(
 ) -> Replicates:  # fmt: skip
     """Do replicates 0 to n - 1 of a task, and hand back those that are done, in their order.
 
-    Batches take about a second, as the first of them tell, or have `batch_size` replicates. With a
+    Batches take about a second, as the first of them tell, unless replicates share their work, or
+    have `batch_size` replicates. With a
     client they are tasks of its cluster, where a worker that dies costs its batch; without, the
     client that is active is taken, if any. `checkpoint` is a folder as in `fit`; a job that resumes
     may ask for more replicates than before, and random_state=None goes on with the seed that it
@@ -135,7 +143,8 @@ def run_replicates(
                 _save(job, place)
 
         try:
-            run(task, job, _Sizes(batch_size), n_threads, keep)
+            sizes = _Sizes(batch_size, task.together(here=client is None))
+            run(task, job, sizes, n_threads, keep)
         finally:
             if place is not None and place.saved != len(job):
                 _save(job, place)
@@ -223,8 +232,8 @@ def _progress(name: str, job: Replicates, verbose: int) -> Iterator[Callable[[in
 class _Sizes:
     """How many replicates make a batch."""
 
-    def __init__(self, given: int | None):
-        self.size, self.settled = given or 1, given is not None
+    def __init__(self, given: int | None, least: int = 1):
+        self.size, self.settled, self.least = given or least, given is not None, least
 
     def note(self, n: int, seconds: float) -> None:
         """Learn from a batch of n replicates."""
@@ -232,7 +241,7 @@ class _Sizes:
             return
         wanted = int(n * _BATCH_SECONDS / max(seconds, 1e-9))
         self.settled = wanted < _GROWTH * n
-        self.size = max(1, min(wanted, _GROWTH * n))
+        self.size = max(self.least, min(wanted, _GROWTH * n))
 
     def cut(self, done: NDArray[np.bool_], share: int = 1) -> Iterator[range]:
         """Cut what is not done into batches, none larger than a share of it."""
@@ -279,7 +288,8 @@ def _run_on(
     client: Any, task: ReplicateTask, job: Replicates, sizes: _Sizes, n_threads: int | None,
     keep: Any,
 ) -> None:  # fmt: skip
-    retry = replace(RetryPolicy(), task=max(task.patience, RetryPolicy.task))
+    patience = task.patience * sizes.least
+    retry = replace(RetryPolicy(), task=max(patience, RetryPolicy.task))
     pool = WorkerPool(client, {"task": task}.__getitem__, retry, _HINT)
     try:
         infos = preflight(pool)
