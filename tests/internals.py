@@ -135,6 +135,11 @@ def processor_quota(patch, quota):
     _set(patch, "engine.threads._group_quota", lambda: quota)
 
 
+def fits_together(patch, number):
+    """Let so many bootstrap fits share the reads of a file, whatever memory there is."""
+    _set(patch, "inference.refit.fits_within", lambda *_: number)
+
+
 # Methods --------------------------------------------------------------------------------------
 
 
@@ -213,6 +218,11 @@ def save_sums_below(patch, n_bytes):
 def keep_recent_factors(patch, number):
     """Keep so many of the factors that were sent to workers."""
     _set(patch, "engine.remote._RECENT_SHARED", number)
+
+
+def no_active_client(patch):
+    """Compute in this process, though a client is active."""
+    _set(patch, "engine.session.active_client", lambda: None)
 
 
 def workers_see(patch, store, folder):
@@ -300,6 +310,11 @@ def around_slices(patch, function):
 def around_save(patch, function):
     """Where a worker saves arrays: `function(original, path, arrays)`."""
     _around(patch, "engine.worker.save_arrays", function)
+
+
+def around_fit_of_replicate(patch, function):
+    """Where a bootstrap fits to one draw: `function(original, task, drawn, n_threads, counts)`."""
+    _around(patch, "inference.refit.RefitTask._fit", function)
 
 
 def package_version(patch, version, rooms=("session", "worker")):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import percentile
+
 Array = NDArray[Any]
 
 
@@ -30,10 +32,27 @@ class Estimates:
     lower: Array
     upper: Array
 
+    @classmethod
+    def of(cls, estimate: Array, replicates: Array, level: float) -> Estimates:
+        """Return the intervals of a nominal coverage, of percentiles; NaN are left out."""
+        if not np.isnan(replicates).any():
+            return cls(estimate, replicates, *percentile(replicates, level))
+        lower, upper = np.full((2, *estimate.shape), np.nan)
+        known = ~np.isnan(replicates)
+        for entry in np.ndindex(estimate.shape):
+            here = replicates[(slice(None), *entry)][known[(slice(None), *entry)]]
+            if here.size:
+                lower[entry], upper[entry] = percentile(here, level)
+        return cls(estimate, replicates, lower, upper)
+
     @property
     def std_error(self) -> Array:
-        """Standard deviation of the replicates."""
-        return np.std(self.replicates, axis=0, dtype=float, ddof=min(1, len(self.replicates) - 1))
+        """Standard deviation of the replicates, without NaN."""
+        known = ~np.isnan(self.replicates)
+        n = known.sum(axis=0)
+        mean = np.sum(self.replicates, axis=0, dtype=float, where=known) / np.maximum(n, 1)
+        squares = np.sum((self.replicates - mean) ** 2, axis=0, dtype=float, where=known)
+        return np.where(n > 0, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
 
 
 @dataclass(frozen=True)
@@ -45,7 +64,8 @@ class BootstrapFit:
     components : Estimates of shape (K, n_features)
         Frequencies of the features in each topic; of all features they sum to one.
     group_means : Estimates of shape (K, n_groups) or None
-        Mean proportions of the samples of each group, if groups were given.
+        Mean proportions of the samples of each group, if groups were given. NaN in replicates that
+        drew nothing of a group, which its intervals leave out; if all did, these are NaN, too.
     proportions : Estimates of shape (n_samples, K) or None
         Proportions of the samples that were asked for.
     cosines : ndarray of shape (n_replicates, K)

@@ -25,13 +25,15 @@ from ..counts.base import CountMatrix
 from ..counts.shared import share_reads
 from ..counts.warn import warn_caller
 from ..engine.memory import fits_within, reads_anew
+from ..engine.session import client_of_fit
 from ..kernels.resample import draw_counts
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.fit import needs_of
 from ..readers.open import as_counts
+from ..storage.store import StoredCounts
 from .fits import BootstrapFit, Estimates
 from .groups import checked_design, checked_labels
-from .intervals import check_interval, percentile
+from .intervals import check_interval
 from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
 
@@ -74,14 +76,17 @@ def bootstrap_fit(
     estimator : PoissonNMF or TopicModel
         Fitted to `X`, or to be fitted first: it is not changed.
     X : counts of shape (n_samples, n_features)
-        As in :meth:`nmfscale.PoissonNMF.fit`.
+        As in :meth:`nmfscale.PoissonNMF.fit`. A packed store, or with `memory_limit` of the
+        estimator any file, stays where it is if memory is short of it: up to 16 replicates then
+        share each read, as many as memory has room for.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
     strata : array-like of shape (n_samples,), default=None
         Strata of the study, such as groups whose sizes were chosen: as many units are drawn from
         each as it has.
     groups : array-like of shape (n_samples,), default=None
-        Groups whose mean proportions are asked for.
+        Groups whose mean proportions are asked for. Replicates that drew nothing of a group are
+        left out of its intervals.
     features : array-like of int, default=None
         Features whose frequencies are asked for; by default all.
     samples : array-like of int, default=None
@@ -95,8 +100,9 @@ def bootstrap_fit(
     n_threads : int, default=None
         Threads of a fit; by default one for each processor that this process may use.
     client : distributed.Client, default=None
-        Dask cluster whose workers take a replicate each, and all counts; by default the client that
-        is active, or this process.
+        Dask cluster whose workers take some replicates each, and all counts: counts in memory are
+        sent to them, a packed store is read by each of them under the same path. By default the
+        client that is active, or this process.
     checkpoint, checkpoint_every, resume
         As in :meth:`nmfscale.PoissonNMF.fit`: replicates that are done are saved, and a job that
         goes on ends with the same bits.
@@ -112,15 +118,15 @@ def bootstrap_fit(
     ------
     ValueError
         If the counts or labels are not valid, or the estimator is of another kind, or was fitted to
-        other counts.
+        other counts; or if a cluster is to read a file that is no packed store.
     CheckpointError, ClusterError
         As in :meth:`nmfscale.PoissonNMF.fit`.
 
     Warns
     -----
     UserWarning
-        If topics of some replicates had to be put in another order, or replicates have not
-        converged.
+        If topics of some replicates had to be put in another order, replicates have not converged,
+        or drew nothing of a group.
 
     References
     ----------
@@ -137,7 +143,8 @@ def bootstrap_fit(
     """
     check_interval(level, "percentile")
     _check_estimator(estimator)
-    counts = as_counts(X, integer="allow", whom="X")
+    client = client_of_fit(client, None)
+    counts = _counts_of(X, estimator.memory_limit, client)
     n, m = counts.shape
     design = checked_design(
         checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False
@@ -163,10 +170,9 @@ def bootstrap_fit(
     )  # fmt: skip
     _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
     known = task.numbers_of(task.L, task.F, np.ones(n))
-    estimates = {
-        name: Estimates(value, job[name], *percentile(job[name], level))
-        for name, value in known.items()
-    }
+    estimates = {name: Estimates.of(known[name], job[name], level) for name in known}
+    if labels is not None:
+        _warn_of_missing(job["group_means"], labels.names)
     return BootstrapFit(
         estimates["components"], estimates.get("group_means"), estimates.get("proportions"),
         cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
@@ -185,6 +191,18 @@ def _check_estimator(estimator: Any) -> None:
             f"estimator is a {type(estimator).__name__}: PoissonNMF or TopicModel is needed, whose "
             "fit takes weights of samples and factors to start from."
         )
+
+
+def _counts_of(X: Any, memory_limit: Any, client: Any) -> CountMatrix:
+    """Return the counts: of a file that is no packed store only with a limit, and here."""
+    in_memory = memory_limit is None or client is not None
+    counts = as_counts(X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit)
+    if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
+        raise ValueError(
+            "X is read from its file piece by piece, and a cluster needs a packed store "
+            "(nmfscale.write_store), or counts in memory (nmfscale.read_counts)."
+        )
+    return counts
 
 
 def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
@@ -249,6 +267,13 @@ class RefitTask(ReplicateTask):
         given: dict[str, Any] = self.estimator.get_params(deep=False)
         return {name: given[name] for name in given if name not in ("n_threads", "memory_limit")}
 
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the packed store that workers read, if counts are in one."""
+        if not isinstance(self.counts, StoredCounts):
+            return "", ()
+        file = self.counts.layout().file
+        return str(file.path), file.mark
+
     def together(self, here: bool) -> int:
         """Return how many fits share each read of counts that stay in their file."""
         if here:
@@ -257,11 +282,11 @@ class RefitTask(ReplicateTask):
 
     def _n_together(self, n_threads: int) -> int:
         """Return the same where the fits are done, as memory allows."""
-        solver, limit = self.estimator.solver, self.estimator.memory_limit
         needs = needs_of(
-            self.counts, self.F.shape[1], self.F.dtype, solver, n_threads, weighted=True
-        )
-        limit = limit or memory_of_task()
+            self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
+            weighted=True,
+        )._replace(start=0)  # which is given  # fmt: skip
+        limit = self.estimator.memory_limit or memory_of_task()
         return fits_within(self.counts, needs, limit, _TOGETHER)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
@@ -312,9 +337,8 @@ class RefitTask(ReplicateTask):
                 np.bincount(self.groups, weights * each, minlength=R) for each in proportions.T
             ])  # fmt: skip
             size = np.bincount(self.groups, weights, minlength=R)
-            # a group of which nothing was drawn has the mean of all
-            mean = (weights @ proportions / weights.sum())[:, None]
-            found["group_means"] = np.where(size > 0, sums / np.maximum(size, 1), mean)
+            # a group of which nothing was drawn has no mean
+            found["group_means"] = np.where(size > 0, sums / np.maximum(size, 1), np.nan)
         if self.samples.size:
             found["proportions"] = proportions[self.samples]
         return found
@@ -329,6 +353,17 @@ def match_topics(F: Array, other: Array) -> tuple[Array, Array]:
     cosines = F.T @ other / np.maximum(np.outer(*norms), np.finfo(float).tiny)
     here, there = linear_sum_assignment(-cosines)
     return there, cosines[here, there]
+
+
+def _warn_of_missing(means: Array, names: tuple[Any, ...]) -> None:
+    missing = np.isnan(means[:, 0]).sum(axis=0)
+    if missing.any():
+        r = int(missing.argmax())
+        warn_caller(
+            f"nothing was drawn of {np.count_nonzero(missing)} groups in some replicates, of "
+            f"{names[r]!r} in {missing[r]} of {len(means)}: they are left out of its intervals. "
+            "Pass groups as strata, too, if as many units of each are to be drawn as it has."
+        )
 
 
 def _warn(matches: Array, ran_out: Array) -> None:

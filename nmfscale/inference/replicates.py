@@ -22,10 +22,16 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..cluster.pool import WorkerPool
-from ..cluster.tasks import RetryPolicy, Task
+from ..cluster.tasks import ClusterError, RetryPolicy, Task
 from ..engine.checkpoint import Checkpoint, CheckpointError, digest_of, folder_in_use
 from ..engine.monitor import first_ctrl_c
-from ..engine.session import client_of_fit, common_level, preflight, threads_of_task
+from ..engine.session import (
+    WorkerInfo,
+    client_of_fit,
+    common_level,
+    preflight,
+    threads_of_task,
+)
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.worker import take_level
 from .seeds import seed_of
@@ -67,6 +73,10 @@ class ReplicateTask(ABC):
         `here`: the batch is for this process, not for a worker.
         """
         return 1
+
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the path of a file that every worker has to see, and its `file_id`; if any."""
+        return "", ()
 
 
 @dataclass
@@ -280,6 +290,18 @@ def run_batch(
     return time.perf_counter() - begin, found
 
 
+def _check_file(task: ReplicateTask, infos: dict[str, WorkerInfo]) -> None:
+    """Refuse workers that do not see the file of a task."""
+    path, _ = task.file()
+    blind = [worker for worker, info in infos.items() if path and not info.sees_store]
+    if blind:
+        raise ClusterError(
+            f"{len(blind)} of {len(infos)} workers, such as {blind[0]}, do not see {path}: put it "
+            "where all of them do, under the same path, or pass nmfscale.read_counts of it, which "
+            "is sent to them."
+        )
+
+
 class _Interrupted(Exception):
     """Ctrl-C was pressed while batches run on a cluster."""
 
@@ -292,7 +314,8 @@ def _run_on(
     retry = replace(RetryPolicy(), task=max(patience, RetryPolicy.task))
     pool = WorkerPool(client, {"task": task}.__getitem__, retry, _HINT)
     try:
-        infos = preflight(pool)
+        infos = preflight(pool, *task.file())
+        _check_file(task, infos)
         args = job.seed, threads_of_task(pool, infos, n_threads), common_level(infos)
         while not job.interrupted and not job.done.all():
             slots = sum(pool.wait_for_workers().values())

@@ -1,13 +1,27 @@
 """Bootstrap of whole fits: the right weights, matched topics, the same bits everywhere."""
 
+import os
+
+import internals
 import numpy as np
 import pytest
+from clusters import WALL, within
 from oracle import draws_below
 from sklearn.base import clone
 
-from nmfscale import LDA, PoissonNMF, TopicModel, bootstrap_fit, simulate_topic_counts
+from nmfscale import (
+    LDA,
+    PoissonNMF,
+    StoredCounts,
+    TopicModel,
+    bootstrap_fit,
+    simulate_topic_counts,
+    write_store,
+)
+from nmfscale.cluster.tasks import ClusterError
 from nmfscale.inference.refit import match_topics
 from nmfscale.inference.seeds import child
+from nmfscale.readers.open import as_counts
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +57,127 @@ def test_threads_batches_and_resuming_do_not_change_a_bit(data, tmp_path):
     assert (found.group_means.lower == expected.group_means.lower).all()
     np.testing.assert_allclose(expected.group_means.estimate.sum(axis=0), 1)
     assert len(found.to_frame("group_means")) == 6
+
+
+@pytest.fixture
+def stored(data, small_blocks, tmp_path):
+    """The counts in a packed store of several blocks."""
+    write_store(data[0], tmp_path / "counts.nmf")
+    return tmp_path / "counts.nmf"
+
+
+def test_fits_to_a_store_share_its_reads(data, stored, tmp_path, monkeypatch):
+    X, _, model = data
+    options = {"groups": np.arange(90) % 2, "random_state": 1, "n_threads": 2}
+    expected = bootstrap_fit(model, X, n_replicates=8, **options)
+    internals.read_anew(monkeypatch)
+    alone = []
+
+    def note(fit, task, drawn, n_threads, counts, **how):
+        before = counts.layout().bytes_read
+        found = fit(task, drawn, n_threads, counts, **how)
+        alone.append(counts.layout().bytes_read - before)
+        return found
+
+    n_read = {}
+    for size in 1, 3, 8:
+        internals.fits_together(monkeypatch, size)
+        counts, job = StoredCounts(stored), {"checkpoint": tmp_path / f"{size}", "resume": True}
+        with monkeypatch.context() as patch:
+            if size == 1:
+                internals.around_fit_of_replicate(patch, note)
+            bootstrap_fit(model, counts, n_replicates=min(3, size), **options, **job)
+            found = bootstrap_fit(model, counts, n_replicates=8, **options, **job)
+        assert (found.components.replicates == expected.components.replicates).all()
+        assert (found.group_means.replicates == expected.group_means.replicates).all()
+        assert (found.n_iter == expected.n_iter).all()
+        n_read[size] = counts.layout().bytes_read
+    counts = StoredCounts(stored)
+    bootstrap_fit(model, counts, n_replicates=8, **options)
+    assert counts.layout().bytes_read < 1.25 * max(alone) < n_read[3] < n_read[1]
+
+
+def test_a_fit_that_fails_ends_those_beside_it(data, stored, monkeypatch):
+    def fail(fit, task, drawn, *words, **how):
+        if drawn[0] == 3:
+            raise ZeroDivisionError("a fault of one")
+        return fit(task, drawn, *words, **how)
+
+    internals.fits_together(monkeypatch, 40)
+    internals.around_fit_of_replicate(monkeypatch, fail)
+    run = bootstrap_fit, data[2], StoredCounts(stored)
+    with pytest.raises(ZeroDivisionError, match="a fault of one"):
+        within(WALL, lambda: run[0](*run[1:], n_replicates=40, random_state=0))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_share_the_reads_of_a_store(data, stored, client, monkeypatch):
+    X, _, model = data
+    options = {"n_replicates": 6, "random_state": 1}
+    with monkeypatch.context() as patch:
+        internals.no_active_client(patch)
+        expected = bootstrap_fit(model, X, **options)
+    client.run(internals.fits_together, internals.FOR_GOOD, 2)
+    options |= {"client": client}
+    found = within(WALL, lambda: bootstrap_fit(model, stored, **options))
+    assert (found.components.replicates == expected.components.replicates).all()
+    counts = StoredCounts(stored)
+    os.rename(stored, f"{stored}-elsewhere")
+    with pytest.raises(ClusterError, match=r"3 of 3 workers, .* do not see .*counts\.nmf"):
+        bootstrap_fit(model, counts, **options)
+    in_file = as_counts(write_matrix(stored.parent / "counts.h5ad", X), in_memory=False)
+    with pytest.raises(ValueError, match="needs a packed store"):
+        bootstrap_fit(model, in_file, **options)
+
+
+def write_matrix(path, X):
+    import anndata
+
+    anndata.AnnData(X).write_h5ad(path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_stopping_rule_ends_near_enough_to_the_optimum():
+    X, _ = simulate_topic_counts(1500, 400, 5, size=400, random_state=3)
+    model = TopicModel(5, random_state=0).fit(X)
+    options = {"n_replicates": 8, "random_state": 0}
+    found = bootstrap_fit(model, X, **options).components
+    model.set_params(tol=0, max_iter=300)
+    exact = bootstrap_fit(model, X, **options).components
+    large = found.estimate > 2e-4
+    ours, theirs = (
+        np.log(np.maximum(each.replicates[:, large], 1e-12)) - np.log(each.estimate[large])
+        for each in (found, exact)
+    )
+    assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.98
+    assert ours.std() / theirs.std() == pytest.approx(1, abs=0.02)
+
+
+def test_one_topic_has_the_frequencies_of_the_draw(data):
+    X = data[0]
+    found = bootstrap_fit(TopicModel(1), X, n_replicates=2, random_state=4, samples=[0])
+    (drawn,) = draws_below(child(np.random.SeedSequence(4), 0).generate_state(4, np.uint64), [90])
+    totals = np.asarray(X[drawn].sum(axis=0)).ravel()
+    np.testing.assert_allclose(found.components.replicates[0, 0], totals / totals.sum(), rtol=1e-5)
+    assert (found.proportions.replicates == 1).all() and found.n_reordered == 0
+
+
+def test_replicates_that_drew_nothing_of_a_group_are_left_out_of_its_intervals(data):
+    X, _, model = data
+    groups = np.where(np.arange(90) == 5, "one", "rest")
+    options = {"n_replicates": 12, "random_state": 0, "groups": groups}
+    with pytest.warns(UserWarning, match="of 1 groups in some replicates, of 'one' in"):
+        means = bootstrap_fit(model, X, **options).group_means
+    missing = np.isnan(means.replicates[:, 0, 0])
+    assert 0 < missing.sum() < 12 and not np.isnan(means.replicates[:, :, 1]).any()
+    drawn = means.replicates[~missing]
+    for ends, share in ((means.lower, 0.025), (means.upper, 0.975)):
+        np.testing.assert_allclose(ends[:, 0], np.quantile(drawn[:, :, 0], share, axis=0))
+    np.testing.assert_allclose(means.std_error[:, 0], drawn[:, :, 0].std(axis=0, ddof=1))
+    assert not np.isnan(bootstrap_fit(model, X, strata=groups, **options).group_means.lower).any()
 
 
 def test_topics_are_matched_whatever_their_order():

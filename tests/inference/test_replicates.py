@@ -68,6 +68,15 @@ def test_batches_grow_to_a_second(monkeypatch):
     assert sizes[:4] == [1, 16, 256, 1000] and sum(sizes) == 5000 and max(sizes) == 1000
 
 
+def test_replicates_that_share_work_are_in_a_batch(expected, monkeypatch):
+    sizes = []
+    task = Draws(action=lambda numbers: sizes.append(len(numbers)), together=9)
+    monkeypatch.setattr("time.perf_counter", iter(range(0, 9000, 9)).__next__)  # a second for each
+    found = run_replicates(task, 40, random_state=SEED)
+    assert sizes == [9, 9, 9, 9, 4]
+    np.testing.assert_array_equal(found["draws"], expected)
+
+
 def press_at(number):
     def press(numbers):
         if number in numbers:

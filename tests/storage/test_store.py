@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import dask.array as da
@@ -19,7 +20,8 @@ from numpy.testing import assert_array_equal
 
 import nmfscale
 from nmfscale.counts.sizes import parse_bytes
-from nmfscale.engine.memory import MemoryLimitError, plan_fit
+from nmfscale.engine.memory import MemoryLimitError, fits_within, plan_fit, reads_anew
+from nmfscale.engine.protocol import Needs
 from nmfscale.methods.fit import needs_of
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
@@ -672,6 +674,26 @@ def test_plans_step_down_as_memory_gets_scarce(store):
     assert sorted(set(kinds), key=kinds.index)[:2] == [(True, False), (False, False)]
     with pytest.raises(MemoryLimitError, match="packed store, about .*, which a fit reads a block"):
         plan_fit(counts.in_memory(), needs, 1000)
+
+
+def test_the_more_memory_there_is_the_more_fits_share_reads(store, monkeypatch):
+    internals.limit_is_all_memory(monkeypatch)
+    counts, needs = StoredCounts(store), Needs(row=8, shared=1000, sums=10)
+    alone = next(n for n in count(1 << 26, 100) if _plan_or_none(counts, needs, n) == (False, None))
+    kept = plan_fit(counts, needs, 1 << 40).peak
+    found = [fits_within(counts, needs, limit, 4) for limit in range(alone, kept, 500)]
+    assert found[0] == 1 and found[-1] == 4 and found == sorted(found)
+    of_one = (found.index(3) - found.index(2)) * 500
+    assert 8 * counts.shape[0] + 1000 <= of_one + 500 and of_one < 8 * counts.shape[0] + 2500
+    assert fits_within(counts, needs, kept, 4) == 1  # they read counts once
+    assert reads_anew(counts) and not reads_anew(counts.in_memory())
+
+
+def _plan_or_none(counts, needs, limit):
+    try:
+        return plan_fit(counts, needs, limit)[1:]
+    except MemoryLimitError:
+        return None
 
 
 def test_a_fit_that_cannot_fit_is_refused_before_it_begins(store):
