@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
+    from .models.comparison import compare_fits as compare_fits
+    from .models.comparison import match_topics as match_topics
     from .models.gamma_poisson import GammaPoisson as GammaPoisson
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
@@ -61,6 +63,7 @@ _PLACES = {
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
     "models.anchor_nmf": "AnchorNMF",
+    "models.comparison": "compare_fits match_topics",
     "models.gamma_poisson": "GammaPoisson",
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",

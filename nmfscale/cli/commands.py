@@ -50,7 +50,7 @@ def demo(arguments: argparse.Namespace) -> int:
     )
     code = _fit_and_save(model, counts, targets[0])
     say("\nMost distinctive words")
-    _say_topics(model.components_, counts.feature_names, width=9)
+    _say_topics(model, width=9)
     for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
         _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
@@ -211,7 +211,7 @@ def transform(arguments: argparse.Namespace) -> int:
     loadings = model.transform(counts, out=target if as_it_goes else None)
     if not as_it_goes:
         with atomic_write(target) as part:
-            write_table(part, loadings, counts.sample_names)
+            write_table(part, loadings, counts.sample_names, model)
     n_samples, n_topics = loadings.shape
     say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
     return 0
@@ -272,15 +272,15 @@ def _describe_model(path: str) -> None:
     _describe_fit(model)
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
-    _say_topics(model.components_, getattr(model, "feature_names_in_", None), width=15)
+    _say_topics(model, width=15)
 
 
-def _say_topics(components: Any, feature_names: Any, width: int) -> None:
+def _say_topics(model: Any, width: int) -> None:
+    from ..models.topics import topic_names_of
     from ..plots import top_features
-    from ..plots.canvas import names_of_topics
 
-    leading = top_features(components, feature_names)
-    for name, features in zip(names_of_topics(len(components)), leading, strict=True):
+    leading = top_features(model.components_, getattr(model, "feature_names_in_", None))
+    for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):
         say(f"{name:<{width}} {', '.join(features)}")
 
 
@@ -334,11 +334,15 @@ def _draw(
         progress_plot(histories, y="kkt", x=x, ax=right)
         return progress_plot(histories, x=x, ax=left)
     model = next(iter(models.values()))
+    topics = getattr(model, "topic_names_", None)
     if kind == "structure":
-        return structure_plot(model.loadings_, groups, ax=detached_axes(*SIZE)[0])
+        axes = detached_axes(*SIZE)[0]
+        return structure_plot(model.loadings_, groups, topic_names=topics, ax=axes)
     axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
     names = getattr(model, "feature_names_in_", None)
-    return top_features_plot(model.components_, names, n_top=n_top, ax=axes)
+    return top_features_plot(
+        model.components_, names, n_top=n_top, topic_names=topics, ax=axes
+    )  # fmt: skip
 
 
 def _save_figure(axes: Any, target: Path) -> None:

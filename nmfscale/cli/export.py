@@ -64,11 +64,11 @@ def _targets(arguments: argparse.Namespace) -> dict[str, Path]:
 
 
 def _loadings(model: Any, n_top: int) -> Rows:
-    return table_of_topics("sample", getattr(model, "sample_names_", None), model.loadings_)
+    return table_of_topics("sample", getattr(model, "sample_names_", None), model.loadings_, model)
 
 
 def _components(model: Any, n_top: int) -> Rows:
-    return table_of_topics("feature", _features_of(model), model.components_.T)
+    return table_of_topics("feature", _features_of(model), model.components_.T, model)
 
 
 def _top_features(model: Any, n_top: int) -> Rows:
@@ -82,7 +82,7 @@ def _top_features(model: Any, n_top: int) -> Rows:
     shares, _, leading = leading_features(values * there, None, n_top, distinctive=True)
     names = _features_of(model)
     rows = []
-    for k, (topic, order) in enumerate(zip(columns_of_topics(len(values)), leading, strict=True)):
+    for k, (topic, order) in enumerate(zip(columns_of_topics(model), leading, strict=True)):
         lift = np.asarray(shares[k, order], np.float64) / expected[order]
         for rank, (j, times) in enumerate(zip(order.tolist(), lift, strict=True), 1):
             rows.append([topic, rank, names[j], str(values[k, j]), str(times)])

@@ -175,21 +175,24 @@ def _table(path: str) -> list[list[str]]:
         ) from error
 
 
-def columns_of_topics(n_topics: int) -> list[str]:
-    """Return what the columns of topics are called in tables."""
-    from ..plots.canvas import names_of_topics
+def columns_of_topics(model: Any) -> list[str]:
+    """Return what the columns of topics are called in tables: by their names, if they have any."""
+    from ..models.topics import topic_names_of
 
-    return [name.replace(" ", "_") for name in names_of_topics(n_topics)]
+    names = topic_names_of(model, len(model.components_))
+    return names if hasattr(model, "topic_names_") else [name.replace(" ", "_") for name in names]
 
 
-def table_of_topics(what: str, names: Any, matrix: Any) -> tuple[list[str], Iterable[list[Any]]]:
+def table_of_topics(
+    what: str, names: Any, matrix: Any, model: Any
+) -> tuple[list[str], Iterable[list[Any]]]:
     """Return header and rows of a matrix whose rows have names, or numbers, with every digit."""
     names = range(len(matrix)) if names is None else names
     rows = ([name, *row.astype(str)] for name, row in zip(names, matrix, strict=True))
-    return [what, *columns_of_topics(matrix.shape[1])], rows
+    return [what, *columns_of_topics(model)], rows
 
 
-def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
+def write_table(path: Path, loadings: Any, sample_names: Any, model: Any) -> None:
     """Write loadings as .npz, or as text with every digit that counts."""
     import numpy as np
 
@@ -200,7 +203,7 @@ def write_table(path: Path, loadings: Any, sample_names: Any) -> None:
         with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
             np.savez_compressed(archive, **arrays)
         return
-    write_rows(path, path.name, *table_of_topics("sample", sample_names, loadings))
+    write_rows(path, path.name, *table_of_topics("sample", sample_names, loadings, model))
 
 
 def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -29,6 +28,7 @@ from ..engine.session import client_of_fit
 from ..kernels.resample import draw_counts
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.fit import needs_of
+from ..methods.matching import match_columns
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 from .fits import BootstrapFit, Estimates
@@ -320,7 +320,7 @@ class RefitTask(ReplicateTask):
         model = clone(self.estimator).set_params(n_threads=n_threads, **options)
         model.fit(counts, L=self.L, F=self.F, row_weights=weights)
         L, F = _factors(model)
-        match, cosine = match_topics(self.F, F)
+        match, cosine = match_columns(self.F, F)
         found = self.numbers_of(L[:, match], F[:, match], weights)
         return {name: values.astype(np.float32) for name, values in found.items()} | {
             "match": match, "cosine": cosine, "n_iter": np.asarray(model.n_iter_),
@@ -342,17 +342,6 @@ class RefitTask(ReplicateTask):
         if self.samples.size:
             found["proportions"] = proportions[self.samples]
         return found
-
-
-def match_topics(F: Array, other: Array) -> tuple[Array, Array]:
-    """Return which columns of `other` (m, K) belong to those of F, and the cosines (K,).
-
-    Their sum is as large as it can be.
-    """
-    norms = [np.linalg.norm(A, axis=0) for A in (F, other)]
-    cosines = F.T @ other / np.maximum(np.outer(*norms), np.finfo(float).tiny)
-    here, there = linear_sum_assignment(-cosines)
-    return there, cosines[here, there]
 
 
 def _warn_of_missing(means: Array, names: tuple[Any, ...]) -> None:

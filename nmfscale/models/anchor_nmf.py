@@ -119,7 +119,13 @@ class AnchorNMF(CountModel):
         },
     }  # fmt: skip
     _model: ClassVar[type[AnchorSearch]] = AnchorSearch
-    _axes: ClassVar[dict[str, str]] = {"distances_": "k", "diffuseness_": "k"}
+    _axes: ClassVar[dict[str, str]] = {
+        "anchors_": "k",
+        "anchor_names_": "k",
+        "distances_": "k",
+        "diffuseness_": "k",
+    }
+    _why_not_merged = "each has one anchor"
 
     # An anchor is an iteration; the fit ends before when no feature is left, at distance 0.
     n_init = 1

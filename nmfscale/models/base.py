@@ -28,6 +28,7 @@ from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
 from ..engine.session import ClusterSession, client_of_fit, session_of_fit
 from ..engine.threads import single_blas_thread
+from .topics import TopicsMixin
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
@@ -49,7 +50,7 @@ class Fitted:
         return float(self.history[names[2]][-1])
 
 
-class CountModel(RowsTransformer, BaseEstimator):
+class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
     """Base of the estimators of counts: what they do in a fit is said by a `Model`."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -45,6 +45,7 @@ class CountFactorization(CountModel):
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
     }
     _model = FactorModel
+    _of_topics = "prior_factors", "prior_loadings"
 
     def __init__(
         self,

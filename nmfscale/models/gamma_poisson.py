@@ -164,6 +164,8 @@ sample_names_
         "sample_rates_": "n",
         "feature_rates_": "m",
     }
+    _of_topics = "shape_loadings", "rate_loadings"
+    _why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
 
     # None if not hierarchical
     shape_factors_: float | None

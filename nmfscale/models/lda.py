@@ -19,6 +19,7 @@ from ..engine.threads import single_blas_thread
 from ..methods import lda
 from ..methods.lda import Inference, VariationalLDA
 from ..methods.mean_field import Start, points_of
+from ..methods.merging import merged_dirichlet, summed
 from .base import CountModel, Fitted
 from .validation import checked_array, dirichlet_priors
 
@@ -153,6 +154,7 @@ sample_names_
         "doc_topic_posterior_": "nk",
         "doc_topic_prior_": "k",
     }
+    _of_topics = ("doc_topic_prior",)
 
     def __init__(
         self,
@@ -379,6 +381,18 @@ sample_names_
         shares = self.topic_word_posterior_ / topics.sum(axis=0)[:, None]
         self.components_ = shares.astype(dtype)
         self.doc_topic_prior_, self.topic_word_prior_ = np.array(alpha), eta
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+        eta, alpha = self.topic_word_prior_, self.doc_topic_prior_
+        rows = "loadings_", "doc_topic_posterior_", "doc_topic_prior_"
+        found = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}
+        if eta == 0 and "doc_topic_posterior_" not in found:
+            raise ValueError("topics that are points need loadings to be merged: call fit.")
+        expected = (getattr(self, "doc_topic_posterior_", alpha) - alpha).sum(axis=0)
+        topics = merged_dirichlet(self.topic_word_posterior_.T, parts, eta, expected).T
+        shares = (topics / topics.sum(axis=1, keepdims=True)).astype(self.components_.dtype)
+        posterior = np.ascontiguousarray(topics)
+        return found | {"topic_word_posterior_": posterior, "components_": shares}
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return the posteriors of new samples, unless memory is short of them."""

@@ -120,6 +120,7 @@ sample_names_
         "topic_counts_": "km",
         "expected_counts_": "km",
     }
+    _why_not_merged = "the noise of a mean of several topics is not Gamma"
 
     def __init__(
         self,

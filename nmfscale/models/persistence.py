@@ -15,8 +15,9 @@ JSON object as bytes:
 One dataset for each fitted attribute, named without the closing underscore: ``components``
 (K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``scales`` (K,), ``history`` (compound, one
 record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in`` and so on.
-Attributes of kind "str" are arrays of bytes.  Text, such as ``feature_names`` (m,) and
-``sample_names`` (n,), is a group.  Checksums and text are those of `nmfscale.storage.arrays`.
+Attributes of kind "str" are arrays of bytes.  Text, such as ``feature_names`` (m,),
+``sample_names`` (n,) and ``topic_names`` (K,), is a group.  Checksums and text are those of
+`nmfscale.storage.arrays`.
 
 Format 1 is read as well: its checksums know no shapes, so that a parameter which was reshaped is
 not found, and text has its type in an attribute ``dtype``.
@@ -50,21 +51,13 @@ from ..storage.arrays import (
 from ..storage.atomic import atomic_hdf5, target_of
 from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.version import package_version
+from .topics import AXES
 
 FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2
 
-# Axes of the attributes whose shapes must agree: n samples, m features, k topics, t iterations. An
-# estimator adds those of its own in `_axes`.
-_AXES = {
-    "components_": "km",
-    "loadings_": "nk",
-    "size_factors_": "n",
-    "scales_": "k",
-    "feature_names_in_": "m",
-    "sample_names_": "n",
-    "history_": "t",
-}
+# Attributes with a value for each topic that are no numbers of a fit.
+_LABELS = {"topic_names_", "anchors_", "anchor_names_"}
 _WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 _TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}
@@ -243,7 +236,7 @@ def _contents(
             raise damaged(file, f"{name!r} is no fitted attribute.")
     parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
-    _check_shapes(file, fitted, _AXES | getattr(estimator_class, "_axes", {}))
+    _check_shapes(file, fitted, AXES | getattr(estimator_class, "_axes", {}))
     return header, parameters, fitted, estimator_class
 
 
@@ -343,7 +336,7 @@ def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -
                 file, f"the dataset {_dataset_name(name)!r} has shape {value.shape} where "
                 f"{expected} was expected."
             )  # fmt: skip
-        if "k" in axes and value.dtype.kind != "f":
+        if "k" in axes and value.dtype.kind != "f" and name not in _LABELS:
             raise damaged(file, f"{_dataset_name(name)!r} is of type {value.dtype}.")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise damaged(file, f"{_dataset_name(name)!r} holds NaN or infinity.")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..methods.merging import merged_factors
 from .base import Fitted
 from .factorization import CountFactorization
 
@@ -110,6 +111,8 @@ class PoissonNMF(CountFactorization):
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
         Features of new counts are matched with those of the fit by name, see :meth:`transform`.
+    topic_names_ : ndarray of shape (n_components,), object
+        Names of topics, where :meth:`rename_topics` has given them.
 
     References
     ----------
@@ -137,6 +140,10 @@ class PoissonNMF(CountFactorization):
         self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)
         self.loadings_ = fitted.arrays["L"]
         self.loglik_ = fitted.objective
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+        L, F = merged_factors(self.loadings_, self.components_.T, parts)
+        return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         return L

@@ -16,6 +16,7 @@ from ..engine.protocol import Executor
 from ..methods import ssnmf
 from ..methods.entries import constant_of
 from ..methods.labels import Supervision
+from ..methods.merging import averaged, merged_factors
 from ..methods.ssnmf import SemiSupervised, Start
 from .base import CountModel, Fitted
 from .supervised import LOSSES, SupervisedModel
@@ -333,6 +334,15 @@ sample_names_
         self._keep(counts, known, classes, fitted.arrays, dtype)
         self.loss_ = -fitted.objective
         return counts, fitted
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+        L, F = merged_factors(self.loadings_, self.components_.T, parts)
+        totals = self.loadings_.sum(axis=0, dtype=np.float64)
+        return {
+            "loadings_": L,
+            "components_": np.ascontiguousarray(F.T),
+            "target_components_": averaged(self.target_components_, parts, totals),
+        }
 
     def _keep(
         self, counts: CountMatrix, known: Supervision, classes: Array | None,

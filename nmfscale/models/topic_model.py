@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..methods.conversion import poisson_to_multinomial
+from ..methods.merging import averaged, summed
 from .base import Fitted
 from .poisson_nmf import PoissonNMF
 
@@ -44,7 +45,7 @@ dtype, n_threads, memory_limit, random_state, verbose, callback
     loglik_ : float
         Multinomial log-likelihood of the fit.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
-feature_names_in_, sample_names_
+feature_names_in_, sample_names_, topic_names_
         As in :class:`PoissonNMF`.
 
     References
@@ -75,6 +76,16 @@ feature_names_in_, sample_names_
         self.size_factors_ = totals if sizes is None else totals * sizes.astype(totals.dtype)
         self.scales_ = scales
         self.loglik_ = float(fitted.history["loglik_multinomial"][-1])
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+        expected = self.size_factors_.astype(np.float64) @ self.loadings_
+        # of the loadings of the Poisson NMF
+        totals = np.divide(expected, self.scales_, out=expected * 0, where=self.scales_ > 0)
+        return {
+            "loadings_": summed(self.loadings_, parts),
+            "components_": np.ascontiguousarray(averaged(self.components_.T, parts, expected).T),
+            "scales_": averaged(self.scales_, parts, totals),
+        }
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         # a topic without factors has equal frequencies, but no share in any sample

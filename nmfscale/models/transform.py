@@ -39,6 +39,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
     components_: Array
     feature_names_in_: Array
+    topic_names_: Array
     integer: str
     memory_limit: float | str | None
     n_components: int
@@ -327,6 +328,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             return matched_counts(self, X, counts)
         keep_names(self, X, counts)
         self.sample_names_ = counts.sample_names
+        if hasattr(self, "topic_names_"):  # of another fit
+            del self.topic_names_
         return counts
 
     def _threads(self, counts: CountMatrix) -> int:

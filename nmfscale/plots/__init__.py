@@ -9,6 +9,7 @@ from .canvas import detached_axes, topic_colors
 from .features import top_features, top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
+from .similarity import similarity_plot
 from .structure import structure_plot
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "forest_plot",
     "null_plot",
     "progress_plot",
+    "similarity_plot",
     "structure_plot",
     "top_features",
     "top_features_plot",

@@ -27,6 +27,8 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "topic_names": ["array-like", None],
     "group_names": ["array-like", None],
     "panels": ["array-like", None],
+    "names_a": ["array-like", None],
+    "names_b": ["array-like", None],
     "colors": ["array-like", None],
     "max_samples": [Interval(Integral, 1, None, closed="left")],
     "n_top": [Interval(Integral, 1, None, closed="left")],

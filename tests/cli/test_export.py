@@ -140,3 +140,17 @@ def test_refusals_come_first(tmp_path, capsys, counts):
     assert sorted(os.listdir(tmp_path)) == ["file", "model.h5", "top.csv"]
     assert run("export", model, "-o", tmp_path, "--force") == 0
     assert (tmp_path / "top.csv").read_text().startswith("topic,rank,feature,value,lift\n")
+
+
+def test_tables_have_the_names_of_topics(tmp_path, capsys, counts):
+    one = fitted(nmfscale.TopicModel, counts).rename_topics(["B cells", "T cells", "others"])
+    path = saved(one, tmp_path)
+    assert run("export", path, "-o", tmp_path / "tables") == 0
+    for name in ("loadings", "components"):
+        table = read(tmp_path / "tables" / f"{name}.csv", index_col=0)
+        assert list(table.columns) == list(one.topic_names_)
+    assert set(read(tmp_path / "tables" / "top.csv").topic) == set(one.topic_names_)
+    assert run("info", path) == 0
+    assert "\nT cells         gene" in capsys.readouterr().out
+    assert run("plot", path, "--kind", "structure", "-o", tmp_path / "plot.svg") == 0
+    assert run("plot", path, "--kind", "top", "-o", tmp_path / "plot.svg", "--force") == 0

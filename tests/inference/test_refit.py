@@ -19,8 +19,8 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.cluster.tasks import ClusterError
-from nmfscale.inference.refit import match_topics
 from nmfscale.inference.seeds import child
+from nmfscale.methods.matching import match_columns
 from nmfscale.readers.open import as_counts
 
 
@@ -183,7 +183,7 @@ def test_replicates_that_drew_nothing_of_a_group_are_left_out_of_its_intervals(d
 def test_topics_are_matched_whatever_their_order():
     F = np.random.default_rng(0).random((9, 4))
     order = np.array([2, 0, 3, 1])
-    match, cosines = match_topics(F, F[:, order] * 3)
+    match, cosines = match_columns(F, F[:, order] * 3)
     np.testing.assert_array_equal(order[match], np.arange(4))
     np.testing.assert_allclose(cosines, 1)
 

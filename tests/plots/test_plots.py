@@ -14,10 +14,11 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
-from nmfscale import TopicModel  # noqa: E402
+from nmfscale import TopicModel, match_topics  # noqa: E402
 from nmfscale.plots import (  # noqa: E402
     detached_axes,
     progress_plot,
+    similarity_plot,
     structure_plot,
     top_features,
     top_features_plot,
@@ -527,3 +528,29 @@ class TestTopFeatures:
         ax = top_features_plot([[0, 0], [1, 3]], ["a", "b"])
         ax.figure.canvas.draw()
         assert len(ax.patches) == 2
+
+
+# --- similarity_plot --------------------------------------------------------------------------
+
+
+def test_partners_are_on_the_diagonal():
+    topics = np.random.default_rng(0).dirichlet(np.full(40, 0.1), size=5)
+    match = match_topics(topics[[4, 1, 2, 0, 3]], topics[[2, 3, 4, 0]])
+    ax = similarity_plot(match, names_a=["e", "$b", "c", "_a", "d"], names_b=["c", "d", "e", "_a"])
+    drawn = np.asarray(ax.images[-1].get_array())
+    assert drawn.shape == (5, 4) and np.allclose(np.diag(drawn), 1) and drawn[4].max() < 0.9
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["e", "c", "_a", "d", "$b"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["e", "c", "_a", "d"]
+    assert len(ax.patches) == 4
+    ax.figure.canvas.draw()
+
+
+def test_similarities_are_drawn_as_given():
+    values = np.array([[0.1, 0.9], [1.0, 0.0], [0.2, 0.3]])
+    ax = similarity_plot(values, ax=detached_axes(4, 4)[0])
+    assert (np.asarray(ax.images[-1].get_array()) == values).all() and not ax.patches
+    assert [text.get_text() for text in ax.texts] == [f"{value:.2f}" for value in values.ravel()]
+    with pytest.raises(ValueError, match="at most 1; the largest is 2"):
+        similarity_plot(2 * values)
+    with pytest.raises(ValueError, match="names_b has 1 entries for 2 topics"):
+        similarity_plot(values, names_b=["a"])

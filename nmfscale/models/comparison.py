@@ -1,0 +1,380 @@
+"""Fits side by side: which topics belong together, and a table of how fits went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import _get_feature_names, check_is_fitted
+
+from ..counts.warn import warn_caller
+from ..methods.matching import affinities_of, best_pairs, cosines_of
+from .topics import topic_names_of
+
+Array = NDArray[Any]
+
+METRICS = {"cosine": cosines_of, "bhattacharyya": affinities_of}
+# An entry below this share of the sum of its row is next to nothing.
+_NOTHING = 1e-8
+
+
+@dataclass(frozen=True)
+class TopicMatch:
+    """Which topics of two fits, a and b, belong together.
+
+    Attributes
+    ----------
+    similarities : ndarray of shape (K_a, K_b), float64
+        Of each topic of a with each of b, between 0 and 1.
+    pairs : ndarray of shape (min(K_a, K_b), 2), int
+        Topics of a and b that belong together, in the order of a: the sum of their similarities is
+        as large as it can be.
+    order : ndarray of shape (K_b,), int
+        Topics of b in the order of those of a, and after them those without a partner:
+        ``b.reorder_topics(match.order)``.
+    names_a, names_b : tuple of str
+        What the topics are called.
+    n_features : int
+        Features that were compared.
+    """
+
+    similarities: Array
+    pairs: Array
+    order: Array
+    names_a: tuple[str, ...]
+    names_b: tuple[str, ...]
+    n_features: int
+
+    @property
+    def similarity(self) -> Array:
+        """Similarities of the pairs."""
+        found: Array = self.similarities[tuple(self.pairs.T)]
+        return found
+
+    @property
+    def unmatched_a(self) -> list[str]:
+        """Names of the topics of a that have no partner."""
+        return [self.names_a[k] for k in range(len(self.names_a)) if k not in self.pairs[:, 0]]
+
+    @property
+    def unmatched_b(self) -> list[str]:
+        """Names of the topics of b that have no partner."""
+        return [self.names_b[k] for k in self.order[len(self.pairs) :]]
+
+    def to_frame(self) -> Any:
+        """Return a table with a row for each pair, and then for each topic without a partner.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``a``, ``b``, ``similarity``; missing where there is no partner.
+        """
+        import pandas as pd
+
+        rows = [(self.names_a[a], self.names_b[b], self.similarities[a, b]) for a, b in self.pairs]
+        rows += [(name, None, None) for name in self.unmatched_a]
+        rows += [(None, name, None) for name in self.unmatched_b]
+        return pd.DataFrame(rows, columns=["a", "b", "similarity"]).astype({"similarity": float})
+
+    def __repr__(self) -> str:
+        """Sizes, and how well topics match."""
+        K_a, K_b = self.similarities.shape
+        return (
+            f"<TopicMatch: {K_a} and {K_b} topics, {self.n_features:,} features, similarities of "
+            f"{len(self.pairs)} pairs {self.similarity.min():.3f} to {self.similarity.max():.3f}>"
+        )
+
+
+def match_topics(a: Any, b: Any, *, metric: str = "cosine") -> TopicMatch:
+    """Find which topics of two fits belong together.
+
+    Each topic has one partner at most, and the sum of the similarities of partners is as large as
+    it can be (an assignment problem). Fits may have different numbers of topics, and may be of
+    different estimators: only frequencies of features within topics matter.
+
+    Parameters
+    ----------
+    a, b : fitted model, or array-like or DataFrame of shape (K, n_features)
+        Two fits, or their ``components_``.
+    metric : {"cosine", "bhattacharyya"}, default="cosine"
+        Similarity of two topics: the cosine between them, for which frequent features count most;
+        or the cosine of their square roots, ``sum_j sqrt(f_j g_j)`` of frequencies f and g.
+
+    Returns
+    -------
+    TopicMatch
+        Similarities, pairs, and what has no partner.
+
+    Raises
+    ------
+    NotFittedError
+        If a model is not fitted.
+    ValueError
+        If the fits have no feature in common or, where one has no names of features, different
+        numbers of them; if components are not finite and non-negative.
+
+    Warns
+    -----
+    UserWarning
+        If features of one fit are not in the other: only those of both are compared.
+
+    Notes
+    -----
+    Features are matched by name where both sides have names.
+
+    Examples
+    --------
+    >>> from nmfscale import match_topics
+    >>> match = match_topics([[5, 1, 0], [0, 1, 5]], [[0, 2, 9], [1, 1, 1], [9, 2, 0]])
+    >>> match.pairs.tolist(), match.unmatched_b
+    ([[0, 2], [1, 0]], ['topic 1'])
+    >>> match.similarity.round(3)
+    array([1., 1.])
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
+    (first, names_a), (second, names_b) = (
+        _topics_of(each, name) for each, name in ((a, "a"), (b, "b"))
+    )
+    first, second = _common(first, second, _feature_names(a), _feature_names(b))
+    similarities = METRICS[metric](first.T, second.T).clip(0, 1)
+    here, there = best_pairs(similarities)
+    alone = np.setdiff1d(np.arange(len(names_b)), there)
+    return TopicMatch(
+        similarities, np.stack([here, there], axis=1), np.concatenate([there, alone]), names_a,
+        names_b, first.shape[1],
+    )  # fmt: skip
+
+
+def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
+    """Return frequencies (K, m) in float64, and names of topics."""
+    components = fit
+    if hasattr(fit, "get_params"):
+        check_is_fitted(fit, "components_")
+        components = fit.components_
+    try:
+        values = np.asarray(components, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim != 2 or 0 in values.shape:
+        raise ValueError(
+            f"{argument} is {type(fit).__name__} of shape {np.shape(components)}: a fitted model "
+            "or a matrix of topics by features is needed."
+        )
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError(f"{argument}: components must be finite and non-negative.")
+    # those of a DataFrame are in its index
+    names = fit.index if hasattr(fit, "columns") else topic_names_of(fit, len(values))
+    sums = values.sum(axis=1, keepdims=True)
+    return np.divide(values, sums, out=np.zeros_like(values), where=sums > 0), tuple(
+        map(str, names)
+    )
+
+
+def _feature_names(fit: Any) -> Any:
+    if hasattr(fit, "columns"):
+        return _get_feature_names(fit)
+    return getattr(fit, "feature_names_in_", None)
+
+
+def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:
+    """Return the columns of both that are the same features, in one order."""
+    if names_a is None or names_b is None or np.array_equal(names_a, names_b):
+        if a.shape[1] != b.shape[1]:
+            raise ValueError(
+                f"a has {a.shape[1]} features and b has {b.shape[1]}: features can be matched only "
+                "where both sides have names of them."
+            )
+        return a, b
+    for side, names in (("a", names_a), ("b", names_b)):
+        if len(set(names)) < len(names):
+            raise ValueError(f"several features of {side} have one name: make names unique.")
+    place = {name: at for at, name in enumerate(names_b)}
+    here = [at for at, name in enumerate(names_a) if name in place]
+    if not here:
+        raise ValueError(f"a and b have no feature in common: {names_a[0]!r} is not in b.")
+    there = [place[names_a[at]] for at in here]
+    a, b, left = a[:, here], b[:, there], len(names_a) + len(names_b) - 2 * len(here)
+    if left:
+        shares = [float(each.sum(axis=1).mean()) for each in (a, b)]
+        warn_caller(
+            f"{left:,} features are in one of the fits only; the {len(here):,} in both, which have "
+            f"{shares[0]:.1%} and {shares[1]:.1%} of topics on average, are compared."
+        )
+    return a, b
+
+
+@dataclass(frozen=True)
+class FitSummary:
+    """One fit in a table of fits. What a fit does not have is None.
+
+    Attributes
+    ----------
+    name, model : str
+        Name of the fit, and of its class.
+    n_components : int
+        Number of topics.
+    objective : str or None
+        What was maximised: "loglik", "elbo", "minus_loss", ...
+    value : float or None
+        The objective at the end. It compares fits of one class to the same counts alone.
+    score : float or None
+        Mean log-probability of a count of `X`, if it was given: compares all that have counts.
+    residual : float or None
+        The largest KKT residual at the end or, for other models, the largest change.
+    n_iter : int or None
+        Number of iterations.
+    seconds : float or None
+        Time of the fit.
+    stop_reason : str or None
+        Why it ended.
+    similarity, least_similarity : float
+        Mean and least similarity of topics to their partners in the first fit.
+    n_unmatched : int
+        Topics without a partner there.
+    sparsity_components, sparsity_loadings : float or None
+        Share of the entries that are next to nothing: less than 1e-8 of the sum of their row.
+    """
+
+    name: str
+    model: str
+    n_components: int
+    objective: str | None
+    value: float | None
+    score: float | None
+    residual: float | None
+    n_iter: int | None
+    seconds: float | None
+    stop_reason: str | None
+    similarity: float
+    least_similarity: float
+    n_unmatched: int
+    sparsity_components: float
+    sparsity_loadings: float | None
+
+
+@dataclass(frozen=True)
+class FitComparison:
+    """Fits side by side.
+
+    Attributes
+    ----------
+    fits : tuple of FitSummary
+        One for each fit.
+    matches : dict of str to TopicMatch
+        Topics of the first fit (a) and of each (b), by the name of the fit.
+    """
+
+    fits: tuple[FitSummary, ...]
+    matches: dict[str, TopicMatch]
+
+    def to_frame(self) -> Any:
+        """Return a table with a row for each fit.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The attributes of :class:`FitSummary`; the index has the names.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([asdict(fit) for fit in self.fits]).set_index("name")
+
+    def __repr__(self) -> str:
+        """Return the main columns as text."""
+        rows = [("", "K", "objective", "residual", "iterations", "similarity")]
+        for fit in self.fits:
+            value = "-" if fit.value is None else f"{fit.value:,.2f}"
+            residual = "-" if fit.residual is None else f"{fit.residual:.1e}"
+            rows.append((
+                fit.name, str(fit.n_components), value, residual,
+                "-" if fit.n_iter is None else str(fit.n_iter), f"{fit.similarity:.3f}",
+            ))  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(
+                [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            ).rstrip()
+            for row in rows
+        )  # fmt: skip
+        return "\n".join(lines)
+
+
+def compare_fits(
+    models: Mapping[str, Any], X: Any = None, *, metric: str = "cosine"
+) -> FitComparison:
+    """Put fits side by side: how they went, and how well their topics agree with the first one.
+
+    Parameters
+    ----------
+    models : dict of str to fitted model
+        Fits by name. Topics of all are compared with those of the first.
+    X : counts of shape (n_samples, n_features), default=None
+        Counts that every model is scored on, see :meth:`PoissonNMF.score`; without, there is no
+        score.
+    metric : {"cosine", "bhattacharyya"}, default="cosine"
+        As in :func:`match_topics`.
+
+    Returns
+    -------
+    FitComparison
+        With a summary of each fit; its ``to_frame()`` is a table.
+
+    Raises
+    ------
+    NotFittedError
+        If a model is not fitted.
+    ValueError
+        If there are no models, or as :func:`match_topics`.
+
+    Warns
+    -----
+    UserWarning
+        As :func:`match_topics`.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, compare_fits, simulate_topic_counts
+    >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
+    >>> fits = {f"K={K}": TopicModel(K, random_state=0).fit(X) for K in (3, 4)}
+    >>> table = compare_fits(fits).to_frame()
+    >>> table.n_components.tolist(), table.n_unmatched.tolist()
+    ([3, 4], [0, 1])
+    """
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError(
+            f"models is {type(models).__name__}: a dict of fits by name is needed, such as "
+            '{"one": model, "other": model}.'
+        )
+    first = next(iter(models.values()))
+    matches = {
+        str(name): match_topics(first, model, metric=metric) for name, model in models.items()
+    }
+    fits = tuple(
+        _summary(name, model, match, None if X is None else float(model.score(X)))
+        for (name, match), model in zip(matches.items(), models.values(), strict=True)
+    )
+    return FitComparison(fits, matches)
+
+
+def _summary(name: str, model: Any, match: TopicMatch, score: float | None) -> FitSummary:
+    history, objective = getattr(model, "history_", None), None
+    value = residual = seconds = None
+    if history is not None:
+        last, objective = history[-1], history.dtype.names[2]
+        value, seconds = float(last[objective]), float(last["seconds"])
+        residual = max(float(last[each]) for each in model._model.residuals)
+    loadings = getattr(model, "loadings_", None)
+    return FitSummary(
+        name, type(model).__name__, len(model.components_), objective, value, score, residual,
+        getattr(model, "n_iter_", None), seconds, getattr(model, "stop_reason_", None),
+        float(match.similarity.mean()), float(match.similarity.min()), len(match.unmatched_b),
+        _sparsity(model.components_), None if loadings is None else _sparsity(loadings),
+    )  # fmt: skip
+
+
+def _sparsity(rows: Array) -> float:
+    return float(np.mean(rows < _NOTHING * rows.sum(axis=1, keepdims=True, dtype=np.float64)))

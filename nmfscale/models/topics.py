@@ -1,0 +1,303 @@
+"""Topics of a fitted model in another order, merged, or with names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+Array = NDArray[Any]
+
+# Axes of the arrays that all estimators may have: n samples, m features, k topics, t iterations.
+AXES = {
+    "components_": "km",
+    "loadings_": "nk",
+    "size_factors_": "n",
+    "scales_": "k",
+    "feature_names_in_": "m",
+    "sample_names_": "n",
+    "topic_names_": "k",
+    "history_": "t",
+}
+# What a fit says of itself, which merged topics have no part in.
+_OF_THE_FIT = {
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "loglik_", "elbo_",
+    "loss_",
+}  # fmt: skip
+
+
+class TopicsMixin:
+    """Methods that return a fitted copy of a model with other topics or names of topics.
+
+    A model says with `_merged` what merging is, or with `_why_not_merged` why there is no such
+    thing. `_of_topics` names the parameters whose arrays have a number for each topic.
+    """
+
+    _axes: ClassVar[dict[str, str]] = {}
+    _of_topics: ClassVar[tuple[str, ...]] = ()
+    _why_not_merged: ClassVar[str] = ""
+
+    components_: Array
+    topic_names_: Array
+
+    def reorder_topics(self, order: Sequence[Any]) -> Self:
+        """Return a copy of the fitted model with its topics in another order.
+
+        Parameters
+        ----------
+        order : sequence of int or str
+            Numbers of the topics, or their names, each once: topic ``order[k]`` becomes topic k.
+
+        Returns
+        -------
+        self : object
+            A copy, which is the same model. Arrays without an axis of topics are shared with it.
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If `order` lacks a topic or names one twice.
+
+        Examples
+        --------
+        Topics of one fit in the order of another:
+
+        >>> import numpy as np
+        >>> from nmfscale import TopicModel, match_topics, simulate_topic_counts
+        >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
+        >>> one, other = (TopicModel(3, random_state=seed).fit(X) for seed in (0, 1))
+        >>> other = other.reorder_topics(match_topics(one, other).order)
+        >>> bool(np.allclose(one.components_, other.components_, atol=1e-3))
+        True
+        """
+        check_is_fitted(self)
+        taken = [self._topic(each, "order") for each in order]
+        K = len(self.components_)
+        if sorted(taken) != list(range(K)):
+            raise ValueError(
+                f"order is {list(order)!r}: each of the {K} topics is needed, once; merge_topics "
+                "puts topics together."
+            )
+        found = copy.copy(self)
+        for name, axes in self._all_axes().items():
+            value = getattr(self, name, None)
+            if "k" in axes and value is not None:
+                setattr(found, name, np.ascontiguousarray(value.take(taken, axes.index("k"))))
+        for name in self._of_topics:
+            setattr(found, name, _reordered(getattr(self, name), taken, name))
+        return found
+
+    def merge_topics(self, groups: Any) -> Self:
+        r"""Return a copy of the fitted model in which groups of topics are one topic each.
+
+        The loadings of a group add up, and its factors are the mean of theirs, weighted by what
+        they explain. So the expected total of every sample, and of every feature, is what it was;
+        the expected counts themselves are not, unless the topics of a group were equal.
+
+        Parameters
+        ----------
+        groups : sequence of sequences of int or str, or dict of str to such a sequence
+            Topics of each group, by number or name; as a dict, by the name of the merged topic.
+            Others stay as they are. A merged topic stands where the first of its group was.
+
+        Returns
+        -------
+        self : object
+            A copy with fewer topics. It has neither ``history_`` nor the log-likelihood or other
+            attributes that say how the fit went: the merged model is no optimum. A fit that starts
+            from it finds one.
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If a topic is not there or is in two groups; if a prior has other numbers for each
+            topic; if this model has no merged topics: those of :class:`AnchorNMF`,
+            :class:`GammaPoisson` and :class:`NoisyTopicModel` belong to one anchor or one
+            posterior each.
+
+        Notes
+        -----
+        For a Poisson NMF with :math:`S_k = \sum_i l_{ik}` and :math:`c_k = \sum_j f_{jk}`, group g
+        has :math:`f_{jg} = \sum_k S_k f_{jk} / \sum_k S_k` and
+        :math:`l_{ig} = \sum_k l_{ik} c_k / c_g`, where :math:`c_g = \sum_j f_{jg}`. In a topic
+        model proportions add, and frequencies are weighted by the expected counts of the topics.
+        In :class:`LDA` the parameters of Dirichlet posteriors and of the prior of proportions add;
+        those of a topic have the prior once.
+
+        Examples
+        --------
+        >>> from nmfscale import TopicModel
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = TopicModel(n_components=2, random_state=1).fit(X)
+        >>> merged = model.merge_topics({"everything": [0, 1]})
+        >>> merged.topic_names_.tolist(), merged.components_.round(3).tolist()
+        (['everything'], [[0.381, 0.143, 0.19, 0.286]])
+        >>> merged.size_factors_.round(6).tolist() == model.size_factors_.round(6).tolist()
+        True
+        """
+        check_is_fitted(self)
+        if self._why_not_merged:
+            raise ValueError(
+                f"topics of {type(self).__name__} cannot be merged: {self._why_not_merged}."
+            )
+        parts, names = self._parts(groups)
+        for name in self._of_topics:
+            if np.shape(getattr(self, name))[-1:] not in ((), (1,)):
+                raise ValueError(
+                    f"{name} has numbers of its own for each topic, which a merged topic does not "
+                    f"have: set_params({name}=None) first, or to one number."
+                )
+        found = copy.copy(self)
+        for name in _OF_THE_FIT & vars(found).keys():
+            delattr(found, name)
+        for name, value in self._merged(parts).items():
+            setattr(found, name, value)
+        if names is not None:
+            found.topic_names_ = names
+        found.n_components = len(parts)  # type: ignore[attr-defined]
+        return found
+
+    def rename_topics(self, names: Any) -> Self:
+        """Return a copy of the fitted model whose topics have names.
+
+        Model files keep them, tables and plots of the command line show them, and so does
+        ``set_output(transform="pandas")``. A new fit has none.
+
+        Parameters
+        ----------
+        names : sequence of str, or dict of int or str to str
+            One for each topic; or new names by number or by present name: others stay, as
+            "topic 0" where they had none. No two may be equal.
+
+        Returns
+        -------
+        self : object
+            A copy that shares all other arrays, with ``topic_names_`` of shape (n_components,).
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If there are more or fewer names than topics, or two topics have one name.
+
+        Examples
+        --------
+        >>> from nmfscale import TopicModel
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = TopicModel(n_components=2, random_state=1).fit(X).rename_topics({1: "tools"})
+        >>> model.topic_names_.tolist()
+        ['topic 0', 'tools']
+        """
+        check_is_fitted(self)
+        if isinstance(names, Mapping):
+            new = topic_names_of(self, len(self.components_))
+            for topic, name in names.items():
+                new[self._topic(topic, "names")] = name
+        else:
+            new = [names] if isinstance(names, str) else list(names)
+        found = copy.copy(self)
+        found.topic_names_ = _checked_names(new, len(self.components_))
+        return found
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of the columns of loadings: those of topics, if they have any.
+
+        Parameters
+        ----------
+        input_features : object
+            Ignored, as by scikit-learn's estimators of this kind.
+
+        Returns
+        -------
+        ndarray of shape (n_components,), object
+            Names, by default the name of the class and a number.
+        """
+        check_is_fitted(self)
+        names = getattr(self, "topic_names_", None)
+        if names is None:
+            default: Array = super().get_feature_names_out(input_features)  # type: ignore[misc]
+            return default
+        return np.array(names, dtype=object)
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+        """Return the attributes of the model whose topics are these parts of the present ones."""
+        raise NotImplementedError
+
+    def _all_axes(self) -> dict[str, str]:
+        return AXES | self._axes
+
+    def _topic(self, given: Any, argument: str) -> int:
+        """Return the number of a topic, given by number or name."""
+        K, names = len(self.components_), getattr(self, "topic_names_", None)
+        if isinstance(given, str):
+            if names is None or given not in names:
+                known = "they have none" if names is None else ", ".join(map(repr, names))
+                raise ValueError(f"{argument}: no topic is named {given!r}; names: {known}.")
+            return int(np.flatnonzero(names == given)[0])
+        is_number = isinstance(given, Integral) and not isinstance(given, bool)
+        if not is_number or not 0 <= int(given) < K:
+            raise ValueError(f"{argument}: {given!r} is no topic: these are 0 to {K - 1}.")
+        return int(given)
+
+    def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
+        """Return the topics of each topic after a merger, and their names, if they have any."""
+        named = isinstance(groups, Mapping)
+        given = list(groups.values() if named else groups)
+        if any(isinstance(each, str) or not isinstance(each, Iterable) for each in given):
+            raise ValueError(f"groups is {groups!r}: sequences of topics are needed.")
+        merged = [[self._topic(each, "groups") for each in topics] for topics in given]
+        together = [topic for part in merged for topic in part]
+        if not all(merged) or len(set(together)) < len(together):
+            raise ValueError(
+                f"groups is {groups!r}: a group needs a topic at least, and a topic one group at "
+                "most."
+            )
+        K = len(self.components_)
+        old = topic_names_of(self, K)
+        parts = [*merged, *([topic] for topic in range(K) if topic not in together)]
+        names = [" + ".join(old[topic] for topic in part) for part in parts]
+        if named:
+            names[: len(merged)] = list(groups)
+        place = sorted(range(len(parts)), key=lambda at: min(parts[at]))
+        if not named and not hasattr(self, "topic_names_"):
+            return [parts[at] for at in place], None
+        checked = _checked_names([names[at] for at in place], len(parts))
+        return [parts[at] for at in place], checked
+
+
+def topic_names_of(fit: Any, n_topics: int) -> list[str]:
+    """Return what the topics of a fit are called, by default "topic 0", "topic 1", ..."""
+    names = getattr(fit, "topic_names_", None)
+    if names is None:
+        return [f"topic {topic}" for topic in range(n_topics)]
+    return [str(name) for name in names]
+
+
+def _checked_names(names: list[Any], n_topics: int) -> Array:
+    if len(names) != n_topics:
+        raise ValueError(f"names has {len(names)} entries for {n_topics} topics.")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"names: {name!r} is no name; text is needed.")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"names: several topics would be {repeated[0]!r}.")
+    return np.array(names, dtype=object)
+
+
+def _reordered(value: Any, order: list[int], name: str) -> Any:
+    """Return a parameter whose arrays have a number for each topic, on their last axis."""
+    if name.startswith("prior_") and isinstance(value, tuple):  # (alpha, rate)
+        return tuple(_reordered(each, order, "") for each in value)
+    if np.shape(value)[-1:] in ((), (1,)):
+        return value
+    return np.asarray(value)[..., order]

@@ -1,0 +1,119 @@
+"""How well the topics of two fits agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import axes_or_new, check_arguments, names_of_topics, nonnegative_matrix, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Numbers are written into the cells of maps with no more rows and columns.
+_MOST_WRITTEN = 12
+
+
+def similarity_plot(
+    match: Any,
+    *,
+    names_a: Sequence[str] | None = None,
+    names_b: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the similarities of the topics of two fits as a heat map.
+
+    Rows are topics of the first fit, columns those of the second. Partners are on the diagonal and
+    have a frame: where the fits agree, it is dark and all else is light. Topics without a partner
+    come last.
+
+    Parameters
+    ----------
+    match : TopicMatch, or array-like of shape (K_a, K_b)
+        Result of :func:`nmfscale.match_topics`, or similarities between 0 and 1, which are drawn
+        in the order in which they are given, without frames.
+    names_a, names_b : sequence of str, default=None
+        Names of the topics of each fit, in its own order; by default those in `match`, or
+        "topic 0", "topic 1", ...
+    ax : matplotlib.axes.Axes, default=None
+        Where to draw; a new pyplot figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The map is ``ax.images[-1]``; ``ax.child_axes[-1]`` is its scale.
+
+    Raises
+    ------
+    ValueError
+        If the similarities are not a matrix of numbers between 0 and 1, or names do not fit it.
+
+    Examples
+    --------
+    >>> from nmfscale import match_topics
+    >>> from nmfscale.plots import similarity_plot
+    >>> match = match_topics([[5, 1, 0], [0, 1, 5]], [[0, 2, 9], [1, 1, 1], [9, 2, 0]])
+    >>> ax = similarity_plot(match)
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['topic 2', 'topic 0', 'topic 1']
+    """
+    check_arguments("similarity_plot", names_a=names_a, names_b=names_b, ax=ax)
+    values = nonnegative_matrix(
+        getattr(match, "similarities", match), "similarities", "topics x topics",
+        "the result of match_topics",
+    )  # fmt: skip
+    if values.max() > 1:
+        raise ValueError(f"similarities must be at most 1; the largest is {values.max()}.")
+    K_a, K_b = values.shape
+    pairs = getattr(match, "pairs", np.empty((0, 2), int))
+    at_a, at_b = _partners_first(pairs[:, 0], K_a), _partners_first(pairs[:, 1], K_b)
+    rows = _names(names_a, getattr(match, "names_a", None), K_a, "names_a")
+    columns = _names(names_b, getattr(match, "names_b", None), K_b, "names_b")
+
+    cell = 0.45 if max(K_a, K_b) <= _MOST_WRITTEN else 0.22
+    ax = axes_or_new(ax, 2.2 + cell * K_b, 1.4 + cell * K_a)
+    ax.imshow(values[np.ix_(at_a, at_b)], cmap="Blues", vmin=0, vmax=1)
+    for axis, names, order in ((ax.yaxis, rows, at_a), (ax.xaxis, columns, at_b)):
+        shown = [shortened(names[k], 24) for k in order]
+        axis.set_ticks(range(len(shown)), shown, size=8, parse_math=False)
+    ax.tick_params(length=0)
+    ax.tick_params(axis="x", rotation=90)
+    if max(K_a, K_b) <= _MOST_WRITTEN:
+        _write(ax, values[np.ix_(at_a, at_b)])
+    _frame(ax, len(pairs))
+    scale = ax.inset_axes((1.03, 0, 0.3 / max(K_b, 6), 1))
+    ax.figure.colorbar(ax.images[-1], cax=scale, label="similarity")
+    return ax
+
+
+def _names(given: Any, known: Any, n_topics: int, argument: str) -> list[str]:
+    names = known if given is None else given
+    if names is None:
+        names = names_of_topics(n_topics)
+    if len(names) != n_topics:
+        raise ValueError(f"{argument} has {len(names)} entries for {n_topics} topics.")
+    return [str(name) for name in names]
+
+
+def _write(ax: Axes, values: np.ndarray) -> None:
+    """Write each number into its cell, dark on light and light on dark."""
+    for (row, column), value in np.ndenumerate(values):
+        ax.text(
+            column, row, f"{value:.2f}", ha="center", va="center", size=7,
+            color="white" if value > 0.6 else "0.25",
+        )  # fmt: skip
+
+
+def _partners_first(partners: np.ndarray, n_topics: int) -> np.ndarray:
+    return np.concatenate([partners, np.setdiff1d(np.arange(n_topics), partners)])
+
+
+def _frame(ax: Axes, n_pairs: int) -> None:
+    """Draw a frame around the first cells of the diagonal."""
+    from matplotlib.patches import Rectangle
+
+    for at in range(n_pairs):
+        place = at - 0.5, at - 0.5
+        ax.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#D55E00", lw=1.4))
