@@ -371,6 +371,30 @@ class Fit:
         )
 
 
+# Both factors at once --------------------------------------------------------------------------
+
+
+def step_plsa(X, P, W, alpha=1.0):
+    """Return P (n, K) and W (m, K) after an EM step of PLSA, whose shares phi are those of (P, W).
+
+    Geiger and Park, Algorithms 2 and 6; the columns of W have a Dirichlet(alpha) prior.
+    """
+    phi = P[:, None, :] * W[None, :, :]
+    expected = X[:, :, None] * phi / phi.sum(axis=2, keepdims=True)
+    of_rows, of_columns = expected.sum(axis=1), expected.sum(axis=0) + alpha - 1.0
+    return of_rows / of_rows.sum(axis=1, keepdims=True), of_columns / of_columns.sum(axis=0)
+
+
+def step_joint(X, L, F, penalty=0.0):
+    """Return L and F, whose columns sum to one, after a joint update with an l1 penalty on L.
+
+    Geiger and Park, Algorithm 4 and equation 25.
+    """
+    ratio = X / (L @ F.T)
+    moved = F * (ratio.T @ L)
+    return L * (ratio @ F) / (1.0 + penalty), moved / moved.sum(axis=0)
+
+
 # Conversion ------------------------------------------------------------------------------------
 
 

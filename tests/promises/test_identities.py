@@ -195,6 +195,31 @@ def test_methods_with_a_guarantee_never_lower_the_likelihood(solver, problem):
 
 @given(fits())
 @FEW
+def test_joint_em_takes_the_steps_of_plsa(problem):
+    """Lemma B.1 of Geiger and Park: from normalised factors, F are equal, L is P times the totals."""
+    X, L, F = problem
+    start = P, W = L / L.sum(axis=1, keepdims=True), F / F.sum(axis=0)
+    totals = X.sum(axis=1, keepdims=True)
+    for n_iter in range(1, 9):
+        P, W = oracle.step_plsa(X, P, W)
+        poisson = fit(X, *start, "joint-em", n_iter)
+        assert_allclose(poisson.components_.T, W, rtol=1e-9, atol=1e-10)
+        assert_allclose(poisson.loadings_, totals * P, rtol=1e-9, atol=1e-9 * totals.max())
+        assert_allclose(poisson.loadings_.sum(axis=1, keepdims=True), totals, rtol=1e-9)
+
+
+@given(fits())
+@FEW
+def test_optimum_of_the_topic_model_is_a_fixed_point_of_plsa(problem):
+    X, L, F = problem
+    model = nmfscale.TopicModel(L.shape[1], tol=1e-9, gain_tol=0, max_iter=300).fit(X, L=L, F=F)
+    P, W = oracle.step_plsa(X, model.loadings_ + 1e-12, model.components_.T + 1e-12)
+    assert_allclose(P, model.loadings_, atol=1e-6)
+    assert_allclose(W, model.components_.T, atol=1e-6)
+
+
+@given(fits())
+@FEW
 def test_em_matches_the_column_totals(problem):
     X, L, F = problem
     model = fit(X, L, F, "em", 3)
