@@ -380,7 +380,8 @@ def step_plsa(X, P, W, alpha=1.0):
     Geiger and Park, Algorithms 2 and 6; the columns of W have a Dirichlet(alpha) prior.
     """
     phi = P[:, None, :] * W[None, :, :]
-    expected = X[:, :, None] * phi / phi.sum(axis=2, keepdims=True)
+    phi /= np.maximum(phi.sum(axis=2, keepdims=True), 1e-300)  # no topic has what has no count
+    expected = X[:, :, None] * phi
     of_rows, of_columns = expected.sum(axis=1), expected.sum(axis=0) + alpha - 1.0
     return of_rows / of_rows.sum(axis=1, keepdims=True), of_columns / of_columns.sum(axis=0)
 
@@ -390,7 +391,7 @@ def step_joint(X, L, F, penalty=0.0):
 
     Geiger and Park, Algorithm 4 and equation 25.
     """
-    ratio = X / (L @ F.T)
+    ratio = X / np.maximum(L @ F.T, 1e-300)
     moved = F * (ratio.T @ L)
     return L * (ratio @ F) / (1.0 + penalty), moved / moved.sum(axis=0)
 

@@ -7,7 +7,8 @@ many counts only in the end: see `size_of_columns`):
 1. ``l_ik <- sum_j n_ijk``
 2. ``f_jk <- sum_i n_ijk / sum_ij n_ijk``, from the L that step 1 began with.
 
-This is the M step of PLSA for both factors at once, so that the likelihood never falls.
+This is the M step of PLSA for both factors at once, so that the likelihood never falls.  From F and
+rows of L that sum to one, F is that of PLSA, and L its proportions times the totals (Lemma B.1).
 """
 
 from __future__ import annotations
@@ -32,6 +33,19 @@ def size_of_columns(total: float) -> float:
     Powers of two change no digit of a product of both factors.
     """
     return 1.0 if total < _MANY else 2.0 ** (np.log2(total) // 2)
+
+
+def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
+    """Put a penalty times sum L into a fit without it whose F is normalised, in place.
+
+    By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L and
+    log(1 + penalty) sum x more (`total` is sum x): one of them has an optimum where the other has.
+    """
+    L /= 1 + penalty
+    more = float(np.log1p(penalty)) * total
+    history["loglik"] -= more
+    # after an update sum L is sum x
+    history["deviance"] += 2 * (more - total * penalty / (1 + penalty))
 
 
 class JointEM(FactorModel):

@@ -20,10 +20,11 @@ from ..methods.conversion import balancing_scales
 from ..methods.factors import Constraints
 from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
 from ..methods.initialize import STARTS, check_factors
+from ..methods.joint_em import penalise
 from ..methods.objective import FactorModel
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
-from .validation import checked_vector, constraints_of, gamma_prior
+from .validation import check_penalty, checked_vector, constraints_of, gamma_prior
 
 Array = NDArray[Any]
 
@@ -43,6 +44,7 @@ class CountFactorization(CountModel):
         "extrapolate": ["boolean"],
         "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
+        "l1_penalty": [Interval(Real, 0, None, closed="left")],
     }
     _model = FactorModel
     _of_topics = "prior_factors", "prior_loadings"
@@ -61,6 +63,7 @@ class CountFactorization(CountModel):
         extrapolate: bool = True,
         prior_factors: Any = None,
         prior_loadings: Any = None,
+        l1_penalty: float = 0.0,
         integer: str = "warn",
         dtype: Any = None,
         n_threads: int | None = None,
@@ -80,6 +83,7 @@ class CountFactorization(CountModel):
         self.extrapolate = extrapolate
         self.prior_factors = prior_factors
         self.prior_loadings = prior_loadings
+        self.l1_penalty = l1_penalty
         self.integer = integer
         self.dtype = dtype
         self.n_threads = n_threads
@@ -206,6 +210,7 @@ class CountFactorization(CountModel):
         fixed_features: Any, fixed_samples: Any, client: Any, layer: str | None, raw: bool,
         **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        check_penalty(self.l1_penalty, self.solver)
         refusal = refusal_of(self.solver, self.inner_iter)
         counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
         dtype = self._dtype(counts)
@@ -242,7 +247,11 @@ class CountFactorization(CountModel):
             client=client, solver=self.solver, extrapolate=self.extrapolate,
             inner_iter=self.inner_iter, n_components=self.n_components, dtype=str(dtype), **how,
         )  # fmt: skip
-        fitted = _unscaled(fitted, scales, constraints)
+        if self.solver == "joint-em":  # F sums to one at any scale of the start
+            total = counts.total if row_weights is None else constraints.weights @ counts.row_totals
+            penalise(fitted.arrays["L"], fitted.history, self.l1_penalty, total)
+        else:
+            fitted = _unscaled(fitted, scales, constraints)
         if sizes is not None:
             fitted.arrays["L"] = fitted.arrays["L"] / sizes[:, None].astype(dtype)
         if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor

@@ -61,6 +61,11 @@ class PoissonNMF(CountFactorization):
         alpha is at least 1: a number, one for each component, or an array of the shape of F
         (n_features, n_components) or L; the rate is 1 unless given, but 0 for an alpha of 1, which
         is no prior.
+    l1_penalty : float, default=0.0
+        Penalty on the sum of the loadings (times the sizes, where these are known), with
+        solver="joint-em", which keeps the sums of components at one. It divides the loadings by
+        ``1 + l1_penalty`` and changes nothing else: no component, no share, and no loading becomes
+        zero for it (Lemma 6.1 of [3]_). `callback` and progress see the fit without it.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
@@ -99,7 +104,8 @@ class PoissonNMF(CountFactorization):
         factor starts.
         ``pandas.DataFrame(model.history_)`` makes a table.
     loglik_ : float
-        Poisson log-likelihood of the fit; with priors, plus the log prior without its constant.
+        Poisson log-likelihood of the fit; with priors, plus the log prior without its constant;
+        less the l1 penalty.
     converged_, interrupted_ : bool
         Whether the KKT residual is at most `tol`, and whether the fit was ended by Ctrl-C.
     stop_reason_ : {"converged", "plateau", "max_iter", "callback", "interrupted"}
@@ -146,7 +152,7 @@ class PoissonNMF(CountFactorization):
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
-        return L
+        return L / (1 + self.l1_penalty) if self.l1_penalty else L
 
     def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
         return self.components_.T, 1.0

@@ -30,6 +30,8 @@ dtype, n_threads, memory_limit, random_state, verbose, callback
         prior on the factors of the Poisson NMF.
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
+    l1_penalty : float, default=0.0
+        As in :class:`PoissonNMF`: only `size_factors_` and the deviance are other for it.
 
     Attributes
     ----------

@@ -196,6 +196,15 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
     return target
 
 
+def check_penalty(l1_penalty: float, solver: str) -> None:
+    """Refuse a penalty on L where F is not normalised: it would shrink L and grow F for ever."""
+    if l1_penalty and solver != "joint-em":
+        raise ValueError(
+            f"l1_penalty={l1_penalty} does not go with solver={solver!r}, which does not normalise "
+            "F; use solver='joint-em', or prior_loadings and prior_factors."
+        )
+
+
 def constraints_of(
     shape: tuple[int, int], n_components: int, solver: str, L: Array | None, F: Array | None,
     *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,

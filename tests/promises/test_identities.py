@@ -196,14 +196,14 @@ def test_methods_with_a_guarantee_never_lower_the_likelihood(solver, problem):
 @given(fits())
 @FEW
 def test_joint_em_takes_the_steps_of_plsa(problem):
-    """Lemma B.1 of Geiger and Park: from normalised factors, F are equal, L is P times the totals."""
+    """Lemma B.1 of Geiger and Park: from normalised factors F are equal, L is P times totals."""
     X, L, F = problem
     start = P, W = L / L.sum(axis=1, keepdims=True), F / F.sum(axis=0)
     totals = X.sum(axis=1, keepdims=True)
     for n_iter in range(1, 9):
         P, W = oracle.step_plsa(X, P, W)
         poisson = fit(X, *start, "joint-em", n_iter)
-        assert_allclose(poisson.components_.T, W, rtol=1e-9, atol=1e-10)
+        assert_allclose(poisson.components_.T, W, rtol=1e-9, atol=1e-9)
         assert_allclose(poisson.loadings_, totals * P, rtol=1e-9, atol=1e-9 * totals.max())
         assert_allclose(poisson.loadings_.sum(axis=1, keepdims=True), totals, rtol=1e-9)
 
@@ -212,10 +212,59 @@ def test_joint_em_takes_the_steps_of_plsa(problem):
 @FEW
 def test_optimum_of_the_topic_model_is_a_fixed_point_of_plsa(problem):
     X, L, F = problem
-    model = nmfscale.TopicModel(L.shape[1], tol=1e-9, gain_tol=0, max_iter=300).fit(X, L=L, F=F)
+    model = nmfscale.TopicModel(L.shape[1], tol=1e-7).fit(X, L=L, F=F)
     P, W = oracle.step_plsa(X, model.loadings_ + 1e-12, model.components_.T + 1e-12)
-    assert_allclose(P, model.loadings_, atol=1e-6)
-    assert_allclose(W, model.components_.T, atol=1e-6)
+    assert_allclose(P, model.loadings_, atol=1e-4)
+    assert_allclose(W, model.components_.T, atol=1e-4)
+
+
+@given(fits(), st.sampled_from([0.1, 1.0, 10.0]))
+@FEW
+def test_an_l1_penalty_only_rescales_the_loadings(problem, penalty):
+    """Lemma 6.1 of Geiger and Park, of every iterate: steps and loss are those with the penalty."""
+    X, L, F = problem
+    start = L, F = L, F / F.sum(axis=0)
+    for n_iter in range(1, 7):
+        L, F = oracle.step_joint(X, L, F, penalty)
+        found = fit(X, *start, "joint-em", n_iter, l1_penalty=penalty)
+        assert_allclose(found.components_.T, F, rtol=1e-9, atol=1e-9)
+        assert_allclose(found.loadings_, L, rtol=1e-9, atol=1e-9 * L.max())
+        objective = oracle.loglik_poisson(X, L, F).sum() - penalty * L.sum()
+        assert_allclose(found.loglik_, objective, rtol=1e-8)
+        deviance = oracle.deviance_poisson(X, L, F).sum()
+        assert_allclose(found.history_["deviance"][-1], deviance, rtol=1e-7)
+    plain = fit(X, *start, "joint-em", n_iter)
+    assert_array_equal(found.components_, plain.components_)
+    assert_array_equal(found.loadings_, plain.loadings_ / (1 + penalty))
+    u = found.components_.sum(axis=1) + penalty
+    best, moved = (oracle.solve_row(X[0], F, u), found.transform(X[:1])[0])
+    assert oracle.row_loss(X[0], F, u, moved) < oracle.row_loss(X[0], F, u, best) + 1e-6
+
+
+@given(fits())
+@FEW
+def test_an_l1_penalty_with_sizes_and_weights(problem):
+    X, L, F = problem
+    rng, penalty = np.random.default_rng(0), 0.7
+    sizes, weights = rng.uniform(0.5, 2, len(X)), rng.uniform(0, 2, len(X))
+    model = nmfscale.TopicModel(
+        L.shape[1], solver="joint-em", l1_penalty=penalty, max_iter=5, tol=0
+    ).fit(X, size_factors=sizes, row_weights=weights)
+    P, W, totals = model.loadings_, model.components_.T, model.size_factors_
+    assert_allclose(totals * (1 + penalty), X.sum(axis=1), rtol=1e-7)
+    each = nmfscale.loglik_poisson(X, totals[:, None] * P, W) - penalty * totals
+    assert_allclose(model.history_["loglik"][-1], weights @ each, rtol=1e-7)
+    assert_allclose(model.loglik_, weights @ nmfscale.loglik_multinomial(X, P, W), rtol=1e-7)
+
+
+@given(fits())
+@FEW
+def test_joint_em_ends_with_topics_that_sum_to_one(problem):
+    """At whatever scale the factors were given."""
+    X, L, F = problem
+    plain, scaled = (fit(X, L / c, F * c, "joint-em", 5) for c in (1, 1e9))
+    assert_allclose(scaled.components_.sum(axis=1), 1, rtol=1e-8)
+    assert_allclose(scaled.loadings_, plain.loadings_, rtol=1e-7, atol=1e-8)
 
 
 @given(fits())
