@@ -1,20 +1,24 @@
 """Non-negative least squares of many right-hand sides with one Gram matrix, by active sets.
 
-The method of Lawson and Hanson on normal equations, ``min x'Gx / 2 - b'x, x >= 0``. With P the
-passive set, in the order in which its members came, and G_PP = L L', three things are kept:
+The method of Lawson and Hanson on normal equations, ``min x'Gx / 2 - b'x, x >= 0``.  It begins with
+the members that are positive after some sweeps of coordinate descent in single precision, of which
+few are wrong.  With P the passive set, in the order in which its members came, two things are kept,
 
-    U = L^-1 G_P  (of all T columns),   y = L^-1 b_P,   w = b - U'y  (the negative gradient).
+    G_PP = U'U  and  y = U'^-1 b_P.
 
-A member that comes in adds a row to U, T numbers for each member before; one that goes out is
-rotated to the last row, which is taken off. So nothing is ever factored again.
+A member that comes in adds a column to U; one that goes out leaves a row that is rotated to the
+last.  So nothing is ever factored again.  The gradient is found anew from x in each turn.
 """
 from cython.parallel cimport prange, threadid
 from libc.math cimport fabs, sqrt
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
+
+import numpy as np
 
 cdef enum:
     GROUP = 8                    # columns that are read together: those of one cache line
+    SWEEPS = 10                  # of coordinate descent at most
 
 # Shares of the largest right-hand side below which a gradient is 0, and of a diagonal entry of G
 # below which a column depends on the passive ones.
@@ -24,13 +28,14 @@ cdef double ENTRY = 1e-13, DEPENDENT = 1e-14
 cdef struct active_set:
     int n, n_passive
     const double *gram
-    double *inverse              # of the diagonal of G
-    double *U                    # (T, T) rows of U
+    const double *inverse        # of the diagonal of G
+    double *U                    # (T, T), of which the upper triangle of the passive set is used
     double *b
     double *y
-    double *w
+    double *w                    # b - G x
     double *x                    # of the passive set, in its order
     double *solved
+    double *column
     int *passive
     char *state                  # 0 out, 1 passive, 2 kept out for now
 
@@ -48,54 +53,99 @@ def nnls(const double[:, ::1] gram, double[:, ::1] values, double[::1] gain, dou
             f"gram has shape {(gram.shape[0], gram.shape[1])}, values "
             f"{(values.shape[0], values.shape[1])}"
         )
-    cdef size_t size = (T * (T + 5 + GROUP) + 8) * sizeof(double) + T * (sizeof(int) + 1) + 64
+    diagonal = np.diag(gram)
+    inverse = np.divide(1, diagonal, out=np.zeros(T), where=diagonal > 0)
+    cdef const double[::1] inverses = inverse, roots = np.sqrt(inverse)
+    scaled = np.sqrt(inverse)[:, None] * gram * np.sqrt(inverse)
+    cdef const float[:, ::1] unit = scaled.astype(np.float32)
+    cdef size_t size = ((T * (T + 5 + GROUP) + 8) * sizeof(double)
+                        + T * (2 * sizeof(float) + sizeof(int) + 1) + 64)
     cdef char *memory = <char *>malloc(size * n_threads)
     if memory == NULL:
         raise MemoryError(f"no memory for the work of {n_threads} threads: {size} bytes each")
     for g in prange((m + GROUP - 1) // GROUP, nogil=True, schedule="dynamic", chunksize=4,
                     num_threads=n_threads, use_threads_if=m > 4 * GROUP):
-        solve_group(gram, values, &gain[0], &kkt[0], g * GROUP, min(m, (g + 1) * GROUP),
-                    memory + size * threadid())
+        solve_group(gram, inverses, roots, unit, values, &gain[0], &kkt[0], g * GROUP,
+                    min(m, (g + 1) * GROUP), memory + size * threadid())
     free(memory)
 
 
-cdef void solve_group(const double[:, ::1] gram, double[:, ::1] values, double *gain, double *kkt,
+cdef void solve_group(const double[:, ::1] gram, const double[::1] inverse,
+                      const double[::1] roots, const float[:, ::1] unit,
+                      double[:, ::1] values, double *gain, double *kkt,
                       Py_ssize_t first, Py_ssize_t last, char *memory) noexcept nogil:
     cdef Py_ssize_t T = gram.shape[0], j, k
     cdef active_set a
-    a.n, a.gram = <int>T, &gram[0, 0]
+    a.n, a.gram, a.inverse = <int>T, &gram[0, 0], &inverse[0]
     a.U = <double *>memory
     a.y, a.w, a.x, a.solved = a.U + T * T, a.U + T * (T + 1), a.U + T * (T + 2), a.U + T * (T + 3)
-    a.inverse = a.U + T * (T + 4)
+    a.column = a.U + T * (T + 4)
     cdef double *group = a.U + T * (T + 5)
-    a.passive = <int *>(group + T * GROUP)
+    cdef float *sides = <float *>(group + T * GROUP)
+    a.passive = <int *>(sides + T * 2)
     a.state = <char *>(a.passive + T)
     for k in range(T):
-        a.inverse[k] = 1 / gram[k, k] if gram[k, k] > 0 else 0
         for j in range(first, last):
             group[(j - first) * T + k] = values[k, j]
     for j in range(first, last):
         a.b = group + (j - first) * T
-        solve(&a)
-        finish(&a, &gain[j], &kkt[j])
+        descend(&a, &roots[0], &unit[0, 0], sides, sides + T)
+        solve(&a, &kkt[j])
+        write(&a, &gain[j])
     for k in range(T):
         for j in range(first, last):
             values[k, j] = group[(j - first) * T + k]
 
 
-cdef void solve(active_set *a) noexcept nogil:
-    """Let the member with the steepest gradient in, until there is none."""
+cdef void descend(active_set *a, const double *roots, const float *unit, float *w,
+                  float *x) noexcept nogil:
+    """Say which members are positive after some sweeps of coordinate descent, of unit columns."""
+    cdef int j, k, _sweep, n = a.n
+    cdef const float *g
+    cdef float now, moved
+    cdef double largest = 0
+    cdef bint same
+    for k in range(n):
+        largest = max(largest, fabs(a.b[k] * roots[k]))
+    memset(a.state, 0, n)
+    if largest == 0:
+        return
+    for k in range(n):
+        w[k], x[k] = <float>(a.b[k] * roots[k] / largest), 0
+    for _sweep in range(SWEEPS):
+        same = True
+        for k in range(n):
+            now = max(x[k] + w[k], <float>0)
+            moved = now - x[k]
+            if moved == 0:
+                continue
+            same &= (now > 0) == (x[k] > 0)
+            g, x[k] = unit + k * n, now
+            for j in range(n):
+                w[j] -= moved * g[j]
+        if same:
+            break
+    for k in range(n):
+        a.state[k] = x[k] > 0
+
+
+cdef void solve(active_set *a, double *kkt) noexcept nogil:
+    """Let members in, those of the start and then the one with the steepest gradient."""
     cdef int k, _turn, best
-    cdef double tolerance = 0, steepest, slope
+    cdef double largest = 0, steepest, slope
     a.n_passive = 0
-    memset(a.state, 0, a.n)
     for k in range(a.n):
-        a.w[k] = a.b[k]
-        tolerance = max(tolerance, ENTRY * fabs(a.b[k]))
+        largest = max(largest, fabs(a.b[k]))
+        a.state[k] = a.state[k] == 1 and enter(a, k)
+    if a.n_passive:
+        step(a)
+        for k in range(a.n):     # none is kept out yet: many came in at once
+            a.state[k] &= 1
+    kkt[0] = gradient(a)
     for _turn in range(20 * a.n):
         best, steepest = -1, 0
         for k in range(a.n):
-            if a.state[k] == 0 and a.w[k] > tolerance:
+            if a.state[k] == 0 and a.w[k] > ENTRY * largest:
                 slope = a.w[k] * a.w[k] * a.inverse[k]
                 if slope > steepest:
                     best, steepest = k, slope
@@ -105,40 +155,52 @@ cdef void solve(active_set *a) noexcept nogil:
             a.state[best] = 2
             continue
         step(a)
+        kkt[0] = gradient(a)
+    if kkt[0] > ENTRY * largest:
+        refine(a)
+        kkt[0] = gradient(a)
 
 
 cdef bint enter(active_set *a, int k) noexcept nogil:
-    """Take a member in, unless it is a combination of those that are."""
-    cdef int b, i, j, q, n = a.n, row = a.n_passive
-    cdef double[GROUP] some                               # which no array can be, for the compiler
-    cdef double *u = a.U + row * n
-    cdef const double *other
-    cdef double factor
-    for b in range(n // GROUP):
-        j = b * GROUP
-        for i in range(GROUP):
-            some[i] = a.gram[k * n + j + i]
-        for i in range(row):
-            other, factor = a.U + i * n + j, a.U[i * n + k]
-            for q in range(GROUP):
-                some[q] -= factor * other[q]
-        for i in range(GROUP):
-            u[j + i] = some[i]
-    for j in range(n - n % GROUP, n):
-        u[j] = a.gram[k * n + j]
-        for i in range(row):
-            u[j] -= a.U[i * n + k] * a.U[i * n + j]
-    if not u[k] > DEPENDENT * a.gram[k * n + k]:
+    """Take a member in, unless it is a combination of those that are: ``U'u = g``."""
+    cdef int i, j, n = a.n, p = a.n_passive
+    cdef const double *g = a.gram + k * n
+    cdef const double *u
+    cdef double *new = a.column
+    cdef double pivot, factor
+    for i in range(p):
+        new[i] = g[a.passive[i]]
+    for i in range(p):
+        u = a.U + i * n
+        factor = new[i] = new[i] / u[i]
+        for j in range(i + 1, p):
+            new[j] -= factor * u[j]
+    pivot = g[k] - dot(new, new, p)
+    if not pivot > DEPENDENT * g[k]:
         return False
-    factor = 1 / sqrt(u[k])
-    for j in range(n):
-        u[j] *= factor
-    a.y[row] = a.w[k] * factor
-    for j in range(n):
-        a.w[j] -= a.y[row] * u[j]
-    a.passive[row], a.x[row], a.state[k] = k, 0, 1
+    for i in range(p):
+        a.U[i * n + p] = new[i]
+    pivot = a.U[p * n + p] = sqrt(pivot)
+    a.y[p] = (a.b[k] - dot(new, a.y, p)) / pivot
+    a.passive[p], a.x[p], a.state[k] = k, 0, 1
     a.n_passive += 1
     return True
+
+
+cdef inline double dot(const double *u, const double *v, int n) noexcept nogil:
+    """Inner product, GROUP sums side by side."""
+    cdef double[GROUP] some
+    cdef double total = 0
+    cdef int b, i
+    for i in range(GROUP):
+        some[i] = 0
+    for b in range(n // GROUP):
+        for i in range(GROUP):
+            some[i] += u[b * GROUP + i] * v[b * GROUP + i]
+    for i in range(n - n % GROUP, n):
+        total += u[i] * v[i]
+    return total + (((some[0] + some[4]) + (some[1] + some[5]))
+                    + ((some[2] + some[6]) + (some[3] + some[7])))
 
 
 cdef void step(active_set *a) noexcept nogil:
@@ -171,72 +233,84 @@ cdef void step(active_set *a) noexcept nogil:
 
 
 cdef void back_substitute(active_set *a, const double *y, double *out) noexcept nogil:
-    """Solve L' out = y."""
-    cdef int i, j
+    """Solve U out = y."""
+    cdef int i, p = a.n_passive
     cdef const double *u
-    cdef double total
-    for i in range(a.n_passive - 1, -1, -1):
-        u, total = a.U + i * a.n, y[i]
-        for j in range(i + 1, a.n_passive):
-            total -= u[a.passive[j]] * out[j]
-        out[i] = total / u[a.passive[i]]
+    for i in range(p - 1, -1, -1):
+        u = a.U + i * a.n
+        out[i] = (y[i] - dot(u + i + 1, out + i + 1, p - 1 - i)) / u[i]
 
 
 cdef void leave(active_set *a, int place) noexcept nogil:
-    """Let the member at a place go out: its row is rotated to the last."""
-    cdef int i, j, n = a.n
+    """Let the member at a place go out: its column goes, and its row is rotated to the last."""
+    cdef int i, j, n = a.n, last = a.n_passive - 1
     cdef double *u
     cdef double *v
     cdef double c, s, length, t
     a.state[a.passive[place]] = 0
-    for i in range(place, a.n_passive - 1):
+    for i in range(last + 1):
+        j = max(i - 1, place)
+        memmove(a.U + i * n + j, a.U + i * n + j + 1, (last - j) * sizeof(double))
+    for i in range(place, last):
         u, v = a.U + i * n, a.U + (i + 1) * n
         a.passive[i], a.x[i], a.solved[i] = a.passive[i + 1], a.x[i + 1], a.solved[i + 1]
-        c, s = u[a.passive[i]], v[a.passive[i]]
-        length = sqrt(c * c + s * s)
-        c, s = c / length, s / length
-        for j in range(n):
+        length = sqrt(u[i] * u[i] + v[i] * v[i])
+        c, s = u[i] / length, v[i] / length
+        for j in range(i, last):
             t = u[j]
             u[j] = c * t + s * v[j]
             v[j] = c * v[j] - s * t
         t = a.y[i]
         a.y[i], a.y[i + 1] = c * t + s * a.y[i + 1], c * a.y[i + 1] - s * t
-    a.n_passive -= 1
-    u, t = a.U + a.n_passive * n, a.y[a.n_passive]
-    for j in range(n):
-        a.w[j] += t * u[j]
+    a.n_passive = last
 
 
-cdef void gradient(active_set *a) noexcept nogil:
-    """w = b - G x, anew."""
-    cdef int i, j
+cdef double gradient(active_set *a) noexcept nogil:
+    """w = b - G x; return the largest violation of the conditions of an optimum."""
+    cdef int b, i, j, k, q, n = a.n
+    cdef double[GROUP] some                               # which no array can be, for the compiler
     cdef const double *g
-    for j in range(a.n):
+    cdef double worst = 0
+    for b in range(n // GROUP):
+        j = b * GROUP
+        for q in range(GROUP):
+            some[q] = a.b[j + q]
+        for i in range(a.n_passive):
+            g = a.gram + a.passive[i] * n + j
+            for q in range(GROUP):
+                some[q] -= a.x[i] * g[q]
+        for q in range(GROUP):
+            a.w[j + q] = some[q]
+    for j in range(n - n % GROUP, n):
         a.w[j] = a.b[j]
+        for i in range(a.n_passive):
+            a.w[j] -= a.x[i] * a.gram[a.passive[i] * n + j]
+    for k in range(n):
+        worst = max(worst, fabs(a.w[k]) if a.state[k] == 1 else a.w[k])
+    return worst
+
+
+cdef void refine(active_set *a) noexcept nogil:
+    """Solve once more for what is left of b in the passive set."""
+    cdef int i, j
+    cdef const double *u
     for i in range(a.n_passive):
-        g = a.gram + a.passive[i] * a.n
-        for j in range(a.n):
-            a.w[j] -= a.x[i] * g[j]
-
-
-cdef void finish(active_set *a, double *gain, double *kkt) noexcept nogil:
-    """Refine x once, look at the conditions of an optimum, and write x over b."""
-    cdef int i, j, k
-    cdef double total
-    gradient(a)
-    for i in range(a.n_passive):                              # L y = w_P
-        total = a.w[a.passive[i]]
-        for j in range(i):
-            total -= a.U[j * a.n + a.passive[i]] * a.y[j]
-        a.y[i] = total / a.U[i * a.n + a.passive[i]]
+        a.y[i] = a.w[a.passive[i]]
+    for i in range(a.n_passive):                              # U'y = w_P
+        u = a.U + i * a.n
+        a.y[i] /= u[i]
+        for j in range(i + 1, a.n_passive):
+            a.y[j] -= a.y[i] * u[j]
     back_substitute(a, a.y, a.solved)
     for i in range(a.n_passive):
         if a.x[i] + a.solved[i] > 0:
             a.x[i] += a.solved[i]
-    gradient(a)
-    gain[0], kkt[0] = 0, 0
-    for k in range(a.n):
-        kkt[0] = max(kkt[0], fabs(a.w[k]) if a.state[k] == 1 else a.w[k])
+
+
+cdef void write(active_set *a, double *gain) noexcept nogil:
+    """Write x over b."""
+    cdef int i
+    gain[0] = 0
     for i in range(a.n_passive):
         gain[0] += a.b[a.passive[i]] * a.x[i]
     memset(a.b, 0, a.n * sizeof(double))

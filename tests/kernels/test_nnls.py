@@ -60,6 +60,16 @@ def test_columns_that_depend_on_each_other_are_no_trouble():
     assert (violation(A, B, solve(A, B)[0]) <= 1e-12).all()
 
 
+def test_solutions_are_optimal_where_coordinate_descent_is_slow():
+    rng = np.random.default_rng(4)
+    A = rng.standard_normal((50, 1)) + 0.02 * rng.standard_normal((50, 20))
+    B = A @ rng.exponential(size=(20, 60)) + rng.standard_normal((50, 60))
+    x, gain, _ = solve(A, B)
+    assert (x >= 0).all() and (violation(A, B, x) <= 1e-12).all()
+    expected = [nnls(A, b)[1] ** 2 for b in B.T]
+    assert_allclose((B**2).sum(axis=0) - gain, expected, rtol=1e-8)
+
+
 def test_a_member_that_came_in_early_goes_out():
     # the first is nearest to b, but b is made of the others
     A = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.3, 0.0, 0.0]])
