@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from clusters import within
+from internals import wait_for_shared_reads_by
 
 from nmfscale.counts.memory import checked_counts
 from nmfscale.counts.shared import share_reads
@@ -116,7 +117,8 @@ def test_ctrl_c_ends_all(monkeypatch):
     def press(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nmfscale.counts.shared.wait", press)
+    before = threading.active_count()
+    wait_for_shared_reads_by(monkeypatch, press)
     with pytest.raises(KeyboardInterrupt):
         share([visits("rc" * 10_000)] * 3)
-    assert threading.active_count() < 3
+    assert threading.active_count() == before
