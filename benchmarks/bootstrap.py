@@ -292,11 +292,12 @@ def reads_table(rows: list[dict]) -> str:
     """Bytes by how many replicates share reads."""
     alone = [row["bytes_read"] for row in rows if row["together"] == 1]
     shared = next(row for row in rows if row["together"] > 1)
+    most = max(*alone, 1)  # one block stays in memory
     lines = [
-        f"{len(alone)}, one by one | {sum(alone) / 1e9:.2f} | {sum(alone) / max(alone):.2f}",
-        f"of these the one that read most | {max(alone) / 1e9:.2f} | 1.00",
+        f"{len(alone)}, one by one | {sum(alone) / 1e9:.2f} | {sum(alone) / most:.2f}",
+        f"of these the one that read most | {most / 1e9:.2f} | 1.00",
         f"{shared['together']}, together | {shared['bytes_read'] / 1e9:.2f} | "
-        f"{shared['bytes_read'] / max(alone):.2f}",
+        f"{shared['bytes_read'] / most:.2f}",
     ]
     return table("replicates | GB read | relative", lines,
                  "{nonzeros:,} nonzeros in {blocks} blocks.".format(**shared))  # fmt: skip
