@@ -331,3 +331,16 @@ def package_version(patch, version, rooms=("session", "worker")):
 def available_levels(patch, levels):
     """Let the processor have these instruction sets."""
     _set(patch, "kernels.available_levels", lambda: levels)
+
+
+# Replicates -----------------------------------------------------------------------------------
+
+
+def after_a_batch(patch, function):
+    """Call a function when a batch of replicates is done, before its results are kept."""
+
+    def note(original, *given):
+        original(*given)
+        function()
+
+    _around(patch, "inference.replicates._Sizes.note", note)

@@ -1,4 +1,4 @@
-"""The command line: ``nmfscale demo | fit | store | transform | info | plot | export | cluster``.
+"""The command line: ``nmfscale COMMAND``, fits of models and what is done with them.
 
 Results go to standard output, progress and warnings to standard error.  Exit codes: 0 done,
 1 failed (one line says why), 2 wrong usage, 130 interrupted.

@@ -12,6 +12,7 @@ from ..cli import commands
 from ..counts.sizes import parse_bytes
 from .cluster import cluster
 from .export import export
+from .inference import bootstrap, test
 from .parameters import add_parameters
 
 _EXAMPLES = {
@@ -57,6 +58,14 @@ _EXAMPLES = {
   nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type
   nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
   nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
+    "test": """examples:
+  nmfscale test model.h5 --groups beers.csv:region --units beers.csv:brewery
+  nmfscale test model.h5 --groups cells.h5ad:condition --units cells.h5ad:patient -o tests.csv
+  nmfscale test model.h5 --groups party.txt --strata state.txt --seed 1 -o tests.h5 -o tests.png""",
+    "bootstrap": """examples:
+  nmfscale bootstrap model.h5 --groups beers.csv:region --units beers.csv:brewery
+  nmfscale bootstrap model.h5 --groups groups.txt --seed 1 -o weights.csv -o weights.png
+  nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
 }
 
 # Tens of thousands of threads end the process, without a word.
@@ -108,9 +117,9 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=_EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        command.set_defaults(run=run, usage=command.error)
-        # the options of fit take the estimators, which are slow to import
-        if name != "fit" or words[:1] == ["fit"]:
+        command.set_defaults(run=run, usage=command.error, command=name)
+        # options that are made from the library's own take it, which is slow to import
+        if name not in ("fit", "test") or words[:1] == [name]:
             add_options(command)
             command.add_argument("--debug", action="store_true", help="show an error's traceback")
         if name == "fit" and words[:1] == ["fit"]:
@@ -135,18 +144,12 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "there is none; or a column of obs of an .h5ad"
     )
     add("--labels", metavar="FILE|COLUMN", help=what)
-    add("--checkpoint", metavar="DIR", help="folder for the state of the fit")
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
-    what = "go on from the newest checkpoint, if any; then replaces MODEL.h5"
-    add("--resume", action="store_true", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
-    where = command.add_mutually_exclusive_group().add_argument
-    where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")
-    where("--workers", type=_COUNT, metavar="N", help="processes of a Dask cluster for this fit")
-    add("--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help")
+    _add_job_options(command, "the fit", "MODEL.h5")
     _add_run_options(command)
 
 
@@ -197,6 +200,47 @@ def _plot(command: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace existing files")
 
 
+def _test(command: argparse.ArgumentParser) -> None:
+    from ..inference.statistics import STATISTICS
+
+    command.description = f"{command.description}\n\n{_UNITS}"
+    _add_labels(command)
+    add = command.add_argument
+    what = "how far apart groups are (default: %(default)s)"
+    add("--statistic", choices=tuple(STATISTICS), default="hellinger", help=what)
+    what = "what is permuted to test a pair: its own units, or all (default: %(default)s)"
+    add("--scope", choices=("pair", "all"), default="pair", help=what)
+    what = "random labellings; all of them where they are no more (default: %(default)s)"
+    add("--permutations", type=_COUNT, default=9999, metavar="N", help=what)
+    _add_results(command, "the tests")
+
+
+def _bootstrap(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n{_UNITS}\n\n"
+        "Weights are balanced: neither the size of a group nor the frequency of a topic matters.\n"
+        "They need the model alone, and little time. Fits are means of proportions from models\n"
+        "fitted to samples drawn again, which takes about as long as so many fits."
+    )
+    _add_labels(command)
+    add = command.add_argument
+    what = "weights of topics in groups, or mean proportions (default: %(default)s)"
+    add("--kind", choices=("weights", "fit"), default="weights", help=what)
+    _add_input(command, option="--counts")
+    what = "for weights: draw as many units from each group as it has (default), or from all"
+    add("--within", choices=("groups", "corpus"), help=what)
+    what = "for weights (default: percentile)"
+    add("--interval", choices=("percentile", "bca"), help=what)
+    add("--replicates", type=_COUNT, default=1000, metavar="N", help="default: %(default)s")
+    what = "nominal coverage of the intervals (default: %(default)s)"
+    add("--level", type=at_least(float, 0.5, 0.999), default=0.95, metavar="X", help=what)
+    what = "of more topics than twice these, print the heaviest and lightest (default: %(default)s)"
+    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
+    what = "in pictures: groups within topics, or topics within groups (default: %(default)s)"
+    add("--draw", choices=("RwT", "TwR"), default="RwT", help=what)
+    _add_results(command, "the bootstrap")
+
+
 def _export(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
@@ -241,6 +285,9 @@ def _cluster(command: argparse.ArgumentParser) -> None:
     add("--local-directory", metavar="DIR", help=what)
 
 
+_UNITS = """First ask what was drawn. Beers of a brewery, posts of a blog, cells of a patient
+resemble each other: --units names the breweries, blogs or patients. Without it samples are
+units, and differences are found that are not there."""
 _READ_FROM_FILE = "such as 2GB: read from the file what does not fit"
 # What each command does, in which words it is listed, and what adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -250,18 +297,62 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "transform": (commands.transform, "loadings of new samples", _transform),
     "info": (commands.info, "describe counts, a model file or this installation", _info),
     "plot": (commands.plot, "draw a model", _plot),
+    "test": (test, "test whether groups of samples differ in their topics", _test),
+    "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
     "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }
 
 
-def _add_input(command: argparse.ArgumentParser, *, packed: bool = True, **options: Any) -> None:
+def _add_labels(command: argparse.ArgumentParser) -> None:
+    """Add the model and labels of its samples."""
+    add = command.add_argument
+    add("model", metavar="MODEL", help="file written by fit")
+    what = (
+        "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
+        "or of a table with a header whose first column names the samples; samples without a label "
+        "are left out"
+    )
+    add("--groups", required=True, metavar="FILE[:COLUMN]", help=what)
+    what = "what was drawn, such as patients; likewise (default: samples)"
+    add("--units", metavar="FILE[:COLUMN]", help=what)
+    what = "units are compared within these only; likewise"
+    add("--strata", metavar="FILE[:COLUMN]", help=what)
+
+
+def _add_results(command: argparse.ArgumentParser, job: str) -> None:
+    """Add where results go, and how they are found."""
+    add = command.add_argument
+    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a picture, .png, .pdf or .svg; again"
+    add("-o", "--output", metavar="OUT", action="append", default=[], help=f"{what} for more")
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
+    _add_job_options(command, job, "OUT")
+    _add_run_options(command)
+
+
+def _add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
+    """Add what a job needs that takes long: checkpoints, clusters."""
+    add = command.add_argument
+    add("--checkpoint", metavar="DIR", help=f"folder for the state of {job}")
+    what = f"go on from the newest checkpoint, if any; then replaces {result}"
+    add("--resume", action="store_true", help=what)
+    where = command.add_mutually_exclusive_group().add_argument
+    where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")
+    where("--workers", type=_COUNT, metavar="N", help=f"processes of a Dask cluster for {job}")
+    add("--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help")
+
+
+def _add_input(
+    command: argparse.ArgumentParser, *, packed: bool = True, option: str | None = None,
+    **options: Any,
+) -> None:  # fmt: skip
     add = command.add_argument
     what = (
-        f"counts, samples x features: {'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), "
-        "docword.*.txt(.gz), .h5ad, 10x .h5 or a 10x folder"
+        f"{'' if option is None else 'for fit: '}counts, samples x features: "
+        f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
+        "or a 10x folder"
     )
-    add("input", metavar="INPUT", help=what, **options)
+    add(option or "input", metavar="INPUT", help=what, **options)
     add("--feature-names", metavar="FILE", help="names of the features, one on each line")
     add("--layer", help=".h5ad: layer to read in place of X")
     add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")

@@ -52,7 +52,7 @@ def demo(arguments: argparse.Namespace) -> int:
     say("\nMost distinctive words")
     _say_topics(model, width=9)
     for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
-        _save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
+        save_figure(_draw(kind, {"TopicModel": model}, groups=counts.groups), target)
     say(f"\nwritten to {folder}: {', '.join(names)}")
     return code
 
@@ -70,7 +70,7 @@ def fit(arguments: argparse.Namespace) -> int:
     if drawn:
         seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
         arguments.seed = seed  # None where the fit that goes on had none
-    with _terminated_as_interrupted(), fit_client(arguments) as client:
+    with terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{in_shell_words(counts.report())}")
@@ -91,7 +91,7 @@ def fit(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     # ignored by what a script starts with &: SIGTERM would do nothing then
@@ -312,7 +312,7 @@ def plot(arguments: argparse.Namespace) -> int:
             arguments.groups, len(model.loadings_), getattr(model, "sample_names_", None)
         )
     axes = _draw(arguments.kind, models, groups=groups, n_top=arguments.n_top, x=arguments.x)
-    _save_figure(axes, target)
+    save_figure(axes, target)
     say(f"plot            {arguments.output}")
     return 0
 
@@ -345,6 +345,7 @@ def _draw(
     )  # fmt: skip
 
 
-def _save_figure(axes: Any, target: Path) -> None:
+def save_figure(axes: Any, target: Path) -> None:
+    """Write the figure of some Axes, in the format that the ending says."""
     with atomic_write(target) as part:
         axes.figure.savefig(part, dpi=200)

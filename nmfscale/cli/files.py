@@ -228,18 +228,19 @@ def check_inputs(*paths: str | None) -> None:
 
 def output(
     arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = (),
-    replaces: bool = False,
+    replaces: bool = False, given: str | None = None,
 ) -> Path:  # fmt: skip
     """Check, before any work, that the output can be written and is none of the inputs.
 
-    `replaces`: whether an existing file is replaced without --force.
+    `replaces`: whether an existing file is replaced without --force; `given`: one of several.
     """
-    target = writable(arguments.output, arguments.force or replaces, inputs)
+    given = arguments.output if given is None else given
+    target = writable(given, arguments.force or replaces, inputs)
     if not target.name.lower().endswith(tuple(filter(None, suffixes))) and (
         target.suffix or "" not in suffixes
     ):
         endings = ", ".join(suffix for suffix in suffixes if suffix)
-        arguments.usage(f"{arguments.output} must end with one of {endings}.")
+        arguments.usage(f"{given} must end with one of {endings}.")
     return target
 
 

@@ -16,7 +16,7 @@ _OPTIONS = {
     "memory_limit": "--memory-limit", "max_iter": "--max-iter", "feature_type": "--feature-type",
     "layer": "--layer", "raw": "--raw", "genome": "--genome", "transpose": "--transpose",
     "solver": "--solver", "init": "--init", "tol": "--tol", "dtype": "--dtype",
-    "checkpoint": "--checkpoint", "resume": "--resume",
+    "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
 }  # fmt: skip
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(
@@ -110,5 +110,6 @@ def in_shell_words(text: str) -> str:
         return f"; options: {', '.join(options) or 'none'}."
 
     text = re.sub(r"^X(?= has | does | lacks )", "INPUT", text)
+    text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
     return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))

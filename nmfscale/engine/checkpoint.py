@@ -195,15 +195,24 @@ def recorded_level(folder: Path | None) -> str | None:
 
 
 def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
-    """Return the seed of the fit that left checkpoints in a folder; None if it had none."""
+    """Return the seed of the fit that left checkpoints in a folder; None if it had none.
+
+    Of replicates, whose checkpoints have the entropy of their seed, it is that.
+    """
     seed: int | None = _recorded(folder, "random_state")
     return seed
 
 
 def _recorded(folder: str | os.PathLike[str], name: str) -> Any:
+    def read(file: Any) -> Any:
+        about = json.loads(file.attrs["about"])
+        if name == "random_state" and name not in about:
+            return read_json(file, "numbers")["entropy"]
+        return about[name]
+
     for path in checkpoints_in(folder)[::-1]:
         with suppress(OSError, KeyError, RuntimeError, ValueError):
-            return read_file(path, lambda file: json.loads(file.attrs["about"])[name])
+            return read_file(path, read)
     return None
 
 

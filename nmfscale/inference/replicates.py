@@ -132,7 +132,8 @@ def run_replicates(
     client they are tasks of its cluster, where a worker that dies costs its batch; without, the
     client that is active is taken, if any. `checkpoint` is a folder as in `fit`; a job that resumes
     may ask for more replicates than before, and random_state=None goes on with the seed that it
-    had. Ctrl-C ends the job after what is being done, with what is done.
+    had. Ctrl-C ends the job after what is being done, with what is done, and is a KeyboardInterrupt
+    if that is nothing.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
     client = client_of_fit(client, None)
@@ -158,6 +159,8 @@ def run_replicates(
         finally:
             if place is not None and place.saved != len(job):
                 _save(job, place)
+    if job.interrupted and not len(job):
+        raise KeyboardInterrupt
     return job
 
 

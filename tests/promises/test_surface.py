@@ -27,7 +27,9 @@ MODULES = sorted(
     for _, name, _ in pkgutil.walk_packages(nmfscale.__path__, "nmfscale.")
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
-COMMANDS = ("demo", "fit", "store", "transform", "info", "plot", "export", "cluster")
+COMMANDS = (
+    "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "export", "cluster",
+)  # fmt: skip
 
 
 def failures(test):
@@ -94,8 +96,8 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
         sp.save_npz(name, counts)
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
     Path("groups.txt").write_text("odd\neven\n" * 30)
-    lines = [f"cell {i},type {i % 3}\n" for i in range(60)]
-    Path("cells.csv").write_text("".join(["cell,cell_type\n", *lines]))
+    lines = [f"cell {i},type {i % 3},patient {i % 12}\n" for i in range(60)]
+    Path("cells.csv").write_text("".join(["cell,cell_type,patient\n", *lines]))
     commands = [line for block in blocks("console") for line in block.splitlines()]
     for command in commands:
         prompt, program, *words = shlex.split(command)

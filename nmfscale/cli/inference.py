@@ -1,0 +1,341 @@
+"""Questions about the groups of a model's samples: do they differ, and where."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..storage.atomic import atomic_hdf5, atomic_write
+from .cluster import fit_client
+from .commands import save_figure, terminated_as_interrupted
+from .files import (
+    TEXT_TABLES,
+    check_inputs,
+    columns_of_topics,
+    file_and_column,
+    output,
+    read_groups,
+    read_input,
+    write_rows,
+)
+from .messages import log, say
+
+ARRAYS, PICTURES = (".h5", ".hdf5"), (".png", ".pdf", ".svg")
+FORMAT, FORMAT_VERSION = "nmfscale-result", 1
+Rows = list[list[Any]]
+
+
+def test(arguments: argparse.Namespace) -> int:
+    """Test whether groups differ in their topics."""
+    with _job(arguments, arguments.model) as (model, labels, targets, how):
+        from ..inference.loadings import amounts_of_topics
+        from ..inference.permutation import permutation_test
+
+        kept = labels.pop("kept")
+        found = permutation_test(
+            amounts_of_topics(model)[kept], **labels, statistic=arguments.statistic,
+            scope=arguments.scope, n_permutations=arguments.permutations, **how,
+        )  # fmt: skip
+    _say_test(found)
+    tests = (found.overall, *found.pairs)
+    numbers = ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh")
+    names = [_named(each, found) for each in tests]
+    columns: dict[str, Any] = {name: [getattr(each, name) for each in tests] for name in numbers}
+    columns |= {
+        "smallest_pvalue": [each.smallest_pvalue for each in tests],
+        "n_units": [sum(each.n_units) for each in tests],
+        "exact": [each.exact for each in tests],
+    }
+    rows = [[name, *row] for name, row in zip(names, _in_rows(columns), strict=True)]
+    nulls = {f"null/{i}": each.null for i, each in enumerate(tests)}
+    for target in targets:
+        if target.suffix.lower() in PICTURES:
+            from ..plots import detached_axes, null_plot
+            from ..plots.inference import size_of_tests
+
+            save_figure(null_plot(found, ax=detached_axes(*size_of_tests(found))[0]), target)
+        elif target.suffix.lower() in ARRAYS:
+            _write_arrays(arguments, target, columns | nulls, {"groups": names})
+        else:
+            _write_text(target, ["groups", *columns], rows)
+    return _end(arguments, found.overall.null.size, found.interrupted)
+
+
+def bootstrap(arguments: argparse.Namespace) -> int:
+    """Find how heavy topics are in groups, with intervals."""
+    _check_kind(arguments)
+    ask = _weights if arguments.kind == "weights" else _fits
+    given = [arguments.model] if arguments.counts is None else [arguments.model, arguments.counts]
+    with _job(arguments, *given) as (model, labels, targets, how):
+        found, n_done, table = ask(arguments, model, labels, how)
+    topics, groups, arrays, more = table
+    (_say_weights if arguments.kind == "weights" else _say_means)(
+        arguments, found, topics, groups, arrays
+    )
+    for target in targets:
+        if target.suffix.lower() in PICTURES:
+            from ..plots import detached_axes, forest_plot
+            from ..plots.inference import size_of_intervals
+
+            axes = detached_axes(*size_of_intervals(found, arguments.draw))[0]
+            axes = forest_plot(found, arguments.draw, topic_names=topics, ax=axes)
+            save_figure(axes, target)
+        elif target.suffix.lower() in ARRAYS:
+            _write_arrays(arguments, target, arrays | more, {"topics": topics, "groups": groups})
+        else:
+            pairs = [[topic, group] for topic in topics for group in groups]
+            columns = {name: array.ravel().tolist() for name, array in arrays.items()}
+            rows = [pair + row for pair, row in zip(pairs, _in_rows(columns), strict=True)]
+            _write_text(target, ["topic", "group", *columns], rows)
+    return _end(arguments, n_done, n_done < arguments.replicates)
+
+
+def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
+    """Return balanced weights, how many replicates were done, and what is written."""
+    from ..inference.bootstrap import bootstrap_weights
+
+    kept, topics = labels.pop("kept"), _topics_of(model)
+    found = bootstrap_weights(
+        model.loadings_[kept], **labels, within=arguments.within or "groups",
+        n_replicates=arguments.replicates, level=arguments.level,
+        interval=arguments.interval or "percentile", topic_names=topics, **how,
+    )  # fmt: skip
+    arrays = {
+        "weight": found.weights, "lower": found.lower, "upper": found.upper,
+        "std_error": found.standard_errors,
+    }  # fmt: skip
+    more = {"replicates": found.replicates, "n_units": found.n_units}
+    return found, found.n_replicates + found.n_failures, (topics, found.groups, arrays, more)
+
+
+def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
+    """Return what fits to samples drawn again say, likewise."""
+    from ..inference.refit import bootstrap_fit
+
+    del labels["kept"]  # all of them
+    arguments.input = arguments.counts
+    found = bootstrap_fit(
+        model, read_input(arguments), **labels, n_replicates=arguments.replicates,
+        level=arguments.level, **how,
+    )  # fmt: skip
+    means, frequencies = found.group_means, found.components
+    assert means is not None
+    arrays = {
+        "mean": means.estimate, "lower": means.lower, "upper": means.upper,
+        "std_error": means.std_error,
+    }  # fmt: skip
+    more = {
+        "replicates": means.replicates, "cosines": found.cosines,
+        "components/estimate": frequencies.estimate, "components/lower": frequencies.lower,
+        "components/upper": frequencies.upper,
+    }  # fmt: skip
+    return found, found.n_replicates, (_topics_of(model), found.groups, arrays, more)
+
+
+def _check_kind(arguments: argparse.Namespace) -> None:
+    """Refuse options that go with the other kind."""
+    if arguments.kind == "fit":
+        for name in ("within", "interval"):
+            if getattr(arguments, name) is not None:
+                arguments.usage(f"--{name} goes with --kind weights")
+        if arguments.counts is None:
+            arguments.usage("--kind fit needs --counts FILE, the counts that MODEL was fitted to")
+    elif arguments.counts is not None:
+        arguments.usage("--counts goes with --kind fit")
+
+
+# What both commands begin and end with ---------------------------------------------------------
+
+
+@contextmanager
+def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
+    """Give the model, labels of its samples, where results go, and how the job is run."""
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+    given = {name: getattr(arguments, name) for name in ("groups", "units", "strata")}
+    files = [file_and_column(each)[0] for each in given.values() if each is not None]
+    check_inputs(*inputs, *files)
+    from ..engine.checkpoint import checkpoints_in, recorded_seed
+
+    goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
+    endings = (*TEXT_TABLES, *ARRAYS, *PICTURES)
+    targets = [
+        output(arguments, endings, [*inputs, *files], replaces=goes_on, given=each)
+        for each in arguments.output
+    ]
+    if any(target.suffix.lower() in PICTURES for target in targets):
+        from ..plots import detached_axes
+
+        detached_axes(1.0, 1.0)  # without matplotlib it says so before any work
+    from ..models.persistence import load_model
+
+    model = load_model(arguments.model)
+    if getattr(model, "loadings_", None) is None:
+        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
+    labels = _labels(given, len(model.loadings_), getattr(model, "sample_names_", None))
+    n_left_out = int((~labels["kept"]).sum())
+    if n_left_out and getattr(arguments, "kind", None) == "fit":
+        raise ValueError(
+            f"{arguments.groups} has no label for {n_left_out:,} samples: fits have all samples, "
+            "so give each a label."
+        )
+    if n_left_out:
+        why = f"{arguments.groups} has no label for {n_left_out:,} samples"
+        log(f"warning: {why}: they are left out.")
+    names = ("checkpoint", "resume")
+    how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    drawn = arguments.seed is None
+    # replicates go on with the seed that they had
+    how["random_state"] = arguments.seed
+    if drawn:
+        arguments.seed = (
+            recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
+        )
+        how["random_state"] = None if goes_on else arguments.seed
+    how |= {"n_threads": arguments.threads, "verbose": int(not arguments.quiet)}
+    with terminated_as_interrupted(), fit_client(arguments) as how["client"]:
+        yield model, labels, targets, how
+    if drawn:
+        say(f"seed            {arguments.seed}")
+
+
+def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[str, Any]:
+    """Return labels of the samples that have a group, and which these are."""
+    import numpy as np
+
+    read = {
+        name: np.array([*read_groups(each, n_samples, names), None], object)[:-1]
+        for name, each in given.items()
+        if each is not None
+    }
+    kept = np.array([label is not None for label in read["groups"]])
+    return {name: labels[kept] for name, labels in read.items()} | {"kept": kept}
+
+
+def _topics_of(model: Any) -> list[str]:
+    """Return what topics are called: their anchors, or as in other tables."""
+    anchors = getattr(model, "anchor_names_", None)
+    return columns_of_topics(len(model.components_)) if anchors is None else [*map(str, anchors)]
+
+
+def _end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:
+    """Say where results are; return the exit code."""
+    for given in arguments.output:
+        say(f"written         {given}")
+    if not interrupted:
+        return 0
+    folder = arguments.checkpoint
+    more = "" if folder is None else f"; --resume goes on from the checkpoint in {folder}"
+    log(f"interrupted: results are those of the {n_done:,} that were done{more}")
+    return 130
+
+
+def _in_rows(columns: dict[str, list[Any]]) -> Rows:
+    return [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _write_text(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:
+    with atomic_write(target) as part:
+        write_rows(part, target.name, header, rows)
+
+
+def _write_arrays(
+    arguments: argparse.Namespace, target: Path, arrays: dict[str, Any], names: dict[str, Any]
+) -> None:
+    """Write arrays and names to HDF5, as model files have them, with what they were made of."""
+    from datetime import UTC, datetime
+
+    import numpy as np
+
+    from ..storage.arrays import put, put_json, put_names
+    from ..storage.version import package_version
+
+    left_out = ("run", "usage", "command", "output", "force", "quiet", "debug", "input")
+    parameters = {name: value for name, value in vars(arguments).items() if name not in left_out}
+    versions = {"nmfscale": package_version(), "numpy": np.__version__}
+    with atomic_hdf5(target) as (file, _):
+        for name, array in arrays.items():
+            put(file, name, array)
+        for name, each in names.items():
+            put_names(file, name, np.array([*map(str, each), None], object)[:-1])
+        about = {"command": arguments.command, "parameters": parameters, "versions": versions}
+        about["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+        put_json(file, "about", about)
+        file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), FORMAT_VERSION
+
+
+# What is said ----------------------------------------------------------------------------------
+
+
+def _say_columns(rows: Rows) -> None:
+    """Print a table: the first column begins where the others end."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        say("  ".join([row[0].ljust(max(14, widths[0])), *cells]).rstrip())
+
+
+def _named(test: Any, found: Any) -> str:
+    return "all" if test is found.overall else " - ".join(map(str, test.groups))
+
+
+def _say_test(found: Any) -> None:
+    """Print a row for each test."""
+    tests = (found.overall, *found.pairs)
+    say(
+        f"statistic       {found.statistic}, {found.overall.null.size:,} labellings"
+        f"{' (all there are)' if found.overall.exact else ''}\n"
+    )
+    header = ["groups", "units", "observed", "z", "p"]
+    rows = [header + (["max-T p", "BH p"] if found.pairs else [])]
+    for test in tests:
+        row = [_named(test, found), " + ".join(f"{n:,}" for n in test.n_units)]
+        row += [f"{test.observed:.4g}", f"{test.zscore:.2f}", f"{test.pvalue:.2g}"]
+        if found.pairs:
+            adjusted = test.pvalue_maxt, test.pvalue_bh
+            row += [f"{p:.2g}" if test is not found.overall else "" for p in adjusted]
+        rows.append(row)
+    _say_columns(rows)
+    say("")
+
+
+def _say_weights(
+    arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
+) -> None:
+    """Print topics ranked within each group."""
+    units = ", ".join(f"{group} {n:,}" for group, n in zip(groups, found.n_units, strict=True))
+    say(f"{found.units:<15} {units}")
+    say(f"neutral weight  {found.neutral:.3f}; * where the interval is beside it\n")
+    ranking = (-found.weights).argsort(axis=0, kind="stable")
+    most = arguments.n_top
+    ranks = [r for r in range(len(topics)) if r < most or r >= len(topics) - most]
+    beside = (found.lower > found.neutral) | (found.upper < found.neutral)
+    rows = [["rank", *map(str, groups)]]
+    for rank in ranks:
+        row = [str(rank + 1)]
+        for r, t in enumerate(ranking[rank].tolist()):
+            row.append(f"{topics[t]} {found.weights[t, r]:.2f}{'*' if beside[t, r] else ' '}")
+        rows.append(row)
+    _say_columns(rows)
+    say("")
+
+
+def _say_means(
+    arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
+) -> None:
+    """Print mean proportions of the groups with their intervals."""
+    say(
+        f"replicates      {found.n_replicates:,}, {found.n_reordered} put in another order, "
+        f"smallest cosine {found.cosines.min():.3f}"
+    )
+    say(f"means           of proportions, with {found.level:.0%} intervals\n")
+    rows = [["topic", *map(str, groups)]]
+    for topic, *cells in zip(topics, arrays["mean"], arrays["lower"], arrays["upper"], strict=True):
+        known = zip(*cells, strict=True)
+        rows.append([topic, *(f"{mean:.3f} [{low:.3f}, {up:.3f}]" for mean, low, up in known)])
+    _say_columns(rows)
+    say("")

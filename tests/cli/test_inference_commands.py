@@ -1,0 +1,219 @@
+"""Tests and bootstraps in the shell: the numbers of Python, where they go, and how they end."""
+
+import csv
+import json
+import signal
+
+import h5py
+import internals
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_array_equal
+from shell import failure, misuse, run
+
+import nmfscale
+
+N = 60
+GROUPS = [f"type {i % 3}" for i in range(N)]
+PATIENTS = [f"patient {i % 15}" for i in range(N)]
+SOME = ["", *GROUPS[1:]]
+QUICK = ["--seed", 1, "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model whose samples have names, and their labels in another order."""
+    folder = tmp_path_factory.mktemp("questions")
+    counts, _ = nmfscale.simulate_topic_counts(N, 40, 3, random_state=0)
+    names = [f"cell {i}" for i in range(N)]
+    table = pd.DataFrame(counts.toarray(), index=names)
+    nmfscale.TopicModel(3, random_state=0, max_iter=30).fit(table).save(folder / "model.h5")
+    nmfscale.AnchorNMF(3).fit(table.add_prefix("gene_")).save(folder / "anchors.h5")
+    nmfscale.LDA(2, random_state=0).partial_fit(table).save(folder / "batches.h5")
+    sp.save_npz(folder / "counts.npz", sp.csr_array(counts))
+    columns = {"group": GROUPS, "patient": PATIENTS, "some": SOME}
+    labels = pd.DataFrame(columns, index=pd.Index(names, name="cell"))
+    labels.sample(frac=1, random_state=0).to_csv(folder / "cells.csv")
+    return folder
+
+
+@pytest.fixture
+def model(folder):
+    return nmfscale.load(folder / "model.h5")
+
+
+def words(folder, command, column="group", model="model.h5"):
+    return [command, folder / model, "--groups", f"{folder / 'cells.csv'}:{column}", *QUICK]
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file, delimiter="," if ".csv" in path.name else "\t"))
+
+
+def about(path):
+    with h5py.File(path) as file:
+        assert bytes(file.attrs["format"]) == b"nmfscale-result"
+        return json.loads(bytes(file["about"][...]))
+
+
+def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
+    outputs = [tmp_path / name for name in ("tests.csv", "tests.h5", "tests.png")]
+    given = [*words(folder, "test"), "--units", f"{folder / 'cells.csv'}:patient"]
+    given += ["--permutations", 99, "--statistic", "cosine", "--scope", "all"]
+    assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
+    expected = nmfscale.permutation_test(
+        model, GROUPS, units=PATIENTS, statistic="cosine", scope="all", n_permutations=99,
+        random_state=1,
+    )  # fmt: skip
+    tests = [expected.overall, *expected.pairs]
+    rows = rows_of(outputs[0])
+    assert [row["groups"] for row in rows] == list(expected.to_frame().index)
+    for name in ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh"):
+        values = [getattr(test, name) for test in tests]
+        assert [float(row[name]) for row in rows] == values
+        with h5py.File(outputs[1]) as file:
+            assert_array_equal(file[name][...], values)
+    with h5py.File(outputs[1]) as file:
+        assert_array_equal(file["null/2"][...], tests[2].null)
+    found = about(outputs[1])
+    assert found["command"] == "test" and found["versions"]["nmfscale"] == nmfscale.__version__
+    assert found["parameters"]["seed"] == 1 and found["parameters"]["scope"] == "all"
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith("type 0 - type 2"))
+    assert "5 + 5" in line and f"{tests[2].pvalue:.2g}" in line.split()
+    assert [line for line in out.splitlines() if line.startswith("written")] == [
+        f"written         {path}" for path in outputs
+    ]
+
+
+@pytest.mark.parametrize("which", ["model.h5", "anchors.h5"])
+def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
+    outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
+    given = [*words(folder, "bootstrap", model=which), "--within", "corpus", "--replicates", 50]
+    given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
+    assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
+    model = nmfscale.load(folder / which)
+    topics = getattr(model, "anchor_names_", [f"topic_{k}" for k in range(3)])
+    with pytest.warns(UserWarning, match="fewer than 50"):
+        expected = nmfscale.bootstrap_weights(
+            model, GROUPS, within="corpus", n_replicates=50, interval="bca", level=0.9,
+            random_state=1, topic_names=topics,
+        )  # fmt: skip
+    frame, rows = expected.to_frame(), rows_of(outputs[0])
+    for name in ("topic", "group", "weight", "lower", "upper", "std_error"):
+        assert [type(frame[name][0])(row[name]) for row in rows] == frame[name].tolist()
+    with h5py.File(outputs[1]) as file:
+        assert_array_equal(file["replicates"][...], expected.replicates)
+        assert bytes(file["topics/text"][...]).decode() == "".join(topics)
+    assert all(path.stat().st_size for path in outputs)
+    out, err = capsys.readouterr()
+    ranked = [line.split()[1::2] for line in out.splitlines() if line[:1] in set("123")]
+    assert ranked == expected.ranking().to_numpy().tolist()
+    assert err.count("\n") == 1 and "fewer than 50 samples" in err
+
+
+def test_fits_are_those_of_python(folder, model, tmp_path, capsys):
+    given = [*words(folder, "bootstrap"), "--kind", "fit", "--counts", folder / "counts.npz"]
+    assert run(*given, "--replicates", 4, "-o", tmp_path / "a.csv", "-o", tmp_path / "a.h5") == 0
+    expected = nmfscale.bootstrap_fit(
+        model, sp.load_npz(folder / "counts.npz"), groups=GROUPS, n_replicates=4, random_state=1
+    )
+    frame, rows = expected.to_frame("group_means"), rows_of(tmp_path / "a.csv")
+    assert [float(row["mean"]) for row in rows] == frame["estimate"].tolist()
+    assert [float(row["lower"]) for row in rows] == frame["lower"].tolist()
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert_array_equal(file["components/upper"][...], expected.components.upper)
+    mean, low = frame["estimate"][0], frame["lower"][0]
+    assert f"topic_0         {mean:.3f} [{low:.3f}, " in capsys.readouterr().out
+
+
+def test_samples_without_a_label_are_left_out(folder, model, tmp_path, capsys):
+    out = tmp_path / "tests.csv"
+    assert run(*words(folder, "test", "some"), "--permutations", 99, "-o", out) == 0
+    assert "has no label for 1 samples: they are left out" in capsys.readouterr().err
+    expected = nmfscale.permutation_test(
+        model.loadings_[1:], GROUPS[1:], n_permutations=99, random_state=1
+    )
+    assert float(rows_of(out)[0]["observed"]) == pytest.approx(expected.overall.observed, rel=1e-12)
+    assert rows_of(out)[0]["n_units"] == "59"
+    given = [*words(folder, "bootstrap", "some"), "--kind", "fit"]
+    said = failure(capsys, *given, "--counts", folder / "counts.npz")
+    assert "has no label for 1 samples: fits have all samples" in said
+
+
+def test_the_seed_that_is_drawn_is_said(folder, capsys):
+    given = [word for word in words(folder, "test") if word not in ("--seed", 1)]
+    assert run(*given, "--permutations", 9) == 0
+    out = capsys.readouterr().out
+    seed = next(line.split()[1] for line in out.splitlines() if line.startswith("seed"))
+    assert run(*given, "--permutations", 9, "--seed", seed) == 0
+    again = capsys.readouterr().out
+    assert [*again.splitlines()] == [x for x in out.splitlines() if not x.startswith("seed")]
+
+
+@pytest.mark.parametrize("command", ["test", "bootstrap"])
+def test_interrupted_and_resumed(folder, tmp_path, capsys, monkeypatch, command):
+    state = ["--checkpoint", tmp_path / "state", "-o", tmp_path / "some.h5"]
+    many = ["--permutations" if command == "test" else "--replicates", 40]
+    with monkeypatch.context() as patch:
+        internals.after_a_batch(patch, lambda: signal.raise_signal(signal.SIGINT))
+        assert run(*words(folder, command), *many, *state) == 130
+    assert "interrupted: results are those of the 1 that were done; --resume goes on from" in (
+        capsys.readouterr().err
+    )
+    given = [word for word in words(folder, command) if word not in ("--seed", 1)]
+    assert run(*given, *many, *state, "--resume") == 0
+    assert "seed            1\n" in capsys.readouterr().out
+    assert run(*words(folder, command), *many, "-o", tmp_path / "whole.h5") == 0
+    name = "null/0" if command == "test" else "replicates"
+    with h5py.File(tmp_path / "some.h5") as one, h5py.File(tmp_path / "whole.h5") as other:
+        assert len(one[name]) == 40
+        assert_array_equal(one[name][...], other[name][...])
+
+
+@pytest.mark.slow
+def test_on_a_cluster(folder, tmp_path):
+    given = [*words(folder, "bootstrap"), "--replicates", 20]
+    for name, more in (("here.h5", []), ("there.h5", ["--workers", 1])):
+        assert run(*given, *more, "-o", tmp_path / name) == 0
+    with h5py.File(tmp_path / "here.h5") as one, h5py.File(tmp_path / "there.h5") as other:
+        assert_array_equal(one["replicates"][...], other["replicates"][...])
+
+
+def test_refusals_come_first(folder, tmp_path, capsys):
+    boot, counts = words(folder, "bootstrap"), ["--counts", folder / "counts.npz"]
+    fit = [*boot, "--kind", "fit"]
+    for given, complaint in (
+        ([*boot, "--resume"], "--resume goes with --checkpoint DIR"),
+        ([*boot, *counts], "--counts goes with --kind fit"),
+        (fit, "--kind fit needs --counts FILE"),
+        ([*fit, *counts, "--within", "groups"], "--within goes with --kind weights"),
+        ([*boot, "-o", tmp_path / "a.npz"], "a.npz must end with one of .csv, .tsv"),
+        ([*words(folder, "test"), "--statistic", "none"], "invalid choice: 'none'"),
+    ):
+        assert complaint in misuse(capsys, *given)
+    (tmp_path / "a.csv").write_text("precious")
+    test = words(folder, "test")
+    for given, complaint in (
+        ([*test, "-o", tmp_path / "b.csv", "-o", tmp_path / "a.csv"], "a.csv exists"),
+        ([*test, "--force", "-o", folder / "cells.csv"], "would replace the input"),
+        ([*test, "--force", "-o", folder / "model.h5"], "would replace the input"),
+        (words(folder, "test", "none"), "cells.csv has no column 'none'"),
+        (words(folder, "test", model="batches.h5"), "batches.h5 has no loadings"),
+    ):
+        assert complaint in failure(capsys, *given)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_labels_that_do_not_fit(folder, tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("a\n" * 59)
+    test = ["test", folder / "model.h5", *QUICK, "--groups", tmp_path / "few.txt"]
+    assert "few.txt has 59 labels for 60 samples" in failure(capsys, *test)
+    (tmp_path / "units.txt").write_text("a\nb\n" * 30)
+    said = failure(capsys, *words(folder, "test"), "--units", tmp_path / "units.txt")
+    assert "unit 'a' has samples in groups 'type 0' and 'type 2'" in said
+    assert "pass the file of --units as --strata" in said
+    said = failure(capsys, *words(folder, "bootstrap"), "--units", tmp_path / "units.txt")
+    assert "pass --within corpus to draw it with all of them" in said
