@@ -101,6 +101,19 @@ def em(y, A, u, b, n_steps, eps=0.0):
     return b
 
 
+def em_mixture(y, A, b, n_steps):
+    """Return proportions b (K,) of a multinomial mixture after EM steps; columns of A sum to one.
+
+    E step p_jk = a_jk b_k / sum_k a_jk b_k, M step b_k = sum_j y_j p_jk / t (equations 31 and 32 of
+    Carbonetto et al.).
+    """
+    for _ in range(n_steps):
+        p = A * b
+        p /= np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
+        b = y @ p / y.sum()
+    return b
+
+
 def _coordinate_derivatives(y, a, u_k, mu, eps):
     """Return u_k - a.(y / mu) and a^2.(y / mu^2), the two derivatives along one coordinate."""
     ratio = a / (mu + eps)

@@ -49,7 +49,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     >>> loglik_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([-2.6931, -3.0192])
     """
-    counts, L, F = _checked(X, L, F)
+    counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
     return log_mu - L @ F.sum(axis=0) - counts.row_log_factorials
 
@@ -86,7 +86,7 @@ def loglik_multinomial(
     >>> loglik_multinomial([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([-1.3863, -1.3863])
     """
-    counts, L, F = _checked(X, L, F)
+    counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
     sizes = np.maximum(L @ F.sum(axis=0), LEAST)
     totals = counts.row_totals
@@ -117,7 +117,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     >>> deviance_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([2.7726, 1.0465])
     """
-    counts, L, F = _checked(X, L, F)
+    counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
     return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
 
@@ -156,7 +156,7 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     >>> of_F.ravel()
     array([0., 0.])
     """
-    counts, L, F = _checked(X, L, F)
+    counts, L, F = checked_factors(X, L, F)
     of_L = L * F.sum(axis=0)
     toward_F = np.zeros_like(F)
     for first, indptr, columns, data in counts.chunks():
@@ -172,7 +172,7 @@ def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> A
     return log_mu_rows(counts, L, F, n_threads=n_threads)
 
 
-def _checked(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
+def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
     """Return counts and factors in float64, of matching shapes."""
     counts = as_counts(X, integer="allow")
     factors = [

@@ -22,9 +22,10 @@ from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
 from ..methods.initialize import STARTS, check_factors
 from ..methods.joint_em import penalise
 from ..methods.objective import FactorModel
+from ..methods.priors import gamma_prior
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
-from .validation import check_penalty, checked_vector, constraints_of, gamma_prior
+from .validation import check_penalty, checked_vector, constraints_of
 
 Array = NDArray[Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..methods.factors import Constraints
+from ..methods.priors import gamma_prior, real_numbers
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
     """Return one number for each sample in float64, or None."""
     if values is None:
         return None
-    vector = _numbers(values, name)
+    vector = real_numbers(values, name)
     if vector.shape != (size,):
         raise ValueError(
             f"{name} has shape {vector.shape}; one number a sample, ({size},), is needed."
@@ -41,7 +41,7 @@ def checked_array(
 
     That vector has no memory of its own.
     """
-    array = _numbers(values, name)
+    array = real_numbers(values, name)
     if array.ndim == 0 and len(shape) == 1:
         _check_numbers(array[None], name, positive)
         return np.broadcast_to(array, shape)
@@ -61,20 +61,6 @@ def _check_numbers(array: Array, name: str, positive: bool) -> None:
             f"{name}[{', '.join(map(str, where))}] is {array[where]}; {kind} finite numbers are "
             "needed."
         )
-
-
-def _numbers(values: Any, name: str) -> Array:
-    """Return real numbers in float64."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"{array.dtype} values")
-    except ValueError as error:  # also where rows are of unlike length
-        raise ValueError(
-            f"{name} is {reprlib.repr(values)} ({type(values).__name__}): numbers are needed, in a "
-            f"list or a NumPy array ({error})."
-        ) from None
-    return array.astype(np.float64)
 
 
 def checked_mask(values: Any, size: int, name: str) -> Array | None:
@@ -120,38 +106,6 @@ def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) 
             "of its own."
         )
     return found
-
-
-def gamma_prior(
-    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0
-) -> tuple[Array, Array] | None:
-    """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
-
-    They are those of parameters times `unit`, which broadcasts to them.
-    """
-    if given is None:
-        return None
-    if isinstance(given, tuple) and len(given) != 2:
-        raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
-    alpha, rate = given if isinstance(given, tuple) else (given, None)
-    if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
-        rate = np.where(_numbers(alpha, f"{name}: alpha") == 1, 0.0, 1.0)
-    arrays = []
-    for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
-        array = _numbers(value, f"{name}: {what}")
-        if not np.isfinite(array).all() or (array < least).any():
-            raise ValueError(
-                f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
-            )
-        try:
-            np.broadcast_to(array, shape)
-        except ValueError:
-            raise ValueError(
-                f"{name}: {what} has shape {array.shape}; a number, one for each of the {shape[1]} "
-                f"components or an array of shape {shape} is needed."
-            ) from None
-        arrays.append(array)
-    return np.broadcast_to(arrays[0] - 1, shape), np.broadcast_to(arrays[1] / unit, shape)
 
 
 def gamma_priors(
