@@ -179,6 +179,11 @@ def no_start(patch):
     _set(patch, "methods.ssnmf.random_start", None)
 
 
+def around_newton_steps(patch, function):
+    """Where rows of A or B take a Newton step: `function(original, model, rows, *given)`."""
+    _around(patch, "methods.ssnmf_descent.CoordinateDescent._newton", function)
+
+
 def note_executors(patch):
     """Return a list to which the executors of all fits on a cluster are added."""
     return _noted(patch, "engine.remote.DaskExecutor.__init__")

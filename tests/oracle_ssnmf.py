@@ -39,3 +39,34 @@ def update(X, Y, A, B, S, losses, lam, W=1.0, L=1.0):
     up = A.T @ up + lam * B.T @ up_labels
     down = A.T @ down + lam * B.T @ down_labels
     return A, B, np.maximum(S * up / down, FLOOR)
+
+
+def descended(b, g, q, h):
+    """Return where a coordinate goes: up by Newton's step, down to the minimum of a bound.
+
+    With t = b_new / b the bound is g d + q d^2 / 2 + h b^2 (t - 1 - log t).
+    """
+    if g <= 0:
+        return b - g / (q + h) if q + h > 0 else b
+    return max(np.roots([q, g + (h - q) * b, -h * b * b]).real)
+
+
+def descend_row(s, terms, n_sweeps, floor=FLOOR):
+    """Return loadings s (K,) after sweeps over the loss of several terms.
+
+    A term is (values, weights, rows, loss): values x (p,) are explained by rows (p, K) times s, by
+    w (x - mu)^2 / 2 or by w (mu - x log mu).
+    """
+    s = s.copy()
+    for _ in range(n_sweeps):
+        for k in range(len(s)):
+            g = q = h = 0.0
+            for x, w, rows, loss in terms:
+                a, mu = rows[:, k], rows @ s
+                if loss == "frobenius":
+                    g, q = g + np.sum(w * (mu - x) * a), q + np.sum(w * a * a)
+                else:
+                    g += np.sum(w * a * (1 - x / mu))
+                    h += np.sum(w * x * (a / mu) ** 2)
+            s[k] = max(descended(s[k], g, q, h), floor)
+    return s

@@ -45,6 +45,7 @@ from .operands import (
 from .rows import (
     correlations,
     descend,
+    descend_jointly,
     digamma,
     exp_digamma,
     extrapolate,
@@ -76,6 +77,7 @@ __all__ = [
     "build_flags",
     "correlations",
     "descend",
+    "descend_jointly",
     "digamma",
     "eliminate",
     "exp_digamma",

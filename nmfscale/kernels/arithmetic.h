@@ -4,6 +4,7 @@
 #include "coordinate_descent.h"
 #include "variational.h"
 #include "squares.h"
+#include "joint.h"
 
 /* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, or those of least squares, on every row of the
  * slice. */
@@ -67,7 +68,7 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
 }
 
 /* Adds to out what a step needs: num (K, 16), num and the diagonal of H (2 K, 16), or H (K (K + 1) / 2, 16), which holds num.
- * loglik_start takes the log-likelihood of a gradient pass; the gradient of STEP_SQUARES is sum y a. */
+ * loglik_start takes the log-likelihood of such a pass but that of a diagonal; the gradient of STEP_SQUARES is sum y a. */
 static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
@@ -82,7 +83,7 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
         if (p->step == STEP_SQUARES)
             NAME(linear_pass)(p, s, lane0, d);
         else if (wanted == FULL)
-            NAME(newton_pass)(p, s, lane0, b, d, A, H, NULL);
+            NAME(newton_pass)(p, s, lane0, b, d, A, H, rows->loglik_start);
         else if (wanted == DIAGONAL)
             NAME(diagonal_pass)(p, s, lane0, b, d, A, H, NULL);
         else

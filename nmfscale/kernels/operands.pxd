@@ -29,7 +29,7 @@ cdef class RowProblem:
 
 cdef class RowArrays:
     cdef slice_rows first
-    cdef Py_ssize_t row_bytes, n_curvature, curvature_bytes
+    cdef Py_ssize_t row_bytes, n_curvature, curvature_bytes, label_bytes, quadratic_bytes
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil
 

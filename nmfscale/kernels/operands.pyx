@@ -106,13 +106,17 @@ cdef class RowProblem:
     which `rate` adds for each row; for DIRICHLET it may be None.
 
     With `step` SQUARES rows are least squares, and `gram` is D'D (K, K) of the design D.
+
+    `labels` (n_labels, stride) explain labels of the rows in `descend_jointly`, by least squares
+    with `label_squares`, else by a divergence.
     """
 
     def __cinit__(self, design, total, int n_components, *, moves=None, double floor=1e-10,
                   int em_steps=0, int newton_steps=0, int64_t em_longest=1 << 62,
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
                   correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
-                  int inner_steps=1, double tolerance=0.0, gram=None):
+                  int inner_steps=1, double tolerance=0.0, gram=None, labels=None,
+                  bint label_squares=False):
         self.dtype = design.dtype
         self.kernels = (
             &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
@@ -136,13 +140,16 @@ cdef class RowProblem:
         )
         self.c.alpha = address(alpha, self.dtype, (self.c.stride,), "alpha")
         self.c.gram = address(gram, self.dtype, (n_components, n_components), "gram")
+        self.c.n_labels = 0 if labels is None else len(labels)
+        self.c.labels = address(labels, self.dtype, (self.c.n_labels, self.c.stride), "labels")
+        self.c.label_squares = label_squares
         if (step == STEP_SQUARES) != (gram is not None):
             raise ValueError("least squares need gram, and other steps have none")
         if step in (STEP_DIRICHLET, STEP_GAMMA) and (alpha is None or inner_steps < 1 or (
                 total is None and step == STEP_GAMMA)):
             raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
-        self.keep = (design, total, moves, correlation, alpha, gram)
+        self.keep = (design, total, moves, correlation, alpha, gram, labels)
 
 
 cdef class RowArrays:
@@ -151,7 +158,7 @@ cdef class RowArrays:
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
                   rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
-                  prior_end=None):
+                  prior_end=None, up=None, down=None, quadratic=None):
         if problem.c.step == STEP_SQUARES:
             other = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
             other += [loglik_start, loglik_end]
@@ -178,6 +185,17 @@ cdef class RowArrays:
         self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
         self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
+        of_labels = (n_slices, problem.c.n_labels, LANES)
+        if problem.c.n_labels and (up is None or down is None):
+            raise ValueError("labels need up and down")
+        self.first.up = aligned_address(up, problem.dtype, of_labels, "up")
+        self.first.down = aligned_address(down, problem.dtype, of_labels, "down")
+        self.label_bytes = LANES * problem.c.n_labels * problem.dtype.itemsize
+        packed = packed_size(problem.c.n_components)
+        self.first.quadratic = aligned_address(
+            quadratic, problem.dtype, (n_slices, packed, LANES), "quadratic"
+        )
+        self.quadratic_bytes = LANES * packed * problem.dtype.itemsize
         self.n_curvature = 0 if curvature is None else min(len(curvature), n_slices)
         if curvature is not None:
             size = packed_size(problem.c.n_components)
@@ -193,6 +211,11 @@ cdef class RowArrays:
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
+        out.up = <const char *>a.up + s * self.label_bytes if a.up else NULL
+        out.down = <const char *>a.down + s * self.label_bytes if a.down else NULL
+        out.quadratic = (
+            <const char *>a.quadratic + s * self.quadratic_bytes if a.quadratic else NULL
+        )
         out.curvature = NULL
         if s < self.n_curvature:
             out.curvature = <uint16_t *>(<char *>a.curvature + s * self.curvature_bytes)

@@ -18,7 +18,7 @@ from .slices cimport (
     move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
 )
 
-from .operands import packed_size, statistics_size
+from .operands import SQUARES, packed_size, statistics_size
 
 
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
@@ -75,6 +75,23 @@ def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_thread
          np.arange(counts.n_slices), n_threads)
 
 
+def descend_jointly(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
+    """Sweeps of coordinate descent on every row, which explains labels too: see joint.h.
+
+    `up` and `down` (n_slices, n_labels, 16) are of the labels, `rate` (n_rows, stride) is a linear
+    term of each row, and `quadratic` (n_slices, K (K + 1) / 2, 16) a quadratic one, for SQUARES.
+    """
+    cdef bint squares = problem.c.step == SQUARES
+    if not squares and rows.get("quadratic") is not None:
+        raise ValueError("a quadratic term of a row goes with least squares")
+    cdef size_t size = descend_bytes(
+        problem.c.n_components, 0 if squares else counts.longest(), problem.dtype.itemsize
+    ) + problem.c.n_labels * LANES * problem.dtype.itemsize
+    move(problem.kernels.descend_jointly, size, counts, problem,
+         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         np.arange(counts.n_slices), n_threads)
+
+
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,
               RowArrays rows, Extrapolation extrapolation, const int64_t[::1] slices,
               int n_threads) except -1:
@@ -120,7 +137,7 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
          Py_ssize_t first, Py_ssize_t last, int n_threads, loglik=None):
     """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h.
 
-    `loglik` takes each row's log-likelihood, without its total, where GRADIENT is wanted.
+    `loglik` takes each row's log-likelihood, without its total, where that is not DIAGONAL.
     """
     check_design(counts, problem)
     cdef Py_ssize_t n_numbers = statistics_size(problem.c.n_components, wanted)
@@ -128,8 +145,8 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
-    if loglik is not None and wanted != GRADIENT:
-        raise ValueError("loglik comes with the gradient")
+    if loglik is not None and wanted == DIAGONAL:
+        raise ValueError("loglik does not come with the diagonal")
     cdef RowArrays all_rows = RowArrays(
         problem, counts.n_slices, start, None, loglik_start=loglik
     )

@@ -35,6 +35,8 @@ typedef struct {
     int guarded;                   /* a descent takes the step size of scalar Newton */
     int step;                      /* STEP_FACTOR or a mean-field step */
     const void *gram;              /* (K, K) D'D of the held factor D, for STEP_SQUARES */
+    const void *labels;            /* (n_labels, stride) what the rows explain labels by, see descend_jointly; or NULL */
+    int n_labels, label_squares;
     const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
     int inner_steps;               /* mean-field steps of an update, at most, */
     double tolerance;              /* until the mean change of a row's shapes is less than that */
@@ -45,6 +47,8 @@ typedef struct {
     const void *start;             /* (16, stride) where the rows begin */
     void *end;                     /* (16, stride) where they arrive; may be the same memory */
     const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
+    const void *up, *down;         /* (n_labels, 16) of the labels, see descend_jointly; or NULL */
+    const void *quadratic;         /* (K (K + 1) / 2, 16) a quadratic term of each row, likewise */
     uint16_t *curvature;           /* (K (K + 1) / 2, 16) curvature of an earlier update, see store_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
@@ -72,7 +76,7 @@ typedef void (*move_kernel)(const row_problem *, const slice_counts *, const sli
 typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 
 typedef struct {
-    move_kernel update_rows, descend;
+    move_kernel update_rows, descend, descend_jointly;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_extrapolation *, double momentum, double leaves,

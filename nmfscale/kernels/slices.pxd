@@ -27,6 +27,8 @@ cdef extern from "slices.h" nogil:
         int guarded
         int step
         const void *gram
+        const void *labels
+        int n_labels, label_squares
         const void *alpha
         int inner_steps
         double tolerance
@@ -35,6 +37,9 @@ cdef extern from "slices.h" nogil:
         void *end
         const void *pseudo
         const void *rate
+        const void *up
+        const void *down
+        const void *quadratic
         uint16_t *curvature
         int curvature_mode
         double *loglik_start
@@ -60,7 +65,7 @@ cdef extern from "slices.h" nogil:
     ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
                                    double *, void *) noexcept nogil
     ctypedef struct row_kernels:
-        move_kernel update_rows, descend
+        move_kernel update_rows, descend, descend_jointly
         void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,

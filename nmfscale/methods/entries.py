@@ -62,6 +62,7 @@ class BlockEntries:
             here = slice(first, first + (1 << 16))
             mu[here] = np.einsum("ek,ek->e", S[lane[here]], A[column[here]])
         values = v * mu if loss == "frobenius" else v
+        self._weights = sp.csr_array((v, (lane, column)), shape)
         self._matrix = sp.csr_array((values, (lane, column)), shape)
         # sum over the entries of v mu^2, or v mu
         self.loss = float((values * mu).sum())
@@ -70,6 +71,21 @@ class BlockEntries:
         """Return sum_j v mu a_j, or sum_j v a_j, of every row."""
         return np.asarray(self._matrix @ self._A)
 
+    def curvature_of_rows(self) -> Array:
+        """Return sum_j v a_j a_j^T of every row, its lower triangle row by row."""
+        return np.asarray(self._weights @ _products(self._A))
+
     def of_columns(self) -> Array:
         """Return sum_i v mu s_i, or sum_i v s_i, of every column."""
         return np.asarray(self._matrix.T @ self._S)
+
+    def curvature_of_columns(self) -> Array:
+        """Return sum_i v s_i s_i^T of every column, likewise."""
+        return np.asarray(self._weights.T @ _products(self._S))
+
+
+def _products(rows: Array) -> Array:
+    """Return the lower triangles of the outer products of rows with themselves."""
+    one, other = np.tril_indices(rows.shape[1])
+    found: Array = rows[:, one] * rows[:, other]
+    return found

@@ -11,13 +11,14 @@ A multiplicative update of B is ``B <- B (U^T S) / (V^T S)``; that of S takes ``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import xlogy
 
+from ..counts.sell import LANES
 from ..engine.protocol import Block, Values
-from .factors import LEAST, Array
+from .factors import LEAST, Array, aligned_copy
 
 # Rows that are worked on at a time, so that temporaries stay small beside row arrays.
 PIECE = 1 << 12
@@ -127,3 +128,40 @@ def least_of(targets: Array, weights: Array, n_targets: int) -> float:
     w = np.broadcast_to(weights if weights.ndim == 2 else weights[:, None], targets.shape)
     total = float(w.sum())
     return float((w * targets).sum()) / total if total else 1.0
+
+
+def curvature(block: Block, S: Array, B: Array, loss: str) -> Array:
+    """Return the curvature of the loss in rows of B: sum_i w s_i s_i^T, or w y / mu^2 of them."""
+    T, K = B.shape
+    out = np.zeros((T, K, K))
+    for here in pieces(len(S)):
+        weights, columns = block[WEIGHTS][here], np.ascontiguousarray(S[here].T)
+        if loss == "frobenius" and weights.ndim == 1:
+            out += np.einsum("ki,li->kl", columns * weights, columns)
+            continue
+        if loss == "frobenius":
+            each = weights
+        else:
+            mu = predicted(S[here], B)
+            U, _ = terms(wide(block[TARGETS][here], T), weights, mu, loss)
+            each = U / np.maximum(mu, LEAST)
+        for c in range(T):
+            used = np.flatnonzero(each[:, c])
+            some = columns[:, used]
+            out[c] += np.einsum("ki,li->kl", some * each[used, c], some)
+    return out
+
+
+def in_slices(
+    block: Block, n_targets: int, n_slices: int, scale: float, dtype: Any
+) -> tuple[Array, Array]:
+    """Return scale w y and scale w (slices, T, 16) of the rows of a block."""
+    out = [aligned_copy(np.zeros((n_slices, n_targets, LANES)), dtype) for _ in range(2)]
+    for here in pieces(n_slices * LANES):
+        weights = block[WEIGHTS][here]
+        w = scale * (weights if weights.ndim == 2 else weights[:, None])
+        slices = slice(here.start // LANES, here.stop // LANES)
+        for to, values in zip(out, (w * wide(block[TARGETS][here], n_targets), w), strict=True):
+            lanes = np.broadcast_to(values, (here.stop - here.start, n_targets))
+            to[slices] = lanes.reshape(-1, LANES, n_targets).transpose(0, 2, 1)
+    return out[0], out[1]

@@ -75,6 +75,8 @@ class SemiSupervised(Model):
     )  # fmt: skip
     residuals = ("decrease",)
     residual_name = "relative decrease of the loss"
+    # whether sums over the samples have the curvature of A and B, too
+    curvature = False
 
     def __init__(
         self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], n_components: int,
@@ -131,9 +133,12 @@ class SemiSupervised(Model):
     def look(self) -> dict[str, Any]:
         """Add up what A and B move by; return the record of the present point."""
         A, B = (self.points["S"][name] for name in ("A", "B"))
-        step = SumSamples(self._design(), A, B, self.losses, self.weights is not None)
+        step = SumSamples(
+            self._design(), A, B, self.losses, self.weights is not None, self.curvature
+        )
         ((values, sums),) = self.blocks.run(step)
-        sums[0] = rows_of_sums(sums[0], len(A))
+        if step.sums_numerators:
+            sums[0] = rows_of_sums(sums[0], len(A))
         self._found = values, sums
         if self.losses.data == "frobenius":
             data = (gram(A) * values["gram"]).sum() - 2 * math.fsum((sums[0] * A).sum(axis=0))
@@ -147,16 +152,20 @@ class SemiSupervised(Model):
             "bytes_read": self.blocks.bytes_read,
         }  # fmt: skip
 
+    def arrive(self, iteration: int) -> dict[str, Any]:
+        """Look at the point that an update has reached, or at one that is put in its place."""
+        return self.look()
+
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Return the record of the present point, whose sums A and B will move by."""
-        seen = self.look()
+        seen = self.arrive(iteration)
         if not iteration:
             return None
         loss, decrease = seen["loss"], 1.0
         if iteration == 1:
             self.first = loss
-        elif self.first > 0:
-            decrease = max((self.last - loss) / self.first, 0.0)
+        else:
+            decrease = self._decrease(loss)
         self.last = loss
         if self.known.held_out is not None:
             if seen["validation"] > self.best:
@@ -177,11 +186,14 @@ class SemiSupervised(Model):
             down = np.broadcast_to(values["total"], A.shape)
         if self.weights is not None:
             down = down + sums[1]
-        A = _multiplied(A, sums[0], down)
+        A = _multiplied(A, self._numerators(), down)
         B = _multiplied(B, values["up"], values["down"]) if self._supervised else B
         self.points["S"] = {"A": A, "B": B}
         scale = self.losses.scale(self.supervision)
         self.blocks.run(MoveRows(self._design(), A, B, self.losses, scale))
+
+    def _numerators(self) -> Array:
+        return self._found[1][0]
 
     @property
     def _supervised(self) -> bool:
@@ -208,10 +220,14 @@ class SemiSupervised(Model):
         return seen | {"decrease": decrease}
 
     def _decrease(self, loss: float) -> float:
-        """Return the relative decrease of an iteration that is not recorded."""
-        if not self.first > 0:
+        """Return the relative decrease of an iteration that has come to this loss."""
+        if not self._unit > 0:
             return 1.0
-        return max((self.last - loss) / self.first, 0.0)
+        return max((self.last - loss) / self._unit, 0.0)
+
+    @property
+    def _unit(self) -> float:
+        return self.first
 
     def result(self) -> dict[str, Array]:
         """Return S (n, K), A (m, K) in the order of the counts and B (T, K)."""

@@ -71,7 +71,8 @@ def rows_in_float64(block: Block, n_components: int) -> Array:
 class SumSamples(Step):
     """Adds up what A and B move by, and what the present point is worth.
 
-    `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64.
+    `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`
+    that of A and B is added up, too; of a divergence of the data it stands for numerators.
     """
 
     design: Any
@@ -79,16 +80,27 @@ class SumSamples(Step):
     B: Array
     losses: Losses
     weighs_entries: bool = False
+    curvature: bool = False
 
     reads = "columns"
     shared = ("design", "A")
     arrays = RowArrays(("S", *labels.ROWS, *entries.ROWS))
 
+    @property
+    def sums_numerators(self) -> bool:
+        """Whether numerators are added up."""
+        return not (self.curvature and self.losses.data == "kl")
+
     def empty_sums(self) -> Sums:
-        """Return arrays for numerators, and for corrections of denominators."""
+        """Return arrays for numerators or curvature, and for corrections by weights of entries."""
         (m, K), n_lanes = self.A.shape, len(self.design)
-        numerators = np.zeros((n_lanes // LANES, K, LANES))
-        return [numerators, np.zeros((m, K))] if self.weighs_entries else [numerators]
+        packed = kernels.packed_size(K)
+        out = [np.zeros((n_lanes // LANES, K if self.sums_numerators else packed, LANES))]
+        if self.weighs_entries:
+            out.append(np.zeros((m, K)))
+            if self.curvature and self.sums_numerators:
+                out.append(np.zeros((m, packed)))
+        return out
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the share of a block."""
@@ -97,15 +109,20 @@ class SumSamples(Step):
         G, log_mu = gram(plain), np.zeros(len(self.design))
         problem = problem_of(S, K, self.losses.data, G, np.ones(K))
         how = {} if self.losses.data == "frobenius" else {"loglik": log_mu}
+        wanted = kernels.SUM_GRADIENT if self.sums_numerators else kernels.SUM_FULL
         kernels.sums(
-            sliced, problem, self.design, sums[0], wanted=kernels.SUM_GRADIENT, first=0,
-            last=len(sums[0]), n_threads=n_threads, **how,
+            sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
+            n_threads=n_threads, **how,
         )  # fmt: skip
         found = labels.sums(block, plain, self.B, self.losses.labels)
         found |= {"gram": G, "total": plain.sum(axis=0), "log_mu": sum_lanes(log_mu)}
+        if self.curvature:
+            found["label_curvature"] = labels.curvature(block, plain, self.B, self.losses.labels)
         if self.weighs_entries:
             here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
             sums[1] += here.of_columns()
+            if len(sums) > 2:
+                sums[2] += here.curvature_of_columns()
             found["loss_entries"] = here.loss
         return found
 
@@ -142,7 +159,7 @@ class MoveRows(Step):
         out = block.empty("S", before)
         kernels.update_rows(
             sliced_counts(block.counts, len(self.design)), problem, before, out,
-            n_threads=n_threads, pseudo=_lanes(pseudo, before), rate=_lanes(given, before),
+            n_threads=n_threads, pseudo=in_lanes(pseudo, before), rate=in_lanes(given, before),
         )  # fmt: skip
         if self.losses.data != self.losses.labels:
             down = G if self.losses.data == "frobenius" else total
@@ -150,7 +167,7 @@ class MoveRows(Step):
         return {}
 
 
-def _lanes(values: Array, like: Array) -> Array:
+def in_lanes(values: Array, like: Array) -> Array:
     """Return rows (n_rows, K) in memory of the shape of a row array."""
     out = aligned_copy(np.zeros(like.shape), like.dtype)
     out[: len(values), : values.shape[1]] = values
@@ -242,7 +259,7 @@ class Represent(Step):
             rate = BlockEntries(given, ones, self.A, "kl").of_rows()
             rate = np.maximum(rate, total * (4 * np.finfo(float).eps - 1))
             nothing = np.zeros((block.n_rows, K))
-            more = {"pseudo": _lanes(nothing, start), "rate": _lanes(rate, start)}
+            more = {"pseudo": in_lanes(nothing, start), "rate": in_lanes(rate, start)}
         out = block.empty("represented", start)
         kernels.update_rows(sliced, problem, start, out, n_threads=n_threads, **more)
         if given is not None and self.loss == "frobenius":

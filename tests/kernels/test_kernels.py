@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import oracle
+import oracle_ssnmf
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
@@ -1182,16 +1183,15 @@ def test_sums_are_a_product(level, K, dtype):
 def test_sums_report_log_likelihoods(level, dtype):
     p = Problem(5, dtype)
     out, where = np.zeros((p.n_slices, 5, LANES)), {"first": 0, "last": p.n_slices, "n_threads": 1}
-    logs = np.full(p.n_slices * LANES, 7.0)
-    kernels.sums(
-        p.counts, p.problem(), p.start, out, wanted=kernels.SUM_GRADIENT, loglik=logs, **where
-    )
+    full = np.zeros((p.n_slices, kernels.packed_size(5), LANES))
     expected = (p.X * np.log(p.b.astype(float) @ p.a.T.astype(float))).sum(axis=1)
-    assert_allclose(logs[: p.n], expected, rtol=10 * TOLERANCE[dtype], atol=1e-4)
-    with pytest.raises(ValueError, match="comes with the gradient"):
-        full = np.zeros((p.n_slices, kernels.packed_size(5), LANES))
+    for wanted, sums in ((kernels.SUM_GRADIENT, out), (kernels.SUM_FULL, full)):
+        logs = np.full(p.n_slices * LANES, 7.0)
+        kernels.sums(p.counts, p.problem(), p.start, sums, wanted=wanted, loglik=logs, **where)
+        assert_allclose(logs[: p.n], expected, rtol=10 * TOLERANCE[dtype], atol=1e-4)
+    with pytest.raises(ValueError, match="does not come with the diagonal"):
         kernels.sums(
-            p.counts, p.problem(), p.start, full, wanted=kernels.SUM_FULL, loglik=logs, **where
+            p.counts, p.problem(), p.start, full, wanted=kernels.SUM_DIAGONAL, loglik=logs, **where
         )
 
 
@@ -1222,6 +1222,79 @@ def test_a_gram_matrix_goes_with_least_squares():
     for options in ({"step": kernels.SQUARES}, {"gram": np.eye(3)}):
         with pytest.raises(ValueError, match="least squares need gram"):
             kernels.RowProblem(design, np.zeros(4), 3, **options)
+
+
+# Counts and labels -----------------------------------------------------------------------------
+
+
+class Joint(Problem):
+    """Rows b that explain X by a, and labels Y by rows B, with terms of each row besides."""
+
+    def __init__(self, K, dtype, data, labels, **options):
+        super().__init__(K, dtype, **options)
+        rng, self.losses = np.random.default_rng(K), (data, labels)
+        self.b *= dtype(3)
+        self.B = rng.uniform(0.1, 1, (3, K)).astype(dtype)
+        self.Y, self.w = rng.poisson(2.0, (self.n, 3)), rng.choice([0.0, 0.5, 9.0], (self.n, 3))
+        some = rng.uniform(size=(self.n, 2, K)) / 2
+        self.more = np.einsum("itk,itl->ikl", some, some)
+        self.rate = rng.uniform(0, 2, (self.n, K)).astype(dtype).astype(float)
+
+    def problem(self, **options):
+        if self.losses[0] == "frobenius":
+            gram = (self.a.T.astype(float) @ self.a).astype(self.dtype)
+            options |= {"step": kernels.SQUARES, "gram": gram}
+        B = padded(self.B, self.dtype)
+        squares = self.losses[1] == "frobenius"
+        return super().problem(labels=B, label_squares=squares, **options)
+
+    def in_slices(self, values):
+        out = np.zeros((self.n_slices * LANES, values.shape[1]))
+        out[: self.n] = values
+        return aligned(out.reshape(-1, LANES, out.shape[1]).transpose(0, 2, 1), self.dtype)
+
+    @property
+    def rows(self):
+        rows = {"up": self.in_slices(self.w * self.Y), "down": self.in_slices(self.w)}
+        if self.losses[0] == "frobenius":
+            rows["quadratic"] = self.in_slices(np.array([packed(H) for H in self.more]))
+        return rows | {"rate": padded(self.rate, self.dtype, self.n_slices * LANES)}
+
+    def terms(self, i):
+        one = np.ones(1)
+        terms = [
+            (self.X[i], np.ones(self.m), self.a.astype(float), self.losses[0]),
+            (self.Y[i], self.w[i], self.B.astype(float), self.losses[1]),
+            (0 * one, one, self.rate[i : i + 1], "kl"),
+        ]
+        if self.losses[0] == "frobenius":
+            root = np.linalg.cholesky(self.more[i] + 1e-14 * np.eye(self.K)).T
+            terms.append((np.zeros(self.K), np.ones(self.K), root, "frobenius"))
+        return terms
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 6, 13])
+@pytest.mark.parametrize("labels", ["frobenius", "kl"])
+@pytest.mark.parametrize("data", ["frobenius", "kl"])
+def test_descend_jointly(level, data, labels, K, dtype):
+    p = Joint(K, dtype, data, labels)
+    found = p.run(kernels.descend_jointly, newton_steps=2, rows=p.rows)
+    expected = [
+        oracle_ssnmf.descend_row(b, p.terms(i), 2, FLOOR) for i, b in enumerate(p.b.astype(float))
+    ]
+    assert_allclose(found, expected, rtol=20 * LOOSE[dtype], atol=20 * LOOSE[dtype])
+    alone = p.run(kernels.descend_jointly, newton_steps=2, rows=p.rows, n_threads=1)
+    assert alone.tobytes() == found.tobytes()
+
+
+def test_what_joint_descent_needs_is_asked_for():
+    p = Joint(3, np.float64, "kl", "kl")
+    with pytest.raises(ValueError, match="labels need up and down"):
+        p.run(kernels.descend_jointly, newton_steps=1)
+    quadratic = Joint(3, np.float64, "frobenius", "kl").rows["quadratic"]
+    with pytest.raises(ValueError, match="goes with least squares"):
+        p.run(kernels.descend_jointly, newton_steps=1, rows=p.rows | {"quadratic": quadratic})
 
 
 # What is refused ------------------------------------------------------------------------------

@@ -69,17 +69,57 @@ def test_the_updates_are_those_of_the_paper(losses, monkeypatch):
 @given(
     seed=st.integers(0, 10_000), losses=st.sampled_from(LOSSES),
     lam=st.sampled_from([1e-3, 1.0, 1e4]), scale=st.sampled_from([1e-3, 1.0, 1e3]),
-    weighted=st.booleans(),
+    weighted=st.booleans(), solver=st.sampled_from(["mu", "cd"]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
-def test_the_loss_never_rises(seed, losses, lam, scale, weighted):
+@settings(max_examples=80, deadline=None)
+def test_the_loss_never_rises(seed, losses, lam, scale, weighted, solver):
     problem = Problem(seed, n=9, m=6, T=2, K=3, scale=scale)
     weights = {"label_weights": problem.L, "data_weights": problem.W} if weighted else {}
-    fitted = problem.model(losses, supervision=lam, max_iter=12).fit(
+    fitted = problem.model(losses, supervision=lam, max_iter=12, solver=solver).fit(
         problem.X, problem.Y, **weights, **problem.start
     )
     found = losses_of(fitted)
     assert np.all(np.diff(found) <= 1e-10 * found[0])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@every_loss
+def test_coordinate_descent_ends_at_a_stationary_point(losses, weighted):
+    problem, lam = Problem(6, n=24, m=15), 1.5
+    W, L = (np.maximum(w, 0.1) if weighted else np.ones(w.shape) for w in (problem.W, problem.L))
+    weights = {"label_weights": L, "data_weights": W} if weighted else {}
+    fitted = problem.model(losses, supervision=lam, solver="cd", max_iter=250).fit(
+        problem.X, problem.Y, **weights, **problem.start
+    )
+    A, B, S = fitted.components_.T, fitted.target_components_, fitted.loadings_.T
+    up_x, down_x = oracle.up_down(problem.X.T, np.maximum(A @ S, 1e-30), W.T, losses[0])
+    up_y, down_y = oracle.up_down(problem.Y.T, np.maximum(B @ S, 1e-30), L.T, losses[1])
+    slope_x, slope_y = down_x - up_x, down_y - up_y
+    # the slope of the loss by each parameter is zero, or positive where that is zero
+    for values, slope in (
+        (A, slope_x @ S.T), (B, slope_y @ S.T), (S, A.T @ slope_x + lam * B.T @ slope_y)
+    ):  # fmt: skip
+        size = np.abs(slope).max() + 1
+        assert np.abs(values * slope).max() < 1e-4 * size and slope.min() > -1e-4 * size
+    assert_allclose(
+        fitted.loss_, oracle.objective(problem.X.T, problem.Y.T, A, B, S, losses, lam, W.T, L.T)
+    )
+
+
+@pytest.mark.parametrize("losses", [("kl", "frobenius"), ("frobenius", "kl")], ids="-".join)
+def test_newton_steps_that_raise_the_loss_are_taken_back(losses):
+    problem = Problem(7)
+
+    def spoiled(original, model, rows, *given):
+        return 100 * rows
+
+    histories = []
+    for solver in ("mu", "cd"):
+        with pytest.MonkeyPatch.context() as patch:
+            internals.around_newton_steps(patch, spoiled)
+            fitted = problem.model(losses, solver=solver).fit(problem.X, problem.Y, **problem.start)
+        histories.append(losses_of(fitted))
+    assert_allclose(*histories, rtol=1e-12)
 
 
 @pytest.mark.parametrize("losses", [("kl", "frobenius"), ("frobenius", "kl")], ids="-".join)
@@ -98,8 +138,9 @@ def test_steps_that_would_raise_the_loss_are_shortened(losses):
     assert fitted.loss_ < before
 
 
+@pytest.mark.parametrize("solver", ["mu", "cd"])
 @every_loss
-def test_values_of_weight_zero_do_not_matter(losses):
+def test_values_of_weight_zero_do_not_matter(losses, solver):
     problem = Problem(1)
     missing = problem.W == 0
     labelled = np.arange(len(problem.X)) % 3 > 0
@@ -108,7 +149,7 @@ def test_values_of_weight_zero_do_not_matter(losses):
         rng = np.random.default_rng(seed)
         X = np.where(missing, rng.uniform(0, 9, missing.shape), problem.X)
         y = np.where(labelled, np.arange(len(X)) % 2, -1)
-        fitted = problem.model(losses, random_state=0)
+        fitted = problem.model(losses, random_state=0, solver=solver)
         fitted.fit(X, y, data_weights=sp.csr_array(missing) if seed else 1.0 - missing)
         new = fitted.transform(X, data_weights=missing * 1 == 0)
         fits.append((fitted.components_.tobytes(), fitted.loadings_.tobytes(), new.tobytes()))

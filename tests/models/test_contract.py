@@ -105,6 +105,7 @@ MODELS = [
     Model(nmfscale.NoisyTopicModel, of_noisy_topics),
     Model(nmfscale.AnchorNMF, of_anchors, 18, options={}),
     Model(nmfscale.SSNMF, of_ssnmf, given={"y": LABELS}),
+    Model(nmfscale.SSNMF, of_ssnmf, variant={"solver": "cd"}, given={"y": LABELS}),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
