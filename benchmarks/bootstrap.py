@@ -148,8 +148,8 @@ class Setting(NamedTuple):
 LARGE, CLUSTERS = (99, 156, 340, 361, 371), (17, 26, 57, 60, 62)
 SMALL = 20, 25, 30, 35, 40
 SETTINGS = [
-    Setting(LARGE, 0.5), Setting(SMALL, 0.5), Setting(SMALL, 0.15),
-    Setting(CLUSTERS, 0.5, 6, 0.4), Setting(CLUSTERS, 0.5, 6, 0.4, "units"),
+    Setting(LARGE, 0.5), Setting(LARGE, 0.1), Setting(SMALL, 0.5), Setting(SMALL, 0.1),
+    Setting(SMALL, 0.03), Setting(CLUSTERS, 2, 6, 0.4), Setting(CLUSTERS, 2, 6, 0.4, "units"),
 ]  # fmt: skip
 T = 10
 

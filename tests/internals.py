@@ -55,11 +55,6 @@ def threads_share_small_blocks(patch):
     _set(patch, "counts.sell._LEAST_SHARE", 1)
 
 
-def wait_for_shared_reads_by(patch, function):
-    """Call a function where a thread waits for the fits that share reads."""
-    _set(patch, "counts.shared.wait", function)
-
-
 def around_weigh(patch, function):
     """Where counts are multiplied by the weights of samples."""
     _around(patch, "counts.sell.weigh", function)

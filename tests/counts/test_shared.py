@@ -1,11 +1,12 @@
 """Visits of several threads share each read, whatever they do in turn, and end together."""
 
+import os
+import signal
 import threading
 
 import numpy as np
 import pytest
 from clusters import within
-from internals import wait_for_shared_reads_by
 
 from nmfscale.counts.memory import checked_counts
 from nmfscale.counts.shared import share_reads
@@ -113,12 +114,17 @@ def test_one_that_fails_ends_all():
         share([visits("rc"), visits("cr"), visits("rc")], Reads(damaged=True))
 
 
-def test_ctrl_c_ends_all(monkeypatch):
-    def press(*args, **options):
-        raise KeyboardInterrupt
+def test_ctrl_c_ends_all():
+    n_visits, before = 3000, threading.active_count()
+    counts = checked_counts(np.eye(2, dtype=int))
+    counts._layout = Reads()
 
-    before = threading.active_count()
-    wait_for_shared_reads_by(monkeypatch, press)
-    with pytest.raises(KeyboardInterrupt):
-        share([visits("rc" * 10_000)] * 3)
+    def press(counts):
+        visits("rc")(counts)
+        os.kill(os.getpid(), signal.SIGINT)
+        visits("rc" * n_visits)(counts)
+
+    with pytest.raises(KeyboardInterrupt):  # heard by the main thread alone
+        share_reads(counts, [press, visits("rc" * n_visits)], 2)
+    assert len(counts._layout.reads) < n_visits * N_BLOCKS
     assert threading.active_count() == before
