@@ -20,6 +20,7 @@ machine; coverage and bytes are no timings.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -220,15 +221,23 @@ def reads_part(options) -> list[dict]:
     X = problems.load_counts(name)
     K = problems.REAL[name][0] if name in problems.REAL else problems.SIMULATED[name][2]
     drawn_from = nmfscale.PoissonNMF(K, random_state=0, n_threads=options.threads).fit(X)
+    L, F = drawn_from.loadings_, drawn_from.components_.T
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "counts.nmf")
-        pack_drawn(drawn_from.loadings_, drawn_from.components_.T, nonzeros, path, options.threads)
+        # whose memory is not that of the fits
+        packing = multiprocessing.get_context("spawn").Process(
+            target=pack_drawn, args=(L, F, nonzeros, path, options.threads)
+        )
+        packing.start()
+        packing.join()
         counts = nmfscale.StoredCounts(path)
-        # room for some fits that share reads, and not for the counts
-        limit = psutil.Process().memory_info().rss + max(10 * counts.nnz, 10**9 * options.smoke)
+        held = psutil.Process().memory_info
         model = nmfscale.PoissonNMF(
-            K, dtype="float32", random_state=0, n_threads=options.threads, memory_limit=limit
-        ).fit(counts, F=drawn_from.components_.T)  # fmt: skip
+            K, dtype="float32", random_state=0, n_threads=options.threads,
+            memory_limit=held().rss + max(7 * counts.nnz, 10**9 * options.smoke),
+        ).fit(counts, F=F)  # fmt: skip
+        # room for some fits that share reads, and not for the counts
+        model.set_params(memory_limit=held().rss + max(10 * counts.nnz, 10**9 * options.smoke))
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
         rows, done = [], 0
         for batches in (range(1, n + 1), (n,)):
@@ -319,7 +328,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--replicates", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=120)
-    parser.add_argument("--nonzeros", type=float, default=8e7)
+    parser.add_argument("--nonzeros", type=float, default=1e8)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
