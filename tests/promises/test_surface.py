@@ -51,8 +51,8 @@ def no_display(monkeypatch):
 # --- README -----------------------------------------------------------------------------------
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def section(title):
@@ -87,6 +87,22 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
             cells = what if where in ("root attributes", "other datasets") else where
             for name in re.findall("`(.*?)`", cells):
                 assert name in stored, name
+
+
+@pytest.mark.slow
+def test_python_of_the_page_on_grouped_topics(tmp_path, monkeypatch):
+    """Copy the pictures from here to docs/ when they have changed."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "grouped_topics.md").read_text(encoding="utf-8")
+    test = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks("python", page)), {}, "grouped topics", "grouped_topics.md", 0
+    )
+    assert failures(test) == ""
+    pictures = re.findall(r"^!\[.*\]\((.*)\)$", page, re.MULTILINE)
+    for name in pictures:
+        assert 0 < (tmp_path / name).stat().st_size < 100_000
+        assert (ROOT / "docs" / name).exists()
+    assert len(pictures) == 2
 
 
 def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
