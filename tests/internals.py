@@ -344,3 +344,13 @@ def after_a_batch(patch, function):
         function()
 
     _around(patch, "inference.replicates._Sizes.note", note)
+
+
+def before_replicates(patch, function):
+    """Call a function before the first batch of replicates is begun."""
+
+    def resolve(original, *given):
+        function()
+        return original(*given)
+
+    _around(patch, "inference.replicates.resolve_threads", resolve)

@@ -316,7 +316,7 @@ def _add_labels(command: argparse.ArgumentParser) -> None:
     add("--groups", required=True, metavar="FILE[:COLUMN]", help=what)
     what = "what was drawn, such as patients; likewise (default: samples)"
     add("--units", metavar="FILE[:COLUMN]", help=what)
-    what = "units are compared within these only; likewise"
+    what = "parts of the study: units are permuted, or drawn, within these only; likewise"
     add("--strata", metavar="FILE[:COLUMN]", help=what)
 
 

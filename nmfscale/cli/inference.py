@@ -46,6 +46,8 @@ def test(arguments: argparse.Namespace) -> int:
     names = [_named(each, found) for each in tests]
     columns: dict[str, Any] = {name: [getattr(each, name) for each in tests] for name in numbers}
     columns |= {
+        "pvalue_lower": [each.interval[0] for each in tests],
+        "pvalue_upper": [each.interval[1] for each in tests],
         "smallest_pvalue": [each.smallest_pvalue for each in tests],
         "n_units": [sum(each.n_units) for each in tests],
         "exact": [each.exact for each in tests],

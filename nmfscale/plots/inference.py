@@ -149,7 +149,7 @@ def _grid_of_tests(n_tests: int) -> _Grid:
 
 def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int]:
     """Return the tests to draw, that of all groups first, and how many pairs are left out."""
-    if hasattr(test, "null"):
+    if hasattr(test, "observed"):
         return [test], 0
     if not hasattr(test, "overall"):
         raise ValueError(

@@ -127,6 +127,7 @@ class TestStandardOutput:
         "transform {pipe} {counts} -o out.npy",
         "transform model.h5 {pipe} -o out.npy",
         "plot {pipe} -o out.png",
+        "test model.h5 --groups {pipe}",
     ],
 )
 def test_a_pipe_is_not_waited_for(words, counts, tmp_path):

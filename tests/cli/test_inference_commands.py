@@ -75,6 +75,8 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
         assert [float(row[name]) for row in rows] == values
         with h5py.File(outputs[1]) as file:
             assert_array_equal(file[name][...], values)
+    ends = [(float(row["pvalue_lower"]), float(row["pvalue_upper"])) for row in rows]
+    assert ends == [test.interval for test in tests]
     with h5py.File(outputs[1]) as file:
         assert_array_equal(file["null/2"][...], tests[2].null)
     found = about(outputs[1])
@@ -171,6 +173,15 @@ def test_interrupted_and_resumed(folder, tmp_path, capsys, monkeypatch, command)
     with h5py.File(tmp_path / "some.h5") as one, h5py.File(tmp_path / "whole.h5") as other:
         assert len(one[name]) == 40
         assert_array_equal(one[name][...], other[name][...])
+
+
+@pytest.mark.parametrize("command", ["test", "bootstrap"])
+def test_interrupted_before_anything_is_done(folder, tmp_path, capsys, monkeypatch, command):
+    internals.before_replicates(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    assert run(*words(folder, command), "-o", tmp_path / "some.h5") == 130
+    out, err = capsys.readouterr()
+    assert out == "" and err.endswith("nmfscale: interrupted\n")
+    assert not (tmp_path / "some.h5").exists()
 
 
 @pytest.mark.slow
