@@ -231,7 +231,7 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add("--within", choices=("groups", "corpus"), help=what)
     what = "for weights (default: percentile)"
     add("--interval", choices=("percentile", "bca"), help=what)
-    add("--replicates", type=_COUNT, default=1000, metavar="N", help="default: %(default)s")
+    add("--replicates", type=_COUNT, metavar="N", help="default: 1000 of weights, 200 of fits")
     what = "nominal coverage of the intervals (default: %(default)s)"
     add("--level", type=at_least(float, 0.5, 0.999), default=0.95, metavar="X", help=what)
     what = "of more topics than twice these, print the heaviest and lightest (default: %(default)s)"

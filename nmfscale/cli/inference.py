@@ -70,6 +70,8 @@ def test(arguments: argparse.Namespace) -> int:
 def bootstrap(arguments: argparse.Namespace) -> int:
     """Find how heavy topics are in groups, with intervals."""
     _check_kind(arguments)
+    if arguments.replicates is None:
+        arguments.replicates = 1000 if arguments.kind == "weights" else 200
     ask = _weights if arguments.kind == "weights" else _fits
     given = [arguments.model] if arguments.counts is None else [arguments.model, arguments.counts]
     with _job(arguments, *given) as (model, labels, targets, how):

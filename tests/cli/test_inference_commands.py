@@ -93,14 +93,14 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
 @pytest.mark.parametrize("which", ["model.h5", "anchors.h5"])
 def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
-    given = [*words(folder, "bootstrap", model=which), "--within", "corpus", "--replicates", 50]
+    given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
     topics = getattr(model, "anchor_names_", [f"topic_{k}" for k in range(3)])
     with pytest.warns(UserWarning, match="fewer than 50"):
         expected = nmfscale.bootstrap_weights(
-            model, GROUPS, within="corpus", n_replicates=50, interval="bca", level=0.9,
+            model, GROUPS, within="corpus", interval="bca", level=0.9,
             random_state=1, topic_names=topics,
         )  # fmt: skip
     frame, rows = expected.to_frame(), rows_of(outputs[0])
