@@ -221,9 +221,11 @@ def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[st
 
 
 def _topics_of(model: Any) -> list[str]:
-    """Return what topics are called: their anchors, or as in other tables."""
+    """Return what topics are called: by their names, their anchors, or as in other tables."""
     anchors = getattr(model, "anchor_names_", None)
-    return columns_of_topics(len(model.components_)) if anchors is None else [*map(str, anchors)]
+    if anchors is None or hasattr(model, "topic_names_"):
+        return columns_of_topics(model)
+    return [*map(str, anchors)]
 
 
 def _end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:

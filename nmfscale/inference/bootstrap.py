@@ -89,7 +89,7 @@ def bootstrap_weights(
         Quantiles of the replicates, or those corrected for bias and skewness, which in simulations
         cover no better.
     topic_names : sequence of str, default=None
-        Names of topics; by default the columns of a DataFrame, or numbers.
+        Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
         Seed. Replicate r draws from child r of it.
     n_threads : int, default=None

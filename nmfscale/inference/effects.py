@@ -81,7 +81,7 @@ def group_effects(
     interval : {"percentile", "bca"}, default="percentile"
         As in :func:`bootstrap_weights`.
     topic_names : sequence of str, default=None
-        Names of topics; by default the columns of a DataFrame, or numbers.
+        Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state, n_threads, client, verbose
         As in :func:`bootstrap_weights`.
     checkpoint, resume

@@ -12,13 +12,15 @@ Array = NDArray[Any]
 
 
 def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tuple[Any, ...]]:
-    """Return loadings (n, T) in float64, and names of the topics."""
+    """Return loadings (n, T) in float64, and names of the topics, by default those of a model."""
     if hasattr(loadings, "get_params"):
         if not hasattr(loadings, "loadings_"):
             raise ValueError(
                 f"{type(loadings).__name__} has no loadings_: fit it first, or pass what its "
                 "transform returns."
             )
+        if topic_names is None:
+            topic_names = getattr(loadings, "topic_names_", None)
         loadings = loadings.loadings_
     try:
         values = np.asarray(loadings, dtype=np.float64)

@@ -28,7 +28,9 @@ def folder(tmp_path_factory):
     counts, _ = nmfscale.simulate_topic_counts(N, 40, 3, random_state=0)
     names = [f"cell {i}" for i in range(N)]
     table = pd.DataFrame(counts.toarray(), index=names)
-    nmfscale.TopicModel(3, random_state=0, max_iter=30).fit(table).save(folder / "model.h5")
+    model = nmfscale.TopicModel(3, random_state=0, max_iter=30).fit(table)
+    model.save(folder / "model.h5")
+    model.rename_topics(["red", "green", "blue"]).save(folder / "named.h5")
     nmfscale.AnchorNMF(3).fit(table.add_prefix("gene_")).save(folder / "anchors.h5")
     nmfscale.LDA(2, random_state=0).partial_fit(table).save(folder / "batches.h5")
     sp.save_npz(folder / "counts.npz", sp.csr_array(counts))
@@ -90,14 +92,18 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize("which", ["model.h5", "anchors.h5"])
+@pytest.mark.parametrize("which", ["model.h5", "anchors.h5", "named.h5"])
 def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
-    topics = getattr(model, "anchor_names_", [f"topic_{k}" for k in range(3)])
+    topics = {
+        "model.h5": [f"topic_{k}" for k in range(3)],
+        "anchors.h5": getattr(model, "anchor_names_", None),
+        "named.h5": None,  # those of the model
+    }[which]
     with pytest.warns(UserWarning, match="fewer than 50"):
         expected = nmfscale.bootstrap_weights(
             model, GROUPS, within="corpus", interval="bca", level=0.9,
@@ -108,7 +114,7 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
         assert [type(frame[name][0])(row[name]) for row in rows] == frame[name].tolist()
     with h5py.File(outputs[1]) as file:
         assert_array_equal(file["replicates"][...], expected.replicates)
-        assert bytes(file["topics/text"][...]).decode() == "".join(topics)
+        assert bytes(file["topics/text"][...]).decode() == "".join(expected.topics)
     assert all(path.stat().st_size for path in outputs)
     out, err = capsys.readouterr()
     ranked = [line.split()[1::2] for line in out.splitlines() if line[:1] in set("123")]
