@@ -289,14 +289,19 @@ def draw_in_parts(
     `use` takes some of the replicates and how often each unit counts in them, (n, n_units).
     """
 
-    def work(first: int) -> None:
-        part = slice(first, first + _AT_ONCE)
+    def work(part: slice) -> None:
         counts = np.empty((len(states[part]), strata[-1]))
         draw_counts(states[part], strata, counts, n_threads=1)
         use(part, counts)
 
+    in_parts(len(states), _AT_ONCE, work, n_threads)
+
+
+def in_parts(n: int, size: int, work: Callable[[slice], None], n_threads: int) -> None:
+    """Do the work for n replicates, so many at a time, on threads."""
     with ThreadPoolExecutor(n_threads) as pool:
-        for done in [pool.submit(work, i) for i in range(0, len(states), _AT_ONCE)]:
+        parts = [slice(i, min(i + size, n)) for i in range(0, n, size)]
+        for done in [pool.submit(work, part) for part in parts]:
             done.result()
 
 

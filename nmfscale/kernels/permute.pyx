@@ -1,4 +1,4 @@
-"""Sums of rows over groups whose labels are permuted, many permutations at a time."""
+"""Permutations, and sums of rows over groups whose labels are permuted, many at a time."""
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -39,6 +39,38 @@ cdef void permute(
         draw(order, <uint32_t>n_units[stratum],
              <uint32_t>(n_units[stratum] - sizes[stratum, last]), &g)
         order += n_units[stratum]
+
+
+cdef void shuffle(
+    uint32_t *order, const int64_t[::1] n_units, const uint64_t *seed
+) noexcept nogil:
+    """Let the units of each stratum change places"""
+    cdef generator g
+    cdef Py_ssize_t stratum, i
+    cdef uint32_t first = 0, n
+    memcpy(g.state, seed, sizeof(g.state))
+    for stratum in range(n_units.shape[0]):
+        n = <uint32_t>n_units[stratum]
+        for i in range(n):
+            order[i] = first + <uint32_t>i
+        draw(order, n, n - 1, &g)
+        order += n
+        first += n
+
+
+def permuted_orders(
+    const int64_t[::1] n_units,    # IN   units of each stratum, which follow each other
+    const uint64_t[:, ::1] seeds,  # IN   (n_permutations, 4)
+    uint32_t[:, ::1] orders,       # OUT  (n_permutations, n)
+    int n_threads,
+):
+    """Units in random order, each in a place of its own stratum"""
+    cdef Py_ssize_t i, n = np.asarray(n_units).sum()
+    if (orders.shape[0] != seeds.shape[0] or seeds.shape[1] != 4 or orders.shape[1] != n
+            or n >= 2 ** 32 or np.asarray(n_units).min() < 1):
+        raise ValueError("n_units, seeds and orders do not go together")
+    for i in prange(seeds.shape[0], nogil=True, num_threads=n_threads):
+        shuffle(&orders[i, 0], n_units, &seeds[i, 0])
 
 
 cdef void sum_groups(

@@ -1,0 +1,157 @@
+"""Covariates of samples as a design matrix: numbers stay, labels become indicators."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .groups import checked_labels
+from .loadings import checked_names
+
+Array = NDArray[Any]
+INTERCEPT = "Intercept"
+# A column that is this close to the span of those before it, relative to its length, lies in it.
+_DEPENDENT = 1e-9
+
+
+@dataclass(frozen=True)
+class DesignMatrix:
+    """Values (n, P) in float64, and the names of the terms.
+
+    `references` are indicators (n,) of the levels that have no term, by name.
+    """
+
+    values: Array
+    terms: tuple[Any, ...]
+    references: dict[str, Array] = field(default_factory=dict)
+
+    def check_rank(self, kept: Array, what: str) -> None:
+        """Refuse terms whose coefficients are not determined by these rows."""
+        X = self.values[kept]
+        n, P = X.shape
+        if n <= P:
+            raise ValueError(
+                f"{n:,} {what} are fewer than {P + 1}, which {P} terms need at least: leave "
+                "covariates out, or join levels."
+            )
+        constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
+        for j in constant.tolist():
+            name = self.terms[j]
+            if X[0, j] == 0:
+                raise ValueError(f"term {name!r} is 0 in all {what}: leave it out.")
+            if j != constant[0]:
+                remedy = " or pass intercept=False" if self.terms[constant[0]] == INTERCEPT else ""
+                raise ValueError(
+                    f"term {name!r} is {X[0, j]:g} in all {what}, and {self.terms[constant[0]]!r} "
+                    f"is constant already: leave it out{remedy}."
+                )
+        X = X / np.linalg.norm(X, axis=0)
+        diagonal = np.abs(np.diag(np.linalg.qr(X, mode="r")))
+        if diagonal.min() < _DEPENDENT:
+            j = int(np.argmax(diagonal < _DEPENDENT))
+            weights = np.linalg.lstsq(X[:, :j], X[:, j], rcond=None)[0]
+            others = [repr(self.terms[k]) for k in np.flatnonzero(np.abs(weights) > 1e-6)]
+            raise ValueError(
+                f"covariates are collinear: term {self.terms[j]!r} is a combination of "
+                f"{', '.join(others)}. Leave one of them out."
+            )
+
+
+def design_matrix(
+    covariates: Any, n_samples: int, names: Any = None, intercept: bool = True
+) -> DesignMatrix:
+    """Return the design matrix of a table, a mapping or a matrix of covariates."""
+    columns, terms = [], []
+    references: dict[str, Array] = {}
+    if intercept:
+        columns.append(np.ones(n_samples))
+        terms.append(INTERCEPT)
+    for name, values in _columns(covariates, names):
+        for term, column in _encoded(name, values, n_samples, references):
+            if term in terms:
+                remedy = ": pass intercept=False" if term == INTERCEPT else ""
+                raise ValueError(f"two terms are named {term!r}{remedy}.")
+            columns.append(column)
+            terms.append(term)
+    if len(columns) == int(intercept):
+        raise ValueError("covariates has no columns: one at least is needed.")
+    return DesignMatrix(np.column_stack(columns), tuple(terms), references)
+
+
+def _columns(covariates: Any, names: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield names and values of covariates."""
+    is_table = hasattr(covariates, "iloc")
+    if names is not None and (is_table or isinstance(covariates, Mapping)):
+        raise ValueError("names goes with an array: columns of covariates have names already.")
+    if isinstance(covariates, Mapping):
+        yield from covariates.items()
+    elif is_table and covariates.ndim == 2:
+        for j, name in enumerate(covariates.columns):
+            yield name, covariates.iloc[:, j]
+    elif is_table:
+        yield "x" if covariates.name is None else covariates.name, covariates
+    else:
+        array = np.asarray(covariates)
+        if array.ndim == 1 and array.dtype.kind != "O":
+            array = array[:, None]
+        if array.ndim != 2:
+            raise ValueError(
+                f"covariates={reprlib.repr(covariates)}: a DataFrame, a dict of columns or a dense "
+                "array of shape (samples, terms) is needed."
+            )
+        if names is None:  # a matrix of patsy has names
+            info = getattr(covariates, "design_info", None)
+            names = getattr(info, "column_names", [f"x{j}" for j in range(array.shape[1])])
+        yield from zip(checked_names(names, array.shape[1], "names"), array.T, strict=True)
+
+
+def _encoded(
+    name: Any, values: Any, n_samples: int, references: dict[str, Array]
+) -> Iterator[tuple[Any, Array]]:
+    """Yield the terms of a covariate: itself, or indicators of its levels but for the first.
+
+    That of the first is put into `references`.
+    """
+    what = f"covariate {name!r}"
+    if not hasattr(getattr(values, "dtype", None), "categories"):
+        array = np.asarray(values)
+        if array.dtype.kind in "cmM":
+            raise ValueError(
+                f"{what} is of type {array.dtype}: pass numbers, such as days since the first, or "
+                "texts for levels."
+            )
+        if array.dtype.kind in "biuf" or _are_numbers(array):
+            yield name, _checked_numbers(array, n_samples, what)
+            return
+    labels = checked_labels(values, n_samples, what)
+    if len(labels.names) < 2:
+        raise ValueError(f"{what} has one level only, {labels.names[0]!r}: leave it out.")
+    references[f"{name}[{labels.names[0]}]"] = (labels.codes == 0).astype(np.float64)
+    for code, level in enumerate(labels.names[1:], 1):
+        yield f"{name}[T.{level}]", (labels.codes == code).astype(np.float64)
+
+
+def _are_numbers(array: Array) -> bool:
+    return array.dtype.kind == "O" and all(isinstance(x, (Real, np.bool_)) for x in array.flat)
+
+
+def _checked_numbers(array: Array, n_samples: int, what: str) -> Array:
+    if array.shape != (n_samples,):
+        raise ValueError(
+            f"{what} has shape {array.shape}; one value for each of {n_samples:,} samples is "
+            "needed."
+        )
+    numbers = array.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if bad.size:
+        raise ValueError(
+            f"{what} has {bad.size:,} missing or infinite values, the first at sample {bad[0]}: "
+            "leave these samples out, or fill them in."
+        )
+    return numbers

@@ -1,0 +1,348 @@
+"""Regression of proportions: least squares, tests by Freedman and Lane, the same bits."""
+
+import pickle
+import re
+from itertools import permutations
+
+import numpy as np
+import oracle_permutation as oracle
+import pytest
+from nmfscale.kernels.permute import permuted_orders
+from oracle import draws_below
+
+from nmfscale import group_effects, regress_proportions
+from nmfscale.inference.least_squares import CoefficientsTask, FreedmanLane, LeastSquares
+from nmfscale.inference.seeds import child, child_states
+
+few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Amounts of topics of three samples a unit, covariates of the units, and units."""
+    rng = np.random.default_rng(0)
+    units = rng.permutation(np.repeat(np.arange(150), 3))
+    loadings = rng.gamma(0.7, size=(150, 4))[units] * rng.gamma(2, size=(450, 4))
+    of_units = {
+        "region": np.array(["east", "north", "west"])[np.arange(150) % 3],
+        "age": rng.normal(50, 10, 150),
+        "craft": rng.random(150) < 0.5,
+    }
+    return loadings, {name: each[units] for name, each in of_units.items()}, units
+
+
+def unit_rows(loadings, covariates, units):
+    """Return design and proportions of units, as the docs say."""
+    sums = np.array([loadings[units == u].sum(axis=0) for u in np.unique(units)])
+    first = [np.flatnonzero(units == u)[0] for u in np.unique(units)]
+    region = covariates["region"][first]
+    X = [np.ones(len(first)), region == "north", region == "west"]
+    X = np.column_stack([*X, covariates["age"][first], covariates["craft"][first]]).astype(float)
+    return X, sums / sums.sum(axis=1, keepdims=True)
+
+
+def tvalue(X, y, j):
+    """Return the absolute t-value of a coefficient."""
+    b, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
+    variance = ((y - X @ b) ** 2).sum() / (len(y) - rank) * np.linalg.inv(X.T @ X)[j, j]
+    return abs(b[j]) / np.sqrt(variance)
+
+
+def freedman_lane(X, y, j, orders):
+    """Return absolute t-values of residuals of the model without a term, permuted."""
+    Z = np.delete(X, j, axis=1)
+    fitted = Z @ np.linalg.lstsq(Z, y, rcond=None)[0]
+    e = y - fitted
+    return np.array([tvalue(X, fitted + e[list(order)], j) for order in orders])
+
+
+def test_orders_are_those_of_the_oracle():
+    sizes = np.array([1, 40, 7])
+    states = np.random.default_rng(1).integers(2**64, size=(5, 4), dtype=np.uint64)
+    orders = np.empty((5, 48), np.uint32)
+    permuted_orders(sizes, states, orders, 2)
+    starts = np.cumsum([0, *sizes])
+    for state, found in zip(states, orders, strict=True):
+        words, expected = oracle.random_words(state), []
+        for first, n in zip(starts[:-1], sizes, strict=True):
+            part = list(range(first, first + n))
+            for i in range(n - 1):
+                j = i + oracle.random_below(words, n - i)
+                part[i], part[j] = part[j], part[i]
+            expected += part
+        assert found.tolist() == expected
+
+
+def test_coefficients_are_those_of_lstsq(data):
+    loadings, covariates, units = data
+    found = regress_proportions(
+        loadings, covariates, units=units, n_replicates=3, n_permutations=0, random_state=5
+    )
+    X, Y = unit_rows(loadings, covariates, units)
+    assert found.terms == ("Intercept", "region[T.north]", "region[T.west]", "age", "craft")
+    assert found.rows == found.units == "units" and found.n_units == 150 and found.pvalues is None
+    expected = np.linalg.lstsq(X, Y, rcond=None)[0]
+    np.testing.assert_allclose(found.coefficients, expected.T, rtol=1e-9)
+    for r, replicate in enumerate(found.replicates):
+        state = child(np.random.SeedSequence(5), r).generate_state(4, np.uint64)
+        drawn = np.array(next(iter(draws_below(state, [150]))))
+        expected = np.linalg.lstsq(X[drawn], Y[drawn], rcond=None)[0]
+        np.testing.assert_allclose(replicate, expected.T, rtol=1e-8, atol=1e-12)
+
+
+def test_covariates_that_differ_within_units(data):
+    loadings, covariates, units = data
+    covariates = covariates | {"abv": np.random.default_rng(2).normal(5, 1, 450)}
+    with pytest.raises(ValueError, match=r"term 'abv' is .* within unit \d+, .* n_permutations=0"):
+        regress_proportions(loadings, covariates, units=units)
+    found = regress_proportions(
+        loadings, {"abv": covariates["abv"]}, units=units, n_replicates=2, n_permutations=0,
+        random_state=5,
+    )  # fmt: skip
+    X = np.column_stack([np.ones(450), covariates["abv"]])
+    Y = loadings / loadings.sum(axis=1, keepdims=True)
+    assert found.rows == "samples" and found.units == "units" and found.n_units == 150
+    expected = np.linalg.lstsq(X, Y, rcond=None)[0]
+    np.testing.assert_allclose(found.coefficients, expected.T, rtol=1e-9)
+    state = child(np.random.SeedSequence(5), 1).generate_state(4, np.uint64)
+    drawn = np.array(next(iter(draws_below(state, [150]))))
+    copies = np.concatenate([np.flatnonzero(units == u) for u in drawn])
+    expected = np.linalg.lstsq(X[copies], Y[copies], rcond=None)[0]
+    np.testing.assert_allclose(found.replicates[1], expected.T, rtol=1e-9)
+
+
+@pytest.mark.parametrize("interval", ["percentile", "bca"])
+def test_a_label_of_two_levels_is_the_difference_of_groups(data, interval):
+    loadings, covariates, units = data
+    craft = covariates["craft"]
+    args = {"units": units, "n_replicates": 400, "interval": interval, "random_state": 2}
+    # units of each level are strata, so that as many are drawn as of groups
+    found = regress_proportions(loadings, {"craft": craft}, strata=craft, n_permutations=0, **args)
+    groups = group_effects(loadings, craft, n_permutations=9, **args)
+    differences = groups.differences(False)
+    np.testing.assert_allclose(found.coefficients[:, 1], differences.differences[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(found.coefficients[:, 0], groups.means[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(found.lower[:, 1], differences.lower[:, 0], rtol=1e-7)
+    np.testing.assert_allclose(found.upper[:, 1], differences.upper[:, 0], rtol=1e-7)
+
+
+@few
+@pytest.mark.parametrize("with_strata", [False, True])
+def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
+    rng = np.random.default_rng(3)
+    Y = rng.integers(1, 4, (6, 3)).astype(float)  # with ties
+    x, strata = np.array([1.0, 2, 2, 5, 7, 2]), np.array([0, 1, 0, 1, 0, 0]) * with_strata
+    found = regress_proportions(
+        Y, {"x": x}, strata=strata, n_permutations=720, n_replicates=5, random_state=0
+    )
+    Y /= Y.sum(axis=1, keepdims=True)
+    orders = [p for p in permutations(range(6)) if np.array_equal(strata[list(p)], strata)]
+    X = np.column_stack([np.ones(6), x])
+    for y, p in zip(Y.T, found.pvalues, strict=True):
+        null = np.array([tvalue(X, y[list(order)], 1) for order in orders])
+        assert np.isnan(p[0])
+        assert p[1] == pytest.approx(np.mean(null >= tvalue(X, y, 1) * (1 - 1e-9)))
+    assert found.exact and found.smallest_pvalue == pytest.approx(1 / found.n_labellings)
+
+
+def test_random_pvalues_are_those_of_freedman_and_lane(data):
+    loadings, covariates, units = data
+    n = 60
+    found = regress_proportions(
+        loadings, covariates, units=units, n_replicates=2, n_permutations=n, random_state=7
+    )
+    X, Y = unit_rows(loadings, covariates, units)
+    orders = np.empty((n, 150), np.uint32)
+    seed = child(np.random.SeedSequence(7), 0)
+    permuted_orders(np.array([150]), child_states(seed, range(n)), orders, 1)
+    # residuals stay, and terms are permuted: the same as residuals by the inverse
+    inverse = np.argsort(orders, axis=1)
+    for t, j in (0, 1), (2, 3), (3, 4):
+        null = freedman_lane(X, Y[:, t], j, inverse)
+        b = (null >= tvalue(X, Y[:, t], j)).sum()
+        assert found.pvalues[t, j] == (b + 1) / (n + 1)
+    assert np.isnan(found.pvalues[:, 0]).all() and not found.exact
+
+
+@pytest.mark.slow
+@few
+def test_size_under_the_null_with_units_and_strata():
+    rng, p, units = np.random.default_rng(1), [], np.repeat(np.arange(30), 4)
+    strata = np.arange(30) % 2
+    for _ in range(300):
+        a = rng.normal(size=30) + strata
+        covariates = {"x": (a + rng.normal(size=30))[units], "a": a[units], "s": strata[units]}
+        tastes = 0.3 + np.outer(0.03 * a + 0.05 * strata, [1, -1, 0])
+        tastes += 0.1 * rng.dirichlet(np.ones(3), 30)
+        found = regress_proportions(
+            tastes[units], covariates, units=units, strata=strata[units], n_replicates=1,
+            n_permutations=99, random_state=rng,
+        )  # fmt: skip
+        p.append(found.pvalues[:, 1])
+    size = np.mean(np.array(p) <= 0.05, axis=0)
+    assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
+
+
+def test_a_known_effect_is_found(data):
+    _, covariates, units = data
+    rng = np.random.default_rng(4)
+    base = np.full(3, 1 / 3) + np.outer(0.01 * (covariates["age"] - 50), [1, -1, 0])
+    loadings = rng.dirichlet(np.ones(3) * 30, 150)[units] / 3 + base * 2 / 3
+    found = regress_proportions(
+        np.clip(loadings, 0, None), covariates, units=units, n_permutations=999, random_state=0
+    )
+    age = found.terms.index("age")
+    truth = np.array([1, -1, 0]) * 0.01 * 2 / 3
+    assert np.all((found.lower[:, age] < truth) & (truth < found.upper[:, age]))
+    assert found.pvalues[0, age] == 0.001 == found.smallest_pvalue < found.pvalues[2, age]
+    tested = np.isfinite(found.pvalues)
+    assert tested.sum() == 12 and np.all(found.pvalues[tested] <= found.qvalues[tested])
+    np.testing.assert_allclose(found.coefficients.sum(axis=0), [1, 0, 0, 0, 0], atol=1e-10)
+    first = found.to_frame("age")
+    assert first["topic"].tolist()[2] == 2 and first["pvalue"].is_monotonic_increasing
+    frame = found.to_frame()
+    np.testing.assert_array_equal(frame["coefficient"], found.coefficients.ravel())
+    assert frame["term"].tolist()[:5] == list(found.terms)
+    with pytest.raises(ValueError, match="term='ages' is not one of the terms: 'Intercept'"):
+        found.to_frame("ages")
+    assert re.fullmatch(
+        r"<ProportionRegression: 3 topics x 5 terms, 150 units, \d of 12 coefficients with "
+        r"q <= 0.05>",
+        repr(found),
+    )
+
+
+def test_topics_that_do_not_vary_are_not_found(data):
+    _, covariates, units = data
+    loadings = np.column_stack([np.ones(450), 1 + covariates["craft"], 2 - covariates["craft"]])
+    found = regress_proportions(
+        loadings.astype(float), covariates, units=units, n_replicates=9, n_permutations=99
+    )
+    assert np.all(found.coefficients[0, 1:] == 0) and np.all(found.pvalues[0, 1:] == 1)
+    assert found.pvalues[1, -1] == 0.01 and np.all(found.pvalues[1, 1:-1] == 1)
+
+
+def test_the_same_bits(data, tmp_path):
+    loadings, covariates, units = data
+    args = {"units": units, "strata": units % 2, "random_state": 3}
+
+    def results(**options):
+        found = regress_proportions(loadings, covariates, **args | options)
+        return found.replicates, found.pvalues
+
+    expected = results(n_replicates=150, n_permutations=400, n_threads=1)
+    kept = {"checkpoint": tmp_path, "resume": True}
+    results(n_replicates=70, n_permutations=90, **kept)
+    for options in {"n_threads": 3}, kept, kept | {"random_state": None}:
+        found = results(**{"n_replicates": 150, "n_permutations": 400} | options)
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_workers_get_all_that_replicates_take(data):
+    X, Y = unit_rows(*data)
+    fit = LeastSquares.of(X, Y)
+    for task in (
+        CoefficientsTask(fit, np.arange(150), np.array([0, 150])),
+        FreedmanLane(fit, np.array([150]), np.array([1, 3])),
+    ):
+        sent = pickle.loads(pickle.dumps(task))
+        expected = task.run(range(20, 30), np.random.SeedSequence(1), 1)
+        for name, values in sent.run(range(20, 30), np.random.SeedSequence(1), 1).items():
+            np.testing.assert_array_equal(values, expected[name])
+
+
+def test_tables_and_matrices_are_the_same_covariates(data):
+    pd = pytest.importorskip("pandas")
+    loadings, covariates, units = data
+    options = {"units": units, "n_replicates": 5, "n_permutations": 19, "random_state": 0}
+    expected = regress_proportions(loadings, covariates, **options)
+    frame = pd.DataFrame(covariates)
+    matrix = np.column_stack([
+        np.ones(450), frame["region"] == "north", frame["region"] == "west", frame["age"],
+        frame["craft"],
+    ]).astype(float)  # fmt: skip
+    of_formula = pd.DataFrame(matrix, columns=list(expected.terms))
+    nullable = frame.convert_dtypes()
+    category = frame.assign(region=pd.Categorical(frame["region"]))
+    for given, more in [
+        (frame, {}), (nullable, {}), (category, {}), (of_formula, {"intercept": False}),
+        (matrix, {"intercept": False, "names": expected.terms}),
+    ]:  # fmt: skip
+        found = regress_proportions(loadings, given, **options, **more)
+        assert found.terms == expected.terms
+        np.testing.assert_array_equal(found.replicates, expected.replicates)
+        np.testing.assert_array_equal(found.pvalues, expected.pvalues)
+    frame["region"] = pd.Categorical(frame["region"], ["west", "north", "east"])
+    found = regress_proportions(loadings, frame[["region"]], **options)
+    assert found.terms == ("Intercept", "region[T.north]", "region[T.east]")
+    found = regress_proportions(loadings, frame["age"], **options)
+    assert found.terms == ("Intercept", "age")
+    found = regress_proportions(loadings, matrix[:, 1:], **options)
+    assert found.terms == ("Intercept", "x0", "x1", "x2", "x3")
+    table = pd.DataFrame(loadings, columns=list("abcd"))
+    assert regress_proportions(table, frame, **options).topic_names == tuple("abcd")
+    with pytest.raises(ValueError, match="same rows in another order"):
+        regress_proportions(table, frame.iloc[::-1], **options)
+
+
+def test_few_units_and_rare_levels_are_warned_of(data):
+    loadings, _, units = data
+    with (
+        pytest.warns(UserWarning, match="1 of 1 terms .* have fewer than 50 units, .*'x' with 2"),
+        pytest.warns(UserWarning, match="of 200 replicates do not determine the coefficients"),
+    ):
+        found = regress_proportions(
+            loadings, {"x": units < 2}, units=units, n_replicates=200, n_permutations=9,
+            random_state=0,
+        )  # fmt: skip
+    assert 10 < found.n_failures < 50
+    assert len(found.replicates) == 200 - found.n_failures and np.isfinite(found.lower).all()
+    # each of its own stratum is drawn in all replicates
+    with pytest.warns(UserWarning, match="'x' with 2"):
+        found = regress_proportions(
+            loadings, {"x": units < 2}, units=units, strata=units < 2, n_replicates=20,
+            n_permutations=0,
+        )  # fmt: skip
+    assert found.n_failures == 0
+    few_rows, groups = np.random.default_rng(0).random((6, 3)), list("aabbba")
+    with (
+        pytest.warns(UserWarning, match=r"2 of 2 terms and ref.*, the fewest 'x\[T.b\]' with 3"),
+        pytest.warns(UserWarning, match="no p-value below 0.1 .* 'a coefficient of 0'"),
+    ):
+        regress_proportions(few_rows, {"x": groups}, n_replicates=5, random_state=0)
+    one = np.where(np.arange(450) < 3, np.arange(450), 3).astype(str)
+    with pytest.raises(ValueError, match=r"levels are in so few samples, the fewest .* with 1, th"):
+        regress_proportions(loadings, {"x": one})
+
+
+@pytest.mark.parametrize(
+    ("covariates", "options", "match"),
+    [
+        ({"x": [1, 2]}, {}, r"covariate 'x' has shape \(2,\).* 450 samples"),
+        ({"x": ["a", "b"]}, {}, "covariate 'x' has 2 labels, and there are 450"),
+        ({"x": [np.nan] * 2 + [1.0] * 448}, {}, "'x' has 2 missing .* at sample 0"),
+        ({"x": [None] + ["a"] * 449}, {}, "'x' has 1 missing labels"),
+        ({"x": np.ones(450)}, {}, "term 'x' is 1 in all samples.*intercept=False"),
+        ({"x": ["a"] * 450}, {}, "covariate 'x' has one level only, 'a'"),
+        ({"x": np.zeros(450), "y": np.arange(450)}, {}, "term 'x' is 0 in all samples"),
+        (
+            {"a": np.arange(450), "b": np.arange(450) % 7, "c": np.arange(450) * 2.0 + 3},
+            {}, "collinear: term 'c' is a combination of 'Intercept', 'a'. Leave",
+        ),
+        ({"x": [f"level {i}" for i in range(450)]}, {}, "450 samples are fewer than 451"),
+        ({"x": np.array(["2020-01-01"] * 450, "datetime64[D]")}, {}, "type datetime64"),
+        ({"Intercept": np.arange(450)}, {}, "two terms are named 'Intercept'.*intercept=False"),
+        ({}, {}, "covariates has no columns"),
+        (3.0, {}, "covariates=3.0"),
+        ({"x": np.arange(450)}, {"names": ["a"]}, "names goes with an array"),
+        (np.arange(900).reshape(450, 2), {"names": ["a"]}, "names has 1 different names; 2"),
+        ({"x": np.arange(450)}, {"intercept": False}, "no term can be tested"),
+        ({"x": np.arange(450)}, {"strata": np.arange(450)}, "no samples can be permuted"),
+        ({"x": np.arange(450)}, {"n_permutations": -1}, "n_permutations is -1"),
+        ({"x": np.arange(450)}, {"level": 95}, "level=95"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(data, covariates, options, match):
+    with pytest.raises(ValueError, match=match):
+        regress_proportions(data[0], covariates, **options)
