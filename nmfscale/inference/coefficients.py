@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import percentile
 from .means import spread, tidy_frame
 
 Array = NDArray[Any]
@@ -106,14 +109,54 @@ class ProportionRegression:
         frame = tidy_frame(self.topic_names, {"term": self.terms}, values)
         if term is None:
             return frame
-        if term not in self.terms:
-            names = ", ".join(map(repr, self.terms))
-            raise ValueError(f"term={term!r} is not one of the terms: {names}.")
+        self._refuse_unknown(term)
         j, T = self.terms.index(term), len(self.topic_names)
         p = np.zeros(T) if self.pvalues is None else self.pvalues[:, j]
         order = np.lexsort((-np.abs(self.coefficients[:, j]), p))
         of_term = frame.iloc[order * len(self.terms) + j].drop(columns="term")
         return of_term.reset_index(drop=True)
+
+    def combine(self, weights: Mapping[Any, float]) -> Any:
+        """Return a weighted sum of coefficients of each topic, with intervals.
+
+        Such are differences between two levels, ``{"region[T.West]": 1, "region[T.North]": -1}``,
+        and mean proportions at given values, ``{"Intercept": 1, "age": 40}``.
+
+        Parameters
+        ----------
+        weights : mapping of names of terms to numbers
+            Terms that are not named weigh 0.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each topic: ``topic``, ``value``, ``lower``, ``upper`` and ``std_error``.
+            Intervals are of `level`, from percentiles of the replicates whatever `interval` is.
+
+        Raises
+        ------
+        ValueError
+            If there is no such term, or a weight is no finite number.
+        """
+        import pandas as pd
+
+        along = np.zeros(len(self.terms))
+        for term, weight in weights.items():
+            self._refuse_unknown(term)
+            if not isinstance(weight, Real) or not np.isfinite(float(weight)):
+                raise ValueError(f"weights[{term!r}] is {weight!r}; a finite number is needed.")
+            along[self.terms.index(term)] = weight
+        replicates = self.replicates @ along
+        lower, upper = percentile(replicates, self.level)
+        return pd.DataFrame({
+            "topic": list(self.topic_names), "value": self.coefficients @ along, "lower": lower,
+            "upper": upper, "std_error": spread(replicates),
+        })  # fmt: skip
+
+    def _refuse_unknown(self, term: Any) -> None:
+        if term not in self.terms:
+            names = ", ".join(map(repr, self.terms))
+            raise ValueError(f"term={term!r} is not one of the terms: {names}.")
 
     def __repr__(self) -> str:
         """Sizes, and how many coefficients were found."""

@@ -1,5 +1,6 @@
 """Effects of groups: means with intervals, p-values of topics, the same bits everywhere."""
 
+import pickle
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.stats
 from oracle import draws_below
 
 from nmfscale import group_effects, permutation_test
+from nmfscale.inference.effects import EACH_TOPIC
 from nmfscale.inference.seeds import child
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
@@ -133,6 +135,21 @@ def test_size_under_the_null_with_units_and_strata():
     assert np.all(np.abs(size - 0.05) <= 3 * error)
 
 
+@pytest.mark.slow
+def test_intervals_cover_the_truth():
+    """As often as the warning says: 0.94 at 100 units a group and more."""
+    rng, sizes, covered = np.random.default_rng(0), (100, 150, 250), []
+    weights = rng.gamma(1.0, size=(3, 10)) + 0.05
+    groups, truth = np.repeat(np.arange(3), sizes), (weights / weights.sum(1, keepdims=True)).T
+    for seed in range(60):
+        found = group_effects(
+            rng.gamma(weights[groups]), groups, n_permutations=1, random_state=seed
+        )
+        covered.append(((found.lower <= truth) & (truth <= found.upper)).mean())
+    error = np.std(covered) / np.sqrt(len(covered))
+    assert abs(np.mean(covered) - 0.94) < 3 * error + 0.01
+
+
 def test_topics_that_differ_are_found(data):
     loadings, groups, units, _ = data
     loadings = loadings.copy()
@@ -173,6 +190,10 @@ def test_the_same_bits(data, tmp_path):
         assert (found.replicates == expected.replicates).all()
         assert (found.null == expected.null).all()
         assert found.random_state == 3
+
+
+def test_workers_get_the_statistic():
+    assert pickle.loads(pickle.dumps(EACH_TOPIC)) == EACH_TOPIC
 
 
 def test_few_units_are_warned_of():

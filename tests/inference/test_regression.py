@@ -183,6 +183,25 @@ def test_size_under_the_null_with_units_and_strata():
     assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
 
 
+def test_sums_of_coefficients_are_coefficients_of_another_reference(data):
+    pd = pytest.importorskip("pandas")
+    loadings, covariates, units = data
+    args = {"units": units, "n_replicates": 200, "n_permutations": 0, "random_state": 0}
+    found = regress_proportions(loadings, covariates, **args)
+    region = pd.Categorical(covariates["region"], ["north", "east", "west"])
+    other = regress_proportions(loadings, covariates | {"region": region}, **args)
+    of_other = other.to_frame().query("term == 'region[T.west]'")
+    difference = found.combine({"region[T.west]": 1, "region[T.north]": -1})
+    for mine, name in ("value", "coefficient"), ("lower", "lower"), ("std_error", "std_error"):
+        np.testing.assert_allclose(difference[mine], of_other[name], rtol=1e-8)
+    at = found.combine({"Intercept": 1, "age": 50})
+    assert at["value"].sum() == pytest.approx(1) and (at["lower"] < at["value"]).all()
+    with pytest.raises(ValueError, match=r"weights\['age'\] is nan"):
+        found.combine({"age": np.nan})
+    with pytest.raises(ValueError, match="term='ages'"):
+        found.combine({"ages": 1})
+
+
 def test_a_known_effect_is_found(data):
     _, covariates, units = data
     rng = np.random.default_rng(4)
