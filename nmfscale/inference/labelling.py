@@ -167,7 +167,7 @@ def _whole_numbers(rows: Array) -> tuple[NDArray[np.int32], Array]:
 
 
 def _in_panels(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Lay out columns 32 side by side, as the kernel takes them."""
+    """Lay out columns side by side in panels, as the kernel takes them."""
     n, n_columns = rows.shape
     panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
     panels[:] = 0

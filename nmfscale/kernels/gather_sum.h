@@ -1,4 +1,4 @@
-/* Sums of picked rows of whole numbers, PANEL columns side by side: two lines of the cache. */
+/* Sums of picked rows of whole numbers, PANEL columns side by side: one line of the cache. */
 #if LEVEL == 3
 #define PANEL_BYTES 64
 #elif LEVEL == 2

@@ -10,9 +10,10 @@ from .operands cimport aligned_address
 from .random cimport below, generator
 from .slices cimport PANEL, level_kernels
 
-# Permutations that go over one panel of columns while it is in the cache.
+# Permutations that go over one panel of columns while it is in the cache, with thousands of units
+# that of level 2: wider panels, and fewer or more permutations, were slower.
 cdef enum:
-    BLOCK = 8
+    BLOCK = 16
 
 PANEL_COLUMNS = PANEL
 
@@ -96,10 +97,10 @@ cdef void sum_groups(
 
 
 def permuted_sums(
-    panels,                        # IN   int32 (n_panels, n, 32): columns, units by stratum
+    panels,                        # IN   int32 (n_panels, n, PANEL): columns, units by stratum
     const int64_t[:, ::1] sizes,   # IN   units of each stratum in each group, the largest last
     const uint64_t[:, ::1] seeds,  # IN   (n_permutations, 4)
-    out,                           # OUT  int32 (n_permutations, n_groups, n_panels * 32)
+    out,                           # OUT  int32 (n_permutations, n_groups, n_panels * PANEL)
     int n_threads,
 ):
     """Sums of each group's rows, its labels permuted within strata"""

@@ -85,7 +85,7 @@ typedef struct {
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
 } row_kernels;
 
-enum { PANEL = 32 };                                      /* columns of a panel of whole numbers */
+enum { PANEL = 16 };                                      /* columns of a panel of whole numbers */
 
 typedef struct {
     row_kernels f32, f64;
