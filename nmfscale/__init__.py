@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.effects import group_effects as group_effects
+    from .inference.jackknife import jackknife_fit as jackknife_fit
     from .inference.permutation import permutation_test as permutation_test
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .inference.regression import regress_proportions as regress_proportions
@@ -63,6 +64,7 @@ _PLACES = {
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
     "inference.effects": "group_effects",
+    "inference.jackknife": "jackknife_fit",
     "inference.permutation": "permutation_test",
     "inference.refit": "bootstrap_fit",
     "inference.regression": "regress_proportions",

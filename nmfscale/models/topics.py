@@ -78,7 +78,7 @@ class TopicsMixin:
         True
         """
         check_is_fitted(self)
-        taken = [self._topic(each, "order") for each in order]
+        taken = [topic_number(self, each, "order") for each in order]
         K = len(self.components_)
         if sorted(taken) != list(range(K)):
             raise ValueError(
@@ -202,7 +202,7 @@ class TopicsMixin:
         if isinstance(names, Mapping):
             new = topic_names_of(self, len(self.components_))
             for topic, name in names.items():
-                new[self._topic(topic, "names")] = name
+                new[topic_number(self, topic, "names")] = name
         else:
             new = [names] if isinstance(names, str) else list(names)
         found = copy.copy(self)
@@ -236,26 +236,13 @@ class TopicsMixin:
     def _all_axes(self) -> dict[str, str]:
         return AXES | self._axes
 
-    def _topic(self, given: Any, argument: str) -> int:
-        """Return the number of a topic, given by number or name."""
-        K, names = len(self.components_), getattr(self, "topic_names_", None)
-        if isinstance(given, str):
-            if names is None or given not in names:
-                known = "they have none" if names is None else ", ".join(map(repr, names))
-                raise ValueError(f"{argument}: no topic is named {given!r}; names: {known}.")
-            return int(np.flatnonzero(names == given)[0])
-        is_number = isinstance(given, Integral) and not isinstance(given, bool)
-        if not is_number or not 0 <= int(given) < K:
-            raise ValueError(f"{argument}: {given!r} is no topic: these are 0 to {K - 1}.")
-        return int(given)
-
     def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
         """Return the topics of each topic after a merger, and their names, if they have any."""
         named = isinstance(groups, Mapping)
         given = list(groups.values() if named else groups)
         if any(isinstance(each, str) or not isinstance(each, Iterable) for each in given):
             raise ValueError(f"groups is {groups!r}: sequences of topics are needed.")
-        merged = [[self._topic(each, "groups") for each in topics] for topics in given]
+        merged = [[topic_number(self, each, "groups") for each in topics] for topics in given]
         together = [topic for part in merged for topic in part]
         if not all(merged) or len(set(together)) < len(together):
             raise ValueError(
@@ -281,6 +268,20 @@ def topic_names_of(fit: Any, n_topics: int) -> list[str]:
     if names is None:
         return [f"topic {topic}" for topic in range(n_topics)]
     return [str(name) for name in names]
+
+
+def topic_number(model: Any, given: Any, argument: str) -> int:
+    """Return the number of a topic of a fitted model, given by number or name."""
+    K, names = len(model.components_), getattr(model, "topic_names_", None)
+    if isinstance(given, str):
+        if names is None or given not in names:
+            known = "they have none" if names is None else ", ".join(map(repr, names))
+            raise ValueError(f"{argument}: no topic is named {given!r}; names: {known}.")
+        return int(np.flatnonzero(names == given)[0])
+    is_number = isinstance(given, Integral) and not isinstance(given, bool)
+    if not is_number or not 0 <= int(given) < K:
+        raise ValueError(f"{argument}: {given!r} is no topic: these are 0 to {K - 1}.")
+    return int(given)
 
 
 def _checked_names(names: list[Any], n_topics: int) -> Array:
