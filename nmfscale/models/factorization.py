@@ -248,11 +248,11 @@ class CountFactorization(CountModel):
             client=client, solver=self.solver, extrapolate=self.extrapolate,
             inner_iter=self.inner_iter, n_components=self.n_components, dtype=str(dtype), **how,
         )  # fmt: skip
-        if self.solver == "joint-em":  # F sums to one at any scale of the start
+        if self.solver != "joint-em":  # whose F sums to one at any scale of the start
+            fitted = _unscaled(fitted, scales, constraints)
+        elif self.l1_penalty:
             total = counts.total if row_weights is None else constraints.weights @ counts.row_totals
             penalise(fitted.arrays["L"], fitted.history, self.l1_penalty, total)
-        else:
-            fitted = _unscaled(fitted, scales, constraints)
         if sizes is not None:
             fitted.arrays["L"] = fitted.arrays["L"] / sizes[:, None].astype(dtype)
         if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor
