@@ -584,7 +584,7 @@ PLANS = ["kept", "read", "loadings on disk"]
         {"dtype": "float32"},
         {"init": "random", "n_threads": 1},
         {"model": nmfscale.TopicModel, "n_threads": 3},
-        {"solver": "joint-em"},
+        {"solver": "joint-em", "l1_penalty": 0.5},
         {"prior_loadings": 1.1},
     ],
     ids=str,
