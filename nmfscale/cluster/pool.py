@@ -32,6 +32,8 @@ from .tasks import (
 
 # For what a worker says of itself, in seconds.
 _PROBE_TIMEOUT = 10
+# Above this share of its memory a worker gets no more tasks.
+_BUSY = 0.8
 
 
 def active_client() -> Any:
@@ -69,10 +71,19 @@ def worker_memory() -> int | None:
 
 
 def memory_of_task() -> int | None:
-    """Return the same where this is a task of a worker; None elsewhere."""
+    """Return the bytes that a worker may hold together with this task: its share of what is free.
+
+    None where this is no task, or its worker has no limit.
+    """
     if "distributed" not in sys.modules or not in_task():
         return None
-    return worker_memory()
+    import psutil
+    from distributed import get_worker
+
+    limit, held = worker_memory(), psutil.Process().memory_info().rss
+    if limit is None:
+        return None
+    return held + max(0, int(_BUSY * limit) - held) // int(get_worker().state.nthreads)
 
 
 def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> TaskResult:

@@ -82,7 +82,10 @@ def fits_within(
     """
     if not reads_anew(counts):
         return 1
-    plan = plan_fit(counts, needs, memory_limit)
+    try:
+        plan = plan_fit(counts, needs, memory_limit)
+    except MemoryLimitError:  # which the fit itself will say
+        return 1
     if plan.keep or plan.folder is not None:
         return 1
     _, limit = _held_and_limit(memory_limit)

@@ -92,6 +92,9 @@ def test_fits_to_a_store_share_its_reads(data, stored, tmp_path, monkeypatch):
         assert (found.group_means.replicates == expected.group_means.replicates).all()
         assert (found.n_iter == expected.n_iter).all()
         n_read[size] = counts.layout().bytes_read
+    in_file = as_counts(write_matrix(tmp_path / "counts.h5ad", X), in_memory=False)
+    found = bootstrap_fit(model, in_file, n_replicates=8, **options)
+    assert (found.components.replicates == expected.components.replicates).all()
     counts = StoredCounts(stored)
     bootstrap_fit(model, counts, n_replicates=8, **options)
     assert counts.layout().bytes_read < 1.25 * max(alone) < n_read[3] < n_read[1]

@@ -686,6 +686,7 @@ def test_the_more_memory_there_is_the_more_fits_share_reads(store, monkeypatch):
     of_one = (found.index(3) - found.index(2)) * 500
     assert 8 * counts.shape[0] + 1000 <= of_one + 500 and of_one < 8 * counts.shape[0] + 2500
     assert fits_within(counts, needs, kept, 4) == 1  # they read counts once
+    assert fits_within(counts, needs, 1000, 4) == 1
     assert reads_anew(counts) and not reads_anew(counts.in_memory())
 
 
