@@ -241,7 +241,7 @@ def reads_part(options) -> list[dict]:
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
         rows, done = [], 0
         for batches in (range(1, n + 1), (n,)):
-            job = Path(folder, f"job-{len(batches)}")
+            job, counts = Path(folder, f"job-{len(batches)}"), nmfscale.StoredCounts(path)
             for done in batches:
                 before = counts.layout().bytes_read
                 found = nmfscale.bootstrap_fit(

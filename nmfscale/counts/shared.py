@@ -10,9 +10,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
-from functools import partial
 from typing import Any, TypeVar
 
 from .base import CountMatrix
@@ -93,7 +92,7 @@ class SharedVisits:
             return
         here = [place for place in self._waiting if place.inside]
         if not here:
-            self._end_visit()
+            self.close()
             ((order, _),) = Counter(place.order for place in self._waiting).most_common(1)
             here = [place for place in self._waiting if place.order == order]
             layout = self._layout
@@ -108,11 +107,6 @@ class SharedVisits:
         for place in here:
             place.hand(item, error)
 
-    def _end_visit(self) -> None:
-        if self._items is not None:
-            self._items.close()
-            self._items = None
-
     def stop(self) -> None:
         """Let every member fail where it visits next."""
         with self._lock:
@@ -121,7 +115,12 @@ class SharedVisits:
             for place in self._waiting:
                 place.hand(None, SharedVisitError("another fit failed"))
             self._waiting = []
-            self._end_visit()
+
+    def close(self) -> None:
+        """Give back what a visit holds that was broken off; no thread may still look at a block."""
+        if self._items is not None:
+            self._items.close()
+            self._items = None
 
 
 class SharedLayout:
@@ -160,9 +159,9 @@ def share_reads(
             own.from_file, own._layout = False, layout
             return function(own)
 
-    with ThreadPoolExecutor(len(functions)) as pool:
+    with closing(visits), ThreadPoolExecutor(len(functions)) as pool:
         try:
-            futures = [pool.submit(partial(call, function)) for function in functions]
+            futures = [pool.submit(call, function) for function in functions]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
