@@ -239,7 +239,7 @@ def reads_part(options) -> list[dict]:
         # room for some fits that share reads, and not for the counts
         model.set_params(memory_limit=held().rss + max(10 * counts.nnz, 10**9 * options.smoke))
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
-        rows, done = [], 0
+        rows = []
         for batches in (range(1, n + 1), (n,)):
             job, counts = Path(folder, f"job-{len(batches)}"), nmfscale.StoredCounts(path)
             for done in batches:
