@@ -1,8 +1,8 @@
-"""SSNMF: tables 2, 4 and 8 of Haddock et al., and seconds beside the authors' package.
+"""SSNMF: tables 2, 4 and 8 of Haddock et al., both solvers, and the authors' package.
 
     python benchmarks/ssnmf.py --news 20news_bydate.tar.xz     all tables
     python benchmarks/ssnmf.py --tables 2                      one of them
-    python benchmarks/ssnmf.py --tables speed                  a time: on a quiet machine
+    python benchmarks/ssnmf.py --tables solvers speed          times: on a quiet machine
     python benchmarks/ssnmf.py --smoke                         some seconds, writes nothing
 
 The archive holds 20 Newsgroups sorted by date, a file for each posting, in folders
@@ -15,11 +15,13 @@ results/ssnmf_2.csv and so on, and the tables of README.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import sys
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import newsgroups_text
@@ -163,95 +165,153 @@ def divergence(X, M, loss: str) -> float:
     return float((X[where] * np.log(X[where] / M[where])).sum() - X.sum() + M.sum())
 
 
-def table_2(draws: int, starts: int, iterations: int) -> list[dict]:
-    """Error of the factors at the true means, divided by that of the start.
+def errors_of_draw(draw: int, starts: int, iterations: int) -> dict[tuple[int, str], list[float]]:
+    """Error of the factors at the true means, divided by that of the start; by experiment, losses.
 
     Fits by coordinate descent end at a stationary point, as 100,000 multiplicative updates do in
     the paper. Fits from the first `starts` of five starts stand for the others, whose errors they
     are divided by: these vary much more than where fits end.
     """
+    warnings.simplefilter("ignore")
     # experiment: the loss that is measured, noise of X and of Y, a standard deviation or Poisson
     experiments = {1: ("FF", 1.0, 1.0), 2: ("FD", 0.1, None), 3: ("DF", None, 0.1),
                    4: ("DD", None, None)}  # fmt: skip
     ratios: dict[tuple[int, str], list[float]] = {}
-    for draw in range(draws):
-        rng = np.random.default_rng(draw)
-        A = rng.uniform(size=(500, 5))
-        B, S = (
-            sp.random_array((500, 5), density=0.5, rng=rng, data_sampler=rng.uniform).toarray()
-            for _ in range(2)
-        )
-        X_mean, Y_mean = S @ A.T, S @ B.T
+    rng = np.random.default_rng(draw)
+    A = rng.uniform(size=(500, 5))
+    B, S = (
+        sp.random_array((500, 5), density=0.5, rng=rng, data_sampler=rng.uniform).toarray()
+        for _ in range(2)
+    )
+    X_mean, Y_mean = S @ A.T, S @ B.T
 
-        def noisy(mean, sd, rng=rng):
-            return rng.poisson(mean) if sd is None else abs(mean + sd * rng.normal(size=mean.shape))
+    def noisy(mean, sd):
+        return rng.poisson(mean) if sd is None else abs(mean + sd * rng.normal(size=mean.shape))
 
-        for number, (measured, sd_x, sd_y) in experiments.items():
-            X, Y = noisy(X_mean, sd_x) * 1.0, noisy(Y_mean, sd_y) * 1.0
+    for number, (measured, sd_x, sd_y) in experiments.items():
+        X, Y = noisy(X_mean, sd_x) * 1.0, noisy(Y_mean, sd_y) * 1.0
 
-            def error(S, A, B, m=measured, X_mean=X_mean, Y_mean=Y_mean):
-                return divergence(X_mean, S @ A.T, m[0]) + divergence(Y_mean, S @ B.T, m[1])
+        def error(S, A, B, m=measured):
+            return divergence(X_mean, S @ A.T, m[0]) + divergence(Y_mean, S @ B.T, m[1])
 
-            firsts, lasts = [], {losses: [] for losses in CHOSEN}
-            for start in range(_STARTS):
-                at = [
-                    np.random.RandomState(start + shift).uniform(size=shape)
-                    for shift, shape in ((0, (500, 5)), (5, (500, 5)), (10, (5, 500)))
-                ]
-                firsts.append(error(at[2].T, at[0], at[1]))
-                for losses in CHOSEN if start < starts else ():
-                    model = SSNMF(
-                        5,
-                        losses=losses,
-                        supervision=1.0,
-                        solver="cd",
-                        tol=1e-10,
-                        max_iter=iterations,
-                        n_threads=1,
-                    ).fit(X, Y, loadings=at[2].T, components=at[0].T, target_components=at[1])
-                    lasts[losses].append(
-                        error(model.loadings_, model.components_.T, model.target_components_)
-                    )
-            for losses, found in lasts.items():
-                ends = np.resize(found, _STARTS)
-                ratios.setdefault((number, losses), []).extend(ends / firsts)
-            print(draw, number, {m: np.mean(r) for (e, m), r in ratios.items() if e == number},
-                  flush=True)  # fmt: skip
+        firsts, lasts = [], {losses: [] for losses in CHOSEN}
+        for start in range(_STARTS):
+            at = [
+                np.random.RandomState(start + shift).uniform(size=shape)
+                for shift, shape in ((0, (500, 5)), (5, (500, 5)), (10, (5, 500)))
+            ]
+            firsts.append(error(at[2].T, at[0], at[1]))
+            for losses in CHOSEN if start < starts else ():
+                model = SSNMF(
+                    5, losses=losses, supervision=1.0, solver="cd", tol=1e-6, max_iter=iterations,
+                    n_threads=1,
+                )  # fmt: skip
+                model.fit(X, Y, loadings=at[2].T, components=at[0].T, target_components=at[1])
+                lasts[losses].append(
+                    error(model.loadings_, model.components_.T, model.target_components_)
+                )
+        for losses, found in lasts.items():
+            ratios[number, losses] = list(np.resize(found, _STARTS) / firsts)
+        print(draw, number, [np.mean(ratios[number, losses]) for losses in CHOSEN], flush=True)
+    return ratios
+
+
+def table_2(draws: int, starts: int, iterations: int, processes: int) -> list[dict]:
+    """Means over draws of the true factors, and over starts."""
+    with ProcessPoolExecutor(processes) as pool:
+        found = list(pool.map(errors_of_draw, range(draws), [starts] * draws, [iterations] * draws))
     return [
         {"experiment": number}
-        | {losses: np.mean(ratios[number, losses]) for losses in CHOSEN}
+        | {losses: np.mean([ratios[number, losses] for ratios in found]) for losses in CHOSEN}
         | {f"paper {losses}": value for losses, value in zip(CHOSEN, paper, strict=True)}
         for number, paper in PAPER_2.items()
     ]
 
 
-def peer(data, losses: str, iterations: int) -> float | None:
-    """Return the seconds of an iteration of the authors' package, None where it is missing."""
+class ReachedError(Exception):
+    """Raised where a fit has come as far as is wanted."""
+
+
+def progress(data, losses: str, seed: int, wanted: float = -np.inf, **options):
+    """Return the CPU seconds since the start of a fit, and its loss, after each iteration.
+
+    The fit ends where its loss is as low as `wanted`.
+    """
+    begun, seen = time.process_time(), []
+
+    def note(record):
+        seen.append((time.process_time() - begun, record["loss"]))
+        if record["loss"] <= wanted:
+            raise ReachedError
+
+    with contextlib.suppress(ReachedError):
+        ssnmf(data, losses, seed, callback=note, tol=0, **options)
+    return np.array(seen)
+
+
+def table_solvers(data, starts: int) -> list[dict]:
+    """CPU seconds to the loss of 300 multiplicative updates, by both solvers in turn."""
+    rows, data = [], data._replace(train=as_counts(data.train, integer="allow"))
+    for losses in CHOSEN:
+        found = []
+        for seed in range(starts):
+            plain = progress(data, losses, seed, max_iter=300, n_threads=1)
+            fast = progress(
+                data, losses, seed, plain[-1, 1], solver="cd", max_iter=300, n_threads=1
+            )
+            assert fast[-1, 1] <= plain[-1, 1], "the loss was not reached"
+            found.append((plain[-1, 0], fast[-1, 0], len(fast)))
+        times = [plain / fast for plain, fast, _ in found]
+        plain, fast, iterations = np.median(found, axis=0)
+        rows.append({
+            "model": losses, "mu, CPU s": plain, "cd, CPU s": fast, "cd, iterations": iterations,
+            "times": np.median(times), "least": min(times),
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def peer(data, losses: str, iterations: int) -> tuple[float, float] | None:
+    """Run the authors' package, and ours from the same start; None where it is missing.
+
+    Return its CPU seconds for an iteration, and the largest difference between parameters at the
+    end, divided by the largest parameter.
+    """
+    here = sys.path.pop(0)  # where this script is, which has the name of the package
     try:
-        from ssnmf import SSNMF as Peer
+        from ssnmf.ssnmf import SSNMF_N as Peer
     except ImportError as error:
         print(f"ssnmf is left out: {error}")
         return None
-    X, Y = data.train.T.toarray(), np.eye(5)[data.train_labels].T
-    model = Peer(X, K, Y=Y, lam=CHOSEN[losses][1], modelNum=3 + list(CHOSEN).index(losses))
-    begun = time.perf_counter()
+    finally:
+        sys.path.insert(0, here)
+    X, Y, rng = data.train.T.toarray(), np.eye(5)[data.train_labels].T, np.random.default_rng(0)
+    A, B, S = (rng.uniform(size=(n, K)) for n in (len(X), len(Y), X.shape[1]))
+    model = Peer(
+        X, K, Y=Y, A=A, B=B, S=S.T, lam=CHOSEN[losses][1], tol=-np.inf,
+        modelNum=3 + list(CHOSEN).index(losses),
+    )  # fmt: skip
+    begun = time.process_time()
     model.mult(numiters=iterations, saveerrs=True)
-    return (time.perf_counter() - begun) / iterations
+    seconds = (time.process_time() - begun) / iterations
+    own = SSNMF(
+        K, losses=losses, supervision=CHOSEN[losses][1], tol=0, max_iter=iterations, n_threads=1
+    ).fit(data.train, data.train_labels, loadings=S, components=A.T, target_components=B)
+    found = own.components_, own.target_components_, own.loadings_
+    pairs = zip((model.A.T, model.B, model.S.T), found, strict=True)
+    return seconds, max(abs(one - other).max() / abs(one).max() for one, other in pairs)
 
 
-def table_speed(data, iterations: int, threads: int) -> list[dict]:
-    """Seconds of an iteration, and of a fit with the stop of the paper."""
+def table_speed(data, iterations: int) -> list[dict]:
+    """CPU seconds of an iteration."""
     rows = []
     for losses in CHOSEN:
-        ssnmf(data, losses, 0, n_threads=threads)
-        times = []
-        for seed in range(5):
-            model = ssnmf(data, losses, seed, n_threads=threads)
-            times.append((model.history_["seconds"][-1] / model.n_iter_, model.n_iter_))
-        own, theirs = float(np.median([t for t, _ in times])), peer(data, losses, iterations)
+        theirs, difference = peer(data, losses, iterations) or (np.nan, np.nan)
+        own = [progress(data, losses, seed, max_iter=20, n_threads=1) for seed in range(5)]
+        each = float(np.median([(seen[-1, 0] - seen[0, 0]) / (len(seen) - 1) for seen in own]))
         rows.append({
-            "model": losses, "iterations": np.median([n for _, n in times]), "s / iteration": own,
-            "ssnmf, s / iteration": theirs or np.nan, "times": (theirs or np.nan) / own,
+            "model": losses, "CPU s / iteration": each, "ssnmf, CPU s / iteration": theirs,
+            "times": theirs / each, "difference": difference,
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows
@@ -261,10 +321,11 @@ def markdown(rows: list[dict]) -> str:
     """Return a table."""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     for row in rows:
-        digits = {"accuracy": 2, "paper": 2, "sd": 2, "other splits": 2, "sd there": 2}
+        digits = dict.fromkeys(("accuracy", "paper", "sd", "other splits", "sd there"), ".2f")
+        digits |= {"times": ".1f", "least": ".1f", "difference": ".0e"}
         cells = [
             str(value) if isinstance(value, str | int) else "-" if np.isnan(value)
-            else f"{value:.{digits.get(name, 4)}f}" for name, value in row.items()
+            else f"{value:{digits.get(name, '.4f')}}" for name, value in row.items()
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -280,7 +341,7 @@ def write(name: str, rows: list[dict], results: Path) -> None:
     before, rest = readme.read_text().split(f"<!-- ssnmf {name}:start -->\n", 1)
     after = rest.split(f"<!-- ssnmf {name}:end -->", 1)[1]
     command = " ".join(["python benchmarks/ssnmf.py", *sys.argv[1:]])
-    said = f"\n\n{report.processor()}. `{command}`" if name == "speed" else ""
+    said = f"\n\n{report.processor()}. `{command}`" if name in ("solvers", "speed") else ""
     first, last = (f"<!-- ssnmf {name}:{mark} -->" for mark in ("start", "end"))
     readme.write_text(f"{before}{first}\n{markdown(rows)}{said}\n{last}{after}")
 
@@ -290,38 +351,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tables", nargs="+", default=["4", "8", "2", "speed"])
+    parser.add_argument("--tables", nargs="+", default=["4", "8", "2", "solvers", "speed"])
     folder = Path(os.environ.get("NMFSCALE_DATA", "."))
     parser.add_argument("--news", type=Path, default=folder / "20news_bydate.tar.xz")
     parser.add_argument("--starts", type=int, help="default: 11, and 5 for tables 2 and solvers")
     parser.add_argument("--splits", type=int, default=10, help="besides the authors' own")
     parser.add_argument("--draws", type=int, default=4, help="of table 2")
-    parser.add_argument("--iterations", type=int, default=500, help="of table 2, at most")
+    parser.add_argument("--iterations", type=int, default=200, help="of table 2, at most")
     parser.add_argument("--peer-iterations", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of table 2: processes")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of fits that end at max_iter, of documents without words
     if options.smoke:
-        print(markdown(table_2(1, 1, 3)))
+        print(markdown(table_2(1, 1, 3, 1)))
         return
     tables = list(options.tables)
-    if {"4", "8", "speed"} & set(tables) and not options.news.exists():
-        print(f"tables 4, 8 and speed are left out: there is no {options.news}")
+    if {"4", "8", "solvers", "speed"} & set(tables) and not options.news.exists():
+        print(f"all tables but 2 are left out: there is no {options.news}")
         tables = [name for name in tables if name == "2"]
     documents = newsgroups_text.texts(options.news) if tables != ["2"] and tables else {}
     data = newsgroups_text.split(documents) if documents else None
     for name in tables:
         if name == "2":
-            rows = table_2(options.draws, options.starts or 5, options.iterations)
+            rows = table_2(options.draws, options.starts or 5, options.iterations, options.threads)
         elif name == "4":
             others = [newsgroups_text.split(documents, 100 + i) for i in range(options.splits)]
             rows = table_4(data, others, options.starts or 11)
         elif name == "8":
             rows = table_8(data, options.starts or 11)
+        elif name == "solvers":
+            rows = table_solvers(data, options.starts or 5)
         else:
-            rows = table_speed(data, options.peer_iterations, options.threads)
+            rows = table_speed(data, options.peer_iterations)
         print(markdown(rows))
         write(name, rows, options.results)
 

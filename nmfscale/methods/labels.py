@@ -81,13 +81,15 @@ def loss_of(targets: Array, weights: Array, mu: Array, loss: str) -> float:
     return float((each * (weights if weights.ndim == 2 else weights[:, None])).sum())
 
 
-def sums(block: Block, S: Array, B: Array, loss: str) -> Values:
+def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -> Values:
     """Return ``up`` U^T S and ``down`` V^T S, the loss, and how many classes are right.
 
-    S (n_rows, K) in float64 are the loadings of the rows of a block.
+    S (n_rows, K) in float64 are the loadings of the rows of a block. With `curvature` there is that
+    in each row of B, too, lower triangles (T, K, K): sum_i w s_i s_i^T, or w y / mu^2 of them.
     """
     T, held_out = len(B), block.get(HELD_OUT)
     up, down = np.zeros(B.shape), np.zeros(B.shape)
+    H = np.zeros((T, S.shape[1], S.shape[1]))
     total, score = 0.0, 0.0
     for here in pieces(len(S)):
         targets, weights = wide(block[TARGETS][here], T), block[WEIGHTS][here]
@@ -96,9 +98,14 @@ def sums(block: Block, S: Array, B: Array, loss: str) -> Values:
         U, V = terms(targets, weights, mu, loss)
         up += np.einsum("ic,ik->ck", U, S[here])
         down += np.einsum("ic,ik->ck", V, S[here])
+        if curvature and loss == "kl":
+            _add_curvature(H, U / np.maximum(mu, LEAST), S[here])
+        elif curvature:  # weights of rows are the same for all targets
+            _add_curvature(H, weights if weights.ndim == 2 else weights[:, None], S[here])
         if held_out is not None:
             score += _score(block[TARGETS][here], mu, held_out[here])
-    return {"up": up, "down": down, "loss_labels": total, "validation": score}
+    found = {"up": up, "down": down, "loss_labels": total, "validation": score}
+    return found | ({"label_curvature": H} if curvature else {})
 
 
 def _score(targets: Array, mu: Array, held_out: Array) -> float:
@@ -130,26 +137,10 @@ def least_of(targets: Array, weights: Array, n_targets: int) -> float:
     return float((w * targets).sum()) / total if total else 1.0
 
 
-def curvature(block: Block, S: Array, B: Array, loss: str) -> Array:
-    """Return the curvature of the loss in rows of B: sum_i w s_i s_i^T, or w y / mu^2 of them."""
-    T, K = B.shape
-    out = np.zeros((T, K, K))
-    for here in pieces(len(S)):
-        weights, columns = block[WEIGHTS][here], np.ascontiguousarray(S[here].T)
-        if loss == "frobenius" and weights.ndim == 1:
-            out += np.einsum("ki,li->kl", columns * weights, columns)
-            continue
-        if loss == "frobenius":
-            each = weights
-        else:
-            mu = predicted(S[here], B)
-            U, _ = terms(wide(block[TARGETS][here], T), weights, mu, loss)
-            each = U / np.maximum(mu, LEAST)
-        for c in range(T):
-            used = np.flatnonzero(each[:, c])
-            some = columns[:, used]
-            out[c] += np.einsum("ki,li->kl", some * each[used, c], some)
-    return out
+def _add_curvature(out: Array, each: Array, S: Array) -> None:
+    """Add sum_i w_ic s_i s_i^T, the lower triangle, to that of every target c."""
+    for k in range(S.shape[1]):
+        out[:, k, : k + 1] += np.einsum("ic,il->cl", each * S[:, k : k + 1], S[:, : k + 1])
 
 
 def in_slices(

@@ -114,10 +114,8 @@ class SumSamples(Step):
             sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
             n_threads=n_threads, **how,
         )  # fmt: skip
-        found = labels.sums(block, plain, self.B, self.losses.labels)
+        found = labels.sums(block, plain, self.B, self.losses.labels, self.curvature)
         found |= {"gram": G, "total": plain.sum(axis=0), "log_mu": sum_lanes(log_mu)}
-        if self.curvature:
-            found["label_curvature"] = labels.curvature(block, plain, self.B, self.losses.labels)
         if self.weighs_entries:
             here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
             sums[1] += here.of_columns()
