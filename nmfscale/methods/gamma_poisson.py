@@ -167,10 +167,15 @@ class VariationalGammaPoisson(MeanFieldTopics):
         return {"change_totals": float(np.abs(after["totals"] / before["totals"] - 1).max())}
 
     def feasible(self, shared: Shared) -> Shared:
-        """Return a point whose factors sum to one where they have no prior."""
-        if self.of_columns is not None:
-            return shared
-        return shared | {"topics": points_of(shared["topics"])}
+        """Return a point whose factors sum to one where they have no prior, or are above it."""
+        if self.of_columns is None:
+            return shared | {"topics": points_of(shared["topics"])}
+        np.maximum(shared["topics"], self.of_columns.shape, out=shared["topics"])
+        return shared
+
+    def least(self, shared: Shared) -> Array:
+        """Return the shapes of the prior."""
+        return self.of_rows.shape
 
     def result(self) -> dict[str, Array]:
         """Return gamma, E theta (n, K) and E xi (n,); lambda or W, E beta (m, K), E eta (m,); T.

@@ -151,8 +151,15 @@ class VariationalLDA(MeanFieldTopics):
         return {"change_prior": float(np.abs(after["alpha"] / before["alpha"] - 1).max())}
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
-        """Return a point whose topics sum to one where they have no prior."""
-        return shared if self.eta > 0 else shared | {"topics": points_of(shared["topics"])}
+        """Return a point whose topics sum to one where they have no prior, or are above it."""
+        if self.eta == 0:
+            return shared | {"topics": points_of(shared["topics"])}
+        np.maximum(shared["topics"], self.eta, out=shared["topics"])
+        return shared
+
+    def least(self, shared: Shared) -> Array:
+        """Return alpha."""
+        return shared["alpha"]
 
     def online(self, topics: Array, weight: float, n_samples: float) -> Array:
         """Return topics (m, K) after a step towards those of the present counts, a batch.

@@ -8,8 +8,9 @@ are held in this process; all are positive.  One iteration, counts read once:
 2. Judge that point.  If its ELBO is the highest so far, keep it as ``best``.  If it fell, the next
    step has no momentum; if it is still lower then, go back to the best.
 3. Momentum on logarithms: ``gamma <- next (next / before)^b``, shared arrays likewise, with
-   ``before`` the plain point before, ``b = min((k - 1) / (k + 2), MOST_MOMENTUM)``, and k the
-   iterations since one fell.
+   ``before`` the plain point before and ``b = min((k - 1) / (k + 2), MOST_MOMENTUM)``; k counts the
+   iterations, and is halved when one fell.  Nothing goes below its prior, as no plain point does:
+   a posterior whose shape is small answers much to a little less of it.
 
 The history has the best ELBO so far, and the fit ends at the best point: it never falls.
 """
@@ -44,9 +45,10 @@ Shared = dict[str, Array]
 
 @dataclass(frozen=True)
 class ExtrapolateLog(Step):
-    """Goes on from ``next``, away from ``before``, on logarithms."""
+    """Goes on from ``next``, away from ``before``, on logarithms; no further down than `least`."""
 
     momentum: float
+    least: Any = None
 
     @property
     def arrays(self) -> RowArrays:
@@ -58,6 +60,9 @@ class ExtrapolateLog(Step):
         now = block["next"]
         out = block.empty("gamma", now)
         kernels.extrapolate_log(now, block["before"], out, self.momentum, n_threads=n_threads)
+        if self.least is not None:
+            inside = out[:, : len(self.least)]
+            np.maximum(inside, self.least.astype(out.dtype), out=inside)
         return {}
 
 
@@ -115,7 +120,7 @@ class MeanField(Model):
         """Return the shapes of the shared arrays of a point."""
 
     def momentum_of(self, count: int) -> float:
-        """Return the momentum after so many iterations since one fell."""
+        """Return the momentum at such a count of iterations."""
         return min((count - 1) / (count + 2), MOST_MOMENTUM)
 
     def copy(self, source: str, target: str) -> None:
@@ -141,13 +146,13 @@ class MeanField(Model):
         if reached >= best:
             self.best = self._seen
             self.copy("gamma", "best")
-        self.count, self.beta = 1 if fell else self.count + 1, 0.0
+        self.count, self.beta = max(self.count // 2, 1) if fell else self.count + 1, 0.0
         if fell and self.fallen and not ending:
             self.count, self.fallen = 0, False
             self.copy("best", "gamma")
             return
         self.fallen = fell
-        if self.momentum and not ending:
+        if self.momentum and not ending and not fell:
             self.beta = self.momentum_of(self.count)
         if self.beta:
             self._extrapolate()
@@ -156,18 +161,22 @@ class MeanField(Model):
         self.copy("next", "before")
 
     def _extrapolate(self) -> None:
-        self.blocks.apply(ExtrapolateLog(self.beta))
         found: Shared = {}
         for name, now in self.points["next"].items():
             before, found[name] = self.points["before"][name], np.empty_like(now)
             kernels.extrapolate_log(
                 now, before, found[name], self.beta, n_threads=self.blocks.n_threads
             )
-        self.points["gamma"] = self.feasible(found)
+        self.points["gamma"] = shared = self.feasible(found)
+        self.blocks.apply(ExtrapolateLog(self.beta, self.least(shared)))
 
     def feasible(self, shared: Shared) -> Shared:
         """Return shared arrays that were extrapolated as a point may have them."""
         return shared
+
+    def least(self, shared: Shared) -> Array | None:
+        """Return what no plain step goes below in a row of ``gamma``, (K,), if there is that."""
+        return None
 
     def finish(self, settled: bool) -> dict[str, Any]:
         """Stand at the last plain point, or at the best if that is higher."""

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import oracle_gamma_poisson as oracle
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -149,6 +150,8 @@ def test_never_falls(seed, n_components, deep, shape, mean, extrapolate, inner_i
     assert np.all(np.diff(model.history_["elbo"]) >= -1e-12 * abs(model.elbo_) - 1e-9)
     assert_allclose(model.elbo_, elbo_of(model, counts), rtol=1e-9, atol=1e-9)
     assert np.isfinite(model.transform(counts)).all() and model.score(counts) < 0
+    assert (model.loadings_shape_ >= shape).all()  # no momentum goes below a prior
+    assert not deep or (model.components_shape_ >= shape).all()
 
 
 def test_hierarchical_fit_rests_under_the_updates_of_gopalan():
@@ -165,6 +168,15 @@ def test_hierarchical_fit_rests_under_the_updates_of_gopalan():
     assert_allclose((s + a.sum()) / (t + theta.sum(axis=1)), xi, rtol=1e-9)
     assert_allclose((s_eta + 3 * c) / (t_eta + beta.sum(axis=1)), eta, rtol=1e-9)
     assert_allclose(q_beta[0] / q_beta[1], beta, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_short_samples_let_go_of_components_within_the_iterations_there_are(data_dir):
+    # one after the other: by 154 counts on average, of 20 components
+    counts = scipy.sparse.load_npz(data_dir / "beer_canada.npz")
+    model = nmfscale.GammaPoisson(20, random_state=1).fit(counts)
+    assert model.stop_reason_ in ("converged", "plateau") and model.elbo_ > -428_000
+    assert (np.diff(model.history_["elbo"]) >= 0).all()
 
 
 def test_momentum_gets_further():

@@ -152,6 +152,7 @@ def test_never_falls(seed, n_components, prior, eta, estimate, extrapolate, inne
     assert np.all(np.diff(model.history_["elbo"]) >= -1e-12 * abs(model.elbo_) - 1e-9)
     assert_allclose(model.elbo_, elbo_of(model, counts), rtol=1e-9, atol=1e-9)
     assert model.elbo_ == model.history_["elbo"][-1]
+    assert (model.topic_word_posterior_ >= eta).all()  # no momentum goes below a prior
     if eta == 0:
         assert_allclose(model.topic_word_posterior_.sum(axis=1), 1)
 
