@@ -284,8 +284,6 @@ class _Test:
             p = task.all_as_extreme(self.sizes, self.first) / self.n
         else:
             job = run_replicates(task, self.n, **options)
-            if not len(job):
-                raise KeyboardInterrupt
             self.n, self.interrupted = len(job), job.interrupted
             p = (job["as_extreme"].sum(axis=0) + 1) / (self.n + 1)
         out = np.full((2, p.shape[1], len(task.fit.coefficients)), np.nan)
