@@ -200,6 +200,8 @@ def jackknife_fit(
     :math:`H v = \nabla \psi`, by conjugate gradients; its influences are then :math:`-v \cdot g_i`.
     The standard error is the root of the sum of their squares, less the mean of a stratum.
 
+    Numbers agree to rounding wherever the counts are and with any number of threads.
+
     It is an approximation of first order: entries at zero stay there, and others never get there.
     On single cells (3,774 of them, K = 6), deviations of frequencies above 1e-3 under bootstrap
     weights correlated with those of refits by 0.97 to 0.99, and missed them by 16 to 23% of their
@@ -292,6 +294,8 @@ class _Solver:
 def _frequency(solver: _Solver, F: Array, topic: int, feature: int) -> tuple[float, Array]:
     """Return a frequency ``f_jk / u_k`` and its influences (n,)."""
     size = F[:, topic].sum()
+    if size == 0:
+        raise ValueError(f"topic {topic} explains no counts: it has no frequencies.")
     share = F[feature, topic] / size
     gradient = np.zeros_like(F)
     gradient[:, topic] = -share / size

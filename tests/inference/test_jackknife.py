@@ -110,6 +110,27 @@ def test_influences_are_derivatives_of_fits_again(model):
         assert_allclose(found.components.influences.sum(axis=0), 0, atol=1e-6)
 
 
+def test_one_topic_is_known_in_closed_form():
+    """Its frequencies are shares of the total: the influence is that of a ratio."""
+    seen = np.flatnonzero(X.any(axis=0))
+    found = jackknife_fit(TopicModel(1, tol=1e-9).fit(X), X, [(0, j) for j in seen])
+    share = X.sum(axis=0) / X.sum()
+    expected = ((X - X.sum(axis=1, keepdims=True) * share) / X.sum())[:, seen]
+    assert_allclose(found.components.estimate, share[seen])
+    assert_allclose(found.components.influences, expected, atol=1e-12)
+    assert_allclose(found.components.std_error, np.sqrt((expected**2).sum(axis=0)))
+
+
+def test_topics_that_explain_nothing():
+    fit = PoissonNMF(2, random_state=0).fit(X)
+    fit.components_ = np.stack([X.sum(axis=0) / N, np.zeros(M)])
+    with pytest.raises(ValueError, match="topic 1 explains no counts"):
+        jackknife_fit(fit, X, [(1, 0)])
+    means = jackknife_fit(fit, X, groups=GROUPS).group_means
+    assert_allclose(means.estimate, [[1, 1], [0, 0]])
+    assert_allclose(means.std_error, 0, atol=1e-12)
+
+
 def test_errors_add_up_over_units_within_strata():
     model = exact(model=TopicModel)
     units, strata = np.arange(N) // 5, np.arange(N) // 25
