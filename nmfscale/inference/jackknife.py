@@ -149,9 +149,9 @@ def jackknife_fit(
     r"""Find standard errors of a few frequencies or group means, without fitting again.
 
     The infinitesimal jackknife [1]_ takes the derivative of a number in the weight of every sample,
-    at the fit. :func:`bootstrap_fit` fits again for each replicate and has all numbers at once; here
-    each number costs some twenty passes over the counts, about as long as fifteen replicates. It
-    pays for one to ten numbers; for more, take the bootstrap.
+    at the fit. :func:`bootstrap_fit` fits again for each replicate and has all numbers at once;
+    here each number costs some twenty passes over the counts, about as long as fifteen replicates,
+    or many times that for a rare feature. It pays for a few numbers; else take the bootstrap.
 
     Parameters
     ----------
@@ -206,9 +206,10 @@ def jackknife_fit(
     On single cells (3,774 of them, K = 6), deviations of frequencies above 1e-3 under bootstrap
     weights correlated with those of refits by 0.97 to 0.99, and missed them by 16 to 23% of their
     size (root mean square). Standard errors of six marker genes were 0.78 to 1.11 of those of 60
-    bootstrap replicates, which have an error of 9% themselves. Do not use it where numbers are small beside their standard error,
-    counts are few, topics are nearly alike, or the fit has not converged; nor for K above about 30:
-    memory is 8 K^2 bytes for each sample and three times that for each feature.
+    bootstrap replicates, which have an error of 9% themselves. Do not use it where numbers are
+    small beside their standard error, counts are few, topics are nearly alike, or the fit has not
+    converged; nor for K above about 30: memory is 8 K^2 bytes for each sample and three times that
+    for each feature.
 
     Where a fit has not converged in rare features, as the default rule leaves it, H may have
     negative curvature. Then entries of F that explain less than a tenth of a count, or if need be
