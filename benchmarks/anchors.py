@@ -1,22 +1,24 @@
 """Anchors beside LAPACK's pivoted QR, and combinations of them beside SciPy's nnls.
 
-Programs take turns on one thread; a time is the median over the turns. `nnls` of SciPy is timed on
-some of the columns and scaled up: on the counts themselves, and on the Cholesky factor.
+Programs take turns on one thread; a time is the median over the turns, in seconds of the processor:
+other programs on the machine disturb it less. `nnls` of SciPy is timed on some of the columns and
+scaled up: on the counts themselves, and on the Cholesky factor.
 
     python benchmarks/anchors.py                 6,427 documents, 9,567 words, 100 anchors
     python benchmarks/anchors.py --smoke         some seconds, writes nothing
 
-Writes results/anchors.csv.
+Writes results/anchors.csv and the table of README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from pathlib import Path
 from statistics import median
 
 import numpy as np
+import report
 import scipy.linalg
 from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
@@ -24,19 +26,22 @@ from threadpoolctl import threadpool_limits
 import nmfscale
 from nmfscale.methods.anchors import combinations
 
+MARKERS = ("<!-- anchors:start -->", "<!-- anchors:end -->")
+
 
 def seconds(function, *words) -> tuple[float, object]:
-    """Return how long a call takes, and what it returns."""
-    start = time.perf_counter()
+    """Return how long a call takes the processor, and what it returns."""
+    start = time.process_time()
     found = function(*words)
-    return time.perf_counter() - start, found
+    return time.process_time() - start, found
 
 
 def turn(counts, dense, K: int, n_columns: int) -> dict[str, float]:
     """Let everybody work once."""
-    found = {}
-    found["AnchorNMF, all of it"], model = seconds(nmfscale.AnchorNMF(K, n_threads=1).fit, counts)
-    found["anchors"] = float(model.history_["seconds"][-2])  # the last record has the topics, too
+    found, clock = {}, [time.process_time()]
+    model = nmfscale.AnchorNMF(K, n_threads=1, callback=lambda _: clock.append(time.process_time()))
+    found["AnchorNMF, all of it"], _ = seconds(model.fit, counts)
+    found["anchors"] = clock[-2] - clock[0]  # the last record has the topics, too
     found["LAPACK's QR"], (_, order) = seconds(
         lambda: scipy.linalg.qr(dense, mode="r", pivoting=True)
     )
@@ -54,6 +59,26 @@ def turn(counts, dense, K: int, n_columns: int) -> dict[str, float]:
     return found
 
 
+def problem(n: int, m: int, K: int):
+    """Return simulated counts, as they are fitted and dense."""
+    X, _ = nmfscale.simulate_topic_counts(n, m, K, size=300, random_state=1)
+    return nmfscale.as_counts(X), np.asarray(X.toarray(), float)
+
+
+def markdown(table: dict[str, float], repeats: int) -> str:
+    """Return the table, and the machine."""
+    ours = {"LAPACK's QR": "anchors"}
+    ours |= dict.fromkeys(("SciPy's nnls, counts", "SciPy's nnls, factor"), "combinations")
+    rows = ["| program | s | times as long as this package |", "|---|---|---|"]
+    for name, taken in table.items():
+        times = f"{taken / table[ours[name]]:.0f}" if name in ours else ""
+        rows.append(f"| {name} | {taken:.3f} | {times} |")
+    command = " ".join(["python benchmarks/anchors.py", *sys.argv[1:]])
+    turns = f"{repeats} turn{'s' * (repeats > 1)}, 1 thread"
+    rows += ["", f"{report.processor()}, {turns}; scipy {scipy.__version__}. `{command}`"]
+    return "\n".join(rows)
+
+
 def main() -> None:
     """Measure, print, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -62,21 +87,17 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     n, m, K = (200, 300, 10) if options.smoke else (6427, 9567, 100)
-    X, _ = nmfscale.simulate_topic_counts(n, m, K, size=300, random_state=1)
-    counts, dense = nmfscale.as_counts(X), np.asarray(X.toarray(), float)
     with threadpool_limits(1):
-        turn(counts, dense, K, min(100, options.columns))  # to warm up
+        turn(*problem(200, 300, 10), 10, 100)  # to warm up
+        counts, dense = problem(n, m, K)
         turns = [turn(counts, dense, K, min(m, options.columns)) for _ in range(options.repeats)]
     table = {name: median(each[name] for each in turns) for name in turns[0]}
-    for name, taken in table.items():
-        print(f"{name:<24}{taken:10.3f} s")
-    for ours, peer in (("anchors", "LAPACK's QR"), ("combinations", "SciPy's nnls, counts"),
-                       ("combinations", "SciPy's nnls, factor")):  # fmt: skip
-        print(f"{ours} beside {peer}: {table[peer] / table[ours]:.1f} times as fast")
+    text = markdown(table, options.repeats)
+    print(text)
     if not options.smoke:
-        rows = "".join(f'"{name}",{taken:.6g}\n' for name, taken in table.items())
-        path = Path(__file__).parent / "results" / "anchors.csv"
-        path.write_text(f"program,seconds\n{rows}")
+        rows = [{"program": name, "seconds": taken} for name, taken in table.items()]
+        report.write_csv(report.HERE / "results" / "anchors.csv", rows)
+        report.write_readme(text, MARKERS)
 
 
 if __name__ == "__main__":
