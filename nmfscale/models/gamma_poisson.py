@@ -57,7 +57,7 @@ class GammaPoisson(CountModel):
     init : {"poisson", "random"}, default="poisson"
         Where to start: from a fit of a :class:`PoissonNMF`, or from random factors, of which the
         fit ends lower.
-    max_iter : int, default=1500
+    max_iter : int, default=2000
         Iterations at most, one pass over the counts each; those of the start are not counted.
     tol, gain_tol : float, default=1e-5, None
         Largest change of an iteration with which the fit has converged: as in :class:`LDA`, with
@@ -186,7 +186,7 @@ sample_names_
         shape_rates: Any = 1.0,
         mean_rates: Any = None,
         init: str = "poisson",
-        max_iter: int = 1500,
+        max_iter: int = 2000,
         tol: float = 1e-5,
         gain_tol: float | None = None,
         n_init: int = 1,
