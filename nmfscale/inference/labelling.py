@@ -17,6 +17,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.aligned import aligned_empty
+from ..counts.cached import cached_property
 from ..kernels.permute import PANEL_COLUMNS, permuted_sums
 from .groups import n_labellings
 from .replicates import ReplicateTask
@@ -89,6 +90,17 @@ class Labelled:
         parts = [(labels == g).astype(np.float64) @ rows for g in range(self.sizes.shape[1])]
         return np.stack(parts, axis=1)
 
+    @cached_property
+    def _panels(self) -> NDArray[np.int32]:
+        """Columns side by side in panels, as the kernel takes them."""
+        n, n_columns = self.rows.shape
+        panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
+        panels[:] = 0
+        for k, panel in enumerate(panels):
+            part = self.rows[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
+            panel[:, : part.shape[1]] = part
+        return panels
+
     def random_values(
         self, statistic: Statistic, seed: SeedSequence, numbers: range, n_threads: int
     ) -> Array:
@@ -97,12 +109,11 @@ class Labelled:
         # the sums of one group are what the others leave: the largest
         order = np.argsort(self.sizes.sum(axis=0), kind="stable")
         sizes, place = np.ascontiguousarray(self.sizes[:, order]), np.argsort(order)
-        panels = _in_panels(self.rows)
-        width = panels.shape[0] * PANEL_COLUMNS
+        width = self._panels.shape[0] * PANEL_COLUMNS
         out = np.empty((len(numbers), len(self.tests)))
         for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
             sums = aligned_empty((len(part), n_groups, width), np.int32)
-            permuted_sums(panels, sizes, child_states(seed, part), sums, n_threads)
+            permuted_sums(self._panels, sizes, child_states(seed, part), sums, n_threads)
             at = slice(part.start - numbers.start, part.stop - numbers.start)
             out[at] = self.values(statistic, sums[:, place, :n_topics])
         return out
@@ -164,17 +175,6 @@ def _whole_numbers(rows: Array) -> tuple[NDArray[np.int32], Array]:
     whole = np.rint(rows / scale)
     whole[(whole == 0) & (rows > 0)] = 1
     return whole.astype(np.int32), scale
-
-
-def _in_panels(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Lay out columns side by side in panels, as the kernel takes them."""
-    n, n_columns = rows.shape
-    panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
-    panels[:] = 0
-    for k, panel in enumerate(panels):
-        part = rows[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
-        panel[:, : part.shape[1]] = part
-    return panels
 
 
 def _parts(numbers: range, size: int) -> Iterator[range]:

@@ -39,6 +39,8 @@ from .seeds import seed_of
 Array = NDArray[Any]
 # A batch takes about so many seconds, and at most so many times what the one before had.
 _BATCH_SECONDS, _GROWTH = 1.0, 16
+# Shorter ones say little of how long others take: the processor may have been at something else.
+_LEAST_SECONDS = 0.25
 _HINT = "With checkpoint= replicates that are done are kept, and resume=True goes on from them."
 
 
@@ -253,7 +255,7 @@ class _Sizes:
         if self.settled:
             return
         wanted = int(n * _BATCH_SECONDS / max(seconds, 1e-9))
-        self.settled = wanted < _GROWTH * n
+        self.settled = seconds >= _LEAST_SECONDS
         self.size = max(self.least, min(wanted, _GROWTH * n))
 
     def cut(self, done: NDArray[np.bool_], share: int = 1) -> Iterator[range]:
