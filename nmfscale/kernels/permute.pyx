@@ -18,28 +18,33 @@ cdef enum:
 PANEL_COLUMNS = PANEL
 
 
-cdef inline void draw(
-    uint32_t *order, uint32_t n, uint32_t n_drawn, generator *g
-) noexcept nogil:
-    """Let the first n_drawn places be a random sample of all n, in random order"""
-    cdef uint32_t i, j, here
-    for i in range(n_drawn):
-        j, here = i + below(g, n - i), order[i]
-        order[i] = order[j]
-        order[j] = here
+cdef inline void swap(uint32_t *order, uint32_t i, uint32_t j) noexcept nogil:
+    cdef uint32_t here = order[i]
+    order[i] = order[j]
+    order[j] = here
 
 
-cdef void permute(
-    uint32_t *order, const int64_t[:, ::1] sizes, const int64_t[::1] n_units, const uint64_t *seed
+cdef void permute_two(
+    uint32_t *one, uint32_t *other, const int64_t[:, ::1] sizes, const int64_t[::1] n_units,
+    const uint64_t *seed, const uint64_t *other_seed
 ) noexcept nogil:
-    """Let each stratum's units follow each other as the groups that they are labelled with"""
-    cdef generator g
+    """Let each stratum's units follow each other as the groups that they are labelled with.
+
+    But for the last group's, which come in any order. What is drawn for one labelling waits for
+    what was drawn before: two take turns.
+    """
+    cdef generator g, h
+    cdef uint32_t i, n
     cdef Py_ssize_t stratum, last = sizes.shape[1] - 1
     memcpy(g.state, seed, sizeof(g.state))
+    memcpy(h.state, other_seed, sizeof(h.state))
     for stratum in range(sizes.shape[0]):
-        draw(order, <uint32_t>n_units[stratum],
-             <uint32_t>(n_units[stratum] - sizes[stratum, last]), &g)
-        order += n_units[stratum]
+        n = <uint32_t>n_units[stratum]
+        for i in range(n - <uint32_t>sizes[stratum, last]):
+            swap(one, i, i + below(&g, n - i))
+            swap(other, i, i + below(&h, n - i))
+        one += n
+        other += n
 
 
 cdef void shuffle(
@@ -120,12 +125,15 @@ def permuted_sums(
     cdef const level_kernels *kernels = kernels_in_use()
     cdef Py_ssize_t block, i, k, at
     cdef uint32_t *order
+    # the last labelling may have no other: it is drawn twice
     for block in prange(n_blocks, nogil=True, schedule="dynamic", num_threads=n_threads):
         at = BLOCK * block
-        for i in range(min(BLOCK, n_permutations - at)):
+        for i in range(0, min(BLOCK, n_permutations - at), 2):
             order = &orders[threadid(), i, 0]
             memcpy(order, &first[0], n * sizeof(uint32_t))
-            permute(order, sizes, n_units, &seeds[at + i, 0])
+            memcpy(order + n, &first[0], n * sizeof(uint32_t))
+            permute_two(order, order + n, sizes, n_units, &seeds[at + i, 0],
+                        &seeds[min(at + i + 1, n_permutations - 1), 0])
         for k in range(n_panels):
             for i in range(min(BLOCK, n_permutations - at)):
                 sum_groups(kernels, panel + k * n * PANEL, &orders[threadid(), i, 0], sizes,
