@@ -292,7 +292,7 @@ def peer(data, losses: str, iterations: int) -> tuple[float, float] | None:
         modelNum=3 + list(CHOSEN).index(losses),
     )  # fmt: skip
     begun = time.process_time()
-    model.mult(numiters=iterations, saveerrs=True)
+    model.mult(numiters=iterations, saveerrs=True, eps=1e-16)
     seconds = (time.process_time() - begun) / iterations
     own = SSNMF(
         K, losses=losses, supervision=CHOSEN[losses][1], tol=0, max_iter=iterations, n_threads=1
