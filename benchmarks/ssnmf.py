@@ -322,7 +322,7 @@ def markdown(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     for row in rows:
         digits = dict.fromkeys(("accuracy", "paper", "sd", "other splits", "sd there"), ".2f")
-        digits |= {"times": ".1f", "least": ".1f", "difference": ".0e"}
+        digits |= {"times": ".1f", "least": ".1f", "difference": ".0e", "cd, iterations": ".4g"}
         cells = [
             str(value) if isinstance(value, str | int) else "-" if np.isnan(value)
             else f"{value:{digits.get(name, '.4f')}}" for name, value in row.items()
