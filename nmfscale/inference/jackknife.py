@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.warn import warn_caller
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..methods.conversion import poisson_to_multinomial
+from ..methods.priors import gamma_prior
 from ..methods.profile import ProfileHessian
 from ..methods.transform import project_rows
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
-from ..models.validation import gamma_prior
 from ..readers.open import as_counts
 from .groups import Design, Labels, checked_design, checked_labels
 from .intervals import check_interval
