@@ -52,14 +52,15 @@ cdef void shuffle(
 ) noexcept nogil:
     """Let the units of each stratum change places"""
     cdef generator g
-    cdef Py_ssize_t stratum, i
-    cdef uint32_t first = 0, n
+    cdef Py_ssize_t stratum
+    cdef uint32_t first = 0, i, n
     memcpy(g.state, seed, sizeof(g.state))
     for stratum in range(n_units.shape[0]):
         n = <uint32_t>n_units[stratum]
         for i in range(n):
-            order[i] = first + <uint32_t>i
-        draw(order, n, n - 1, &g)
+            order[i] = first + i
+        for i in range(n - 1):
+            swap(order, i, i + below(&g, n - i))
         order += n
         first += n
 
