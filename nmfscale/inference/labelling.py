@@ -9,7 +9,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,10 @@ class Labelled:
         rows = self.rows.astype(np.float64)
         parts = [(labels == g).astype(np.float64) @ rows for g in range(self.sizes.shape[1])]
         return np.stack(parts, axis=1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out panels, which would not be aligned elsewhere."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def _panels(self) -> NDArray[np.int32]:

@@ -1,5 +1,6 @@
 """Permutation tests: the kernel, exact p-values, size under the null, the same bits everywhere."""
 
+import pickle
 import re
 
 import numpy as np
@@ -41,9 +42,13 @@ def test_sums_of_permuted_labels_are_those_of_the_oracle(many, level, n_threads)
     try:
         kernels.use_level(level)
         found = mine.random_values(STATISTICS["hellinger"], seed, range(3, 22), n_threads)
+        # as on a worker that is sent what has been in use here
+        sent = pickle.loads(pickle.dumps(mine))
+        again = sent.random_values(STATISTICS["hellinger"], seed, range(3, 22), n_threads)
     finally:
         kernels.use_level(before)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
+    np.testing.assert_array_equal(again, found)
 
 
 def test_every_labelling_comes_once():
