@@ -144,7 +144,7 @@ def write_matrix(path, X):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_stopping_rule_ends_near_enough_to_the_optimum():
-    X, _ = simulate_topic_counts(1500, 400, 5, size=400, random_state=3)
+    X, _ = simulate_topic_counts(600, 200, 5, size=60, random_state=3)
     model = TopicModel(5, random_state=0).fit(X)
     options = {"n_replicates": 8, "random_state": 0}
     found = bootstrap_fit(model, X, **options).components
