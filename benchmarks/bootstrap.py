@@ -8,6 +8,8 @@
   (lognormal, sd of the setting), times gamma noise of mean 1 and the shape of the setting. The
   truth is the balanced table of the rates of the groups.
 - reads: bytes that `bootstrap_fit` reads of a packed store, replicates one by one or together.
+- jackknife: what the influences of `jackknife_fit` say of frequencies under bootstrap weights,
+  beside fits with these weights that go on from the factors of the fit.
 
     python benchmarks/bootstrap.py                          all of it, the better part of an hour
     python benchmarks/bootstrap.py --parts coverage         some minutes
@@ -257,6 +259,60 @@ def reads_part(options) -> list[dict]:
     return rows
 
 
+# Jackknife ------------------------------------------------------------------------------------
+
+
+RULES = {"default": {}, "tol 1e-6": {"tol": 1e-6, "gain_tol": 0, "max_iter": 3000}}
+
+
+def jackknife_part(options) -> list[dict]:
+    """Compare deviations of frequencies above 0.001, in standard errors, and time both ways."""
+    name = "simulated-small" if options.smoke else options.problems[0]
+    if reason := problems.available(name):
+        print(reason)
+        return []
+    n_entries, n_replicates = (4, 2) if options.smoke else (100, 6)
+    rng, counts = np.random.default_rng(0), nmfscale.as_counts(problems.load_counts(name))
+    K = problems.REAL[name][0] if name in problems.REAL else problems.SIMULATED[name][2]
+    how = {"random_state": 0, "n_threads": options.threads}
+    model = nmfscale.PoissonNMF(K, **how, **RULES["tol 1e-6"]).fit(counts)
+    often = np.argwhere(frequencies_of(model) > 1e-3)
+    entries = rng.choice(often, min(n_entries, len(often)), replace=False)
+    begun = time.process_time()
+    found = nmfscale.jackknife_fit(model, counts, entries)
+    of_number = (time.process_time() - begun) / len(entries)
+    n = counts.shape[0]
+    weights = rng.multinomial(n, np.full(n, 1 / n), n_replicates).astype(float)
+    known, at = found.components, tuple(found.entries.T)
+    expected = (weights - 1) @ known.influences / known.std_error
+    rows = []
+    for rule, stop in RULES.items():
+        begun, seen = time.process_time(), []
+        for drawn in weights:
+            again = nmfscale.PoissonNMF(K, **how, **stop).fit(
+                counts, L=model.loadings_, F=model.components_.T, row_weights=drawn
+            )
+            seen.append((frequencies_of(again)[at] - known.estimate) / known.std_error)
+        of_replicate = (time.process_time() - begun) / n_replicates
+        error = np.sqrt(((expected - seen) ** 2).mean() / np.square(seen).mean())
+        rows.append({
+            "problem": name, "K": K, "rule": rule, "frequencies": len(entries),
+            "replicates": n_replicates,
+            "slope": float(np.vdot(expected, seen) / np.vdot(expected, expected)),
+            "correlation": float(np.corrcoef(expected.ravel(), np.ravel(seen))[0, 1]),
+            "relative_error": float(error), "products_of_number": found.n_products / len(entries),
+            "cpu_of_number": of_number, "cpu_of_replicate": of_replicate,
+            "least_counts": found.least_counts, "largest_residual": float(found.residuals.max()),
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def frequencies_of(model):
+    """Return frequencies of features in the topics of a Poisson NMF (K, m)."""
+    return model.components_ / model.components_.sum(axis=1, keepdims=True)
+
+
 # Tables ---------------------------------------------------------------------------------------
 
 
@@ -312,9 +368,24 @@ def reads_table(rows: list[dict]) -> str:
                  "{nonzeros:,} nonzeros in {blocks} blocks.".format(**shared))  # fmt: skip
 
 
+def jackknife_table(rows: list[dict]) -> str:
+    """What influences say, beside each rule of fits."""
+    form = (
+        "{rule} | {correlation:.3f} | {slope:.2f} | {relative_error:.0%} | {cpu_of_number:.1f} | "
+        "{cpu_of_replicate:.1f}"
+    )
+    heads = "fits end by | correlation | slope | error | CPU s, a number | CPU s, a replicate"
+    note = (
+        "{problem}, K = {K}: {frequencies} frequencies above 0.001, {replicates} replicates, in "
+        "standard errors; {products_of_number:.0f} products a number. Seconds of a busy machine."
+    )
+    return table(heads, [form.format(**row) for row in rows], note.format(**rows[0]))
+
+
 PARTS = {
     "weights": (weights_part, weights_table), "refit": (refit_part, refit_table),
     "coverage": (coverage_part, coverage_table), "reads": (reads_part, reads_table),
+    "jackknife": (jackknife_part, jackknife_table),
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ from .operands import (
     row_stride,
     statistics_size,
 )
+from .profile import PROFILE_PIECES, profile_product
 from .rows import (
     correlations,
     descend,
@@ -88,6 +89,8 @@ __all__ = [
     "level",
     "log_gamma",
     "nnls",
+    "PROFILE_PIECES",
+    "profile_product",
     "packed_size",
     "project",
     "row_stride",

@@ -8,6 +8,7 @@ scaled: a derivative is multiplied by the parameter, and one that is at zero doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .. import kernels
 from ..counts.base import CountMatrix
 from .factors import LEAST
 
@@ -50,6 +52,8 @@ class ProfileHessian:
         Loadings (n, K), optimal for F, and factors (m, K), in float64.
     prior : pair of ndarray, default=None
         Pseudo-counts and rates (m, K) of a Gamma prior on F.
+    n_threads : int, default=1
+        Threads of a product, whose bits do not depend on it.
 
     Attributes
     ----------
@@ -62,9 +66,11 @@ class ProfileHessian:
     """
 
     def __init__(
-        self, counts: CountMatrix, L: Array, F: Array, prior: tuple[Array, Array] | None = None
-    ):
+        self, counts: CountMatrix, L: Array, F: Array, prior: tuple[Array, Array] | None = None, *,
+        n_threads: int = 1,
+    ):  # fmt: skip
         self._counts, self._L, self._F, K = counts, L, F, F.shape[1]
+        self._n_threads = n_threads
         (n, m), self._pairs = counts.shape, np.triu_indices(K)
         self.gradient = np.tile(L.sum(axis=0), (m, 1))
         own, of_rows = np.zeros((m, len(self._pairs[0]))), np.empty((n, len(self._pairs[0])))
@@ -85,7 +91,8 @@ class ProfileHessian:
         self.scale = _movable(F, self.gradient, curvature)
         self.kkt = float(np.abs(F * self.gradient).max() / (max(counts.total, 1.0) / m))
         hessians = self._square(of_rows)
-        self._inverse = _inverse(hessians, _movable(L, toward, hessians))
+        movable = _outer(_movable(L, toward, hessians))
+        self._inverse = _inverse(hessians * movable) * movable
         self._curvature, self._invariant = curvature, prior is None
         self.hold(0.0)
 
@@ -94,8 +101,9 @@ class ProfileHessian:
         self.least = least
         self.scale = np.where(self._F * self._L.sum(axis=0) < least, 0.0, self.scale)
         # what each feature would be by itself: the conjugate gradients are preconditioned by it
-        own = self._curvature * self.scale[:, :, None] * self.scale[:, None, :]
-        self._preconditioner = np.linalg.pinv(own, rcond=_RANK, hermitian=True)
+        own, K = self._curvature * _outer(self.scale), self._F.shape[1]
+        own[:, np.arange(K), np.arange(K)] += self.scale * self.gradient
+        self._preconditioner = _inverse(own)
 
     def _products(self, rows: Array) -> Array:
         """Return products of all pairs of columns."""
@@ -126,40 +134,35 @@ class ProfileHessian:
                     ),
                 )  # fmt: skip
 
-    def moves_of_loadings(self, V: Array) -> Iterator[tuple[Piece, Array, Array]]:
-        """Yield, piece by piece, ``l_i . v_j`` at the nonzeros and how far V (m, K) moves l_i.
+    def _changes(self, V: Array, moved: Array) -> Array:
+        """Return what V (m, K) and the loadings that it moves do to the gradient in F.
 
-        By the implicit function theorem, ``dl_i = -A_i^-1 (d^2 phi_i / dl dF) V``.
+        By the implicit function theorem, ``dl_i = -A_i^-1 (d^2 phi_i / dl dF) V``. `moved` (n, K)
+        has the part of this second derivative that is no sum over counts, and becomes dl.
         """
-        total = V.sum(axis=0)
-        for piece in self._pieces():
-            dots = _dots(self._L, piece.row_of, V, piece.column_of)
-            mixed = total - piece.ratio @ V + _at(piece.weight, dots) @ self._F
-            moved = -np.einsum("ikl,il->ik", self._inverse[piece.rows], mixed)
-            yield piece, dots, moved
-
-    def add_adjoint(self, out: Array, piece: Piece, dots: Array | float, moved: Array) -> None:
-        """Add to `out` what the movement of F and of loadings does to the gradient."""
-        along = dots + _dots(moved, piece.row_of - piece.rows.start, self._F, piece.column_of)
-        out += moved.sum(axis=0) - piece.ratio.T @ moved
-        out += _at(piece.weight, along).T @ self._L[piece.rows]
+        both = np.hstack([self._F, V])
+        found = np.zeros((kernels.PROFILE_PIECES, *V.shape))
+        for part in self._counts.chunks():
+            rows = slice(part.first, part.first + len(part.indptr) - 1)
+            kernels.profile_product(
+                part.indptr, part.indices.astype(np.int32, copy=False), part.data.astype(float),
+                self._L[rows], both, self._inverse[rows], moved[rows], found,
+                least=LEAST, n_threads=self._n_threads,
+            )  # fmt: skip
+        change: Array = found.sum(axis=0) + moved.sum(axis=0)
+        return change
 
     def product(self, Z: Array) -> Array:
         """Return the Hessian times Z (m, K), both of them in logarithms of F."""
         V = self.scale * Z
-        out = self._prior * V
-        for piece, dots, moved in self.moves_of_loadings(V):
-            self.add_adjoint(out, piece, dots, moved)
+        change = self._changes(V, np.tile(V.sum(axis=0), (len(self._L), 1))) + self._prior * V
         # the gradient is of logarithms: 0 at an optimum, and without it scales are not free
-        return self.scale * (out + self.gradient * Z)
+        out: Array = self.scale * (change + self.gradient * Z)
+        return out
 
     def of_loadings(self, towards: Array) -> Array:
         """Return the gradient in F (m, K) of a function whose derivatives in L are (n, K)."""
-        out = np.zeros_like(self._F)
-        for piece in self._pieces():
-            moved = -np.einsum("ikl,il->ik", self._inverse[piece.rows], towards[piece.rows])
-            self.add_adjoint(out, piece, 0.0, moved)
-        return out
+        return self._changes(np.zeros_like(self._F), towards.copy())
 
     def influences(self, V: Array) -> Array:
         """Return ``-V . d phi_i / dF`` (n,) of every sample: what its weight adds along H V."""
@@ -173,18 +176,16 @@ class ProfileHessian:
     def solve(self, gradient: Array, tol: float, max_iter: int) -> tuple[Array, float, int]:
         """Return V (m, K) with H V = gradient, the relative residual, and how many products.
 
-        By conjugate gradients, preconditioned by what each feature would be by itself. A scale of
-        each topic may go from F to the loadings: H is singular in these directions, which a
-        gradient of what does not depend on the scales has no part in.
+        By conjugate gradients, preconditioned by what each feature would be by itself, in whose
+        norm the residual is. A feature does not move in directions in which its own curvature is
+        not positive: fewer samples have it than topics, and it has not gone to zero in the others.
+        A scale of each topic may go from F to the loadings: H is singular in these directions,
+        which a gradient of what does not depend on the scales has no part in.
         """
-        wanted = self._without_scales(self.scale * gradient)
-        size = float(np.linalg.norm(wanted))
-        Z, left, n_products = np.zeros_like(wanted), wanted.copy(), 0
-        if size == 0:
-            return Z, 0.0, 0
-        step = self._precondition(left)
-        slope = float(np.vdot(left, step))
-        while np.linalg.norm(left) > tol * size and n_products < max_iter:
+        left = self._without_scales(self.scale * gradient)
+        Z, step, n_products = np.zeros_like(left), self._precondition(left), 0
+        slope = first = float(np.vdot(left, step))
+        while slope > tol**2 * first and n_products < max_iter:
             image, n_products = self.product(step), n_products + 1
             curvature = float(np.vdot(step, image))
             if curvature <= 0:
@@ -198,7 +199,8 @@ class ProfileHessian:
             better = self._precondition(left)
             slope, before = float(np.vdot(left, better)), slope
             step = better + slope / before * step
-        return self.scale * Z, float(np.linalg.norm(left)) / size, n_products
+        residual = math.sqrt(max(slope, 0.0) / first) if first > 0 else 0.0
+        return self.scale * Z, residual, n_products
 
     def _precondition(self, left: Array) -> Array:
         found = np.einsum("jkl,jl->jk", self._preconditioner, left)
@@ -231,8 +233,14 @@ def _movable(values: Array, gradient: Array, curvature: Array) -> Array:
     return np.where(there, values, 0.0)
 
 
-def _inverse(hessians: Array, scale: Array) -> Array:
-    """Return pseudo-inverses (n, K, K) over the parameters whose scale is not 0."""
-    both = scale[:, :, None] * scale[:, None, :]
-    inverse: Array = np.linalg.pinv(hessians * both, rcond=_RANK, hermitian=True) * both
+def _outer(values: Array) -> Array:
+    return values[:, :, None] * values[:, None, :]
+
+
+def _inverse(matrices: Array) -> Array:
+    """Return inverses (n, K, K) along eigenvectors of positive eigenvalues, and 0 along others."""
+    values, vectors = np.linalg.eigh(matrices)
+    seen = values > np.maximum(_RANK * values[:, -1:], 0)
+    inverses = np.divide(1, values, out=np.zeros_like(values), where=seen)
+    inverse: Array = vectors * inverses[:, None] @ vectors.transpose(0, 2, 1)
     return inverse
