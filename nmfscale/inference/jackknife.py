@@ -66,7 +66,8 @@ def jackknife_fit(
     level : float, default=0.95
         Nominal coverage of the intervals, which are normal on the scale of log-odds.
     tol : float, default=1e-3
-        Relative residual with which a system of equations is solved.
+        Relative residual with which a system of equations is solved, in the norm of the
+        preconditioner: each feature by itself.
     max_iter : int, default=200
         Products of the Hessian for a number, at most.
 
@@ -86,8 +87,8 @@ def jackknife_fit(
     Warns
     -----
     UserWarning
-        If the fit is far from its optimum, entries are at zero or explain next to no counts, or a
-        system is not solved.
+        If the fit is far from its optimum, frequencies that are asked for are at zero or bound for
+        it, entries of F had to be held, or a system is not solved.
 
     Notes
     -----
@@ -105,12 +106,14 @@ def jackknife_fit(
     size (root mean square). Standard errors of six marker genes were 0.78 to 1.11 of those of 60
     bootstrap replicates, which have an error of 9% themselves. Do not use it where numbers are
     small beside their standard error, counts are few, topics are nearly alike, or the fit has not
-    converged; nor for K above about 30: memory is 8 K^2 bytes for each sample and three times that
-    for each feature.
+    converged; nor for K above about 30: memory is up to 56 K^2 bytes for each sample and for each
+    feature, and 64 K more for each feature. Counts are read a piece at a time, and nothing is kept
+    of them.
 
     Where a fit has not converged in rare features, as the default rule leaves it, H may have
-    negative curvature. Then entries of F that explain less than a tenth of a count, or if need be
-    one count, are held: frequencies of features with many counts hardly depend on them.
+    negative curvature. Features do not move in directions in which their own is not positive. If
+    that is not enough, entries of F that explain less than a tenth of a count, or if need be one
+    count, are held, and a warning says so.
 
     References
     ----------
@@ -296,6 +299,12 @@ def _check_optimum(kkt: float, model: Any) -> None:
 
 
 def _warn(solver: _Solver, hessian: ProfileHessian, entries: Array) -> None:
+    if hessian.least > 0:
+        warn_caller(
+            f"entries of F that explain fewer than {hessian.least:g} counts were held: the Hessian "
+            "had negative curvature, and standard errors of rare features may be too small; go on "
+            "from the factors with a smaller tol and gain_tol=0."
+        )
     at_zero = int((hessian.scale[entries[:, 1], entries[:, 0]] == 0).sum())
     if at_zero:
         warn_caller(

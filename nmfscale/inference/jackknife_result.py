@@ -56,7 +56,7 @@ class JackknifeFit:
     residuals : ndarray
         Relative residual of each system of equations: of frequencies, then of group means.
     n_products : int
-        Products of the Hessian that were taken in all; each reads the counts once.
+        Products of the Hessian that were taken for these; each reads the counts once.
     """
 
     components: JackknifeEstimates | None

@@ -44,15 +44,15 @@ def profile_product(indptr, const int32_t[::1] index, const double[::1] count,
     cuts = np.searchsorted(pointers, np.linspace(0, pointers[n], PIECES + 1)).astype(np.intp)
     cuts[0], cuts[PIECES] = 0, n
     cdef const Py_ssize_t[::1] row_at = pointers, first = cuts
-    cdef double[:, ::1] kept = np.empty((PIECES, 3 * max(np.diff(pointers).max(), 1)))
-    cdef double[:, ::1] mixed = np.empty((PIECES, K))
+    # what a piece works with is far from that of the next, which another thread may have
+    cdef double[:, ::1] room = np.empty((PIECES, K + 3 * max(np.diff(pointers).max(), 1)))
     if not index.shape[0]:
         index, count = np.zeros(1, np.int32), np.zeros(1)
     for p in prange(PIECES, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=index.shape[0] > 1 << 14):
         product_of_piece(first[p], first[p + 1], &row_at[0], &index[0], &count[0], &L[0, 0],
-                         &both[0, 0], &inverse[0, 0, 0], K, least, &kept[p, 0],
-                         &mixed[p, 0], &moved[0, 0], &out[p, 0, 0])
+                         &both[0, 0], &inverse[0, 0, 0], K, least, &room[p, K],
+                         &room[p, 0], &moved[0, 0], &out[p, 0, 0])
 
 
 cdef void product_of_piece(Py_ssize_t first, Py_ssize_t last, const Py_ssize_t *row_at,

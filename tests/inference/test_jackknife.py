@@ -152,6 +152,33 @@ def test_errors_add_up_over_units_within_strata():
         found.to_frame("group_means")
 
 
+def test_a_warning_tells_that_entries_were_held(monkeypatch):
+    solve = ProfileHessian.solve
+
+    def fails_at_first(self, *given):
+        if self.least == 0:
+            raise FloatingPointError("negative curvature")
+        return solve(self, *given)
+
+    monkeypatch.setattr(ProfileHessian, "solve", fails_at_first)
+    model = exact()
+    with pytest.warns(UserWarning, match=r"fewer than 0\.1 counts were held"):
+        found = jackknife_fit(model, X, entries_of(model))
+    assert found.least_counts == 0.1
+
+
+def test_directions_in_which_a_feature_has_no_curvature_are_no_trouble():
+    """Of a feature that one sample has, in three topics, two directions are left alone."""
+    counts = np.column_stack([X, np.arange(N) == 3])
+    fit = exact()
+    rare = fit.components_[:, :1] * 0 + 1 / 3 / fit.loadings_.sum(axis=0)[:, None]
+    fit.components_ = np.hstack([fit.components_, rare])
+    found = jackknife_fit(fit, counts, entries_of(fit))
+    assert (found.residuals < 1e-3).all()
+    expected = jackknife_fit(exact(), X, entries_of(fit)).components.std_error
+    assert_allclose(found.components.std_error, expected, rtol=0.05)
+
+
 def test_counts_may_stay_in_a_file(tmp_path):
     model = exact(model=TopicModel)
     store = write_store(X, tmp_path / "x.store.h5")
