@@ -354,3 +354,8 @@ def before_replicates(patch, function):
         return original(*given)
 
     _around(patch, "inference.replicates.resolve_threads", resolve)
+
+
+def around_solve(patch, function):
+    """Where the jackknife solves for one number."""
+    _around(patch, "methods.profile.ProfileHessian.solve", function)

@@ -2,6 +2,7 @@
 
 import warnings
 
+import internals
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -153,14 +154,12 @@ def test_errors_add_up_over_units_within_strata():
 
 
 def test_a_warning_tells_that_entries_were_held(monkeypatch):
-    solve = ProfileHessian.solve
-
-    def fails_at_first(self, *given):
-        if self.least == 0:
+    def fails_at_first(solve, hessian, *given):
+        if hessian.least == 0:
             raise FloatingPointError("negative curvature")
-        return solve(self, *given)
+        return solve(hessian, *given)
 
-    monkeypatch.setattr(ProfileHessian, "solve", fails_at_first)
+    internals.around_solve(monkeypatch, fails_at_first)
     model = exact()
     with pytest.warns(UserWarning, match=r"fewer than 0\.1 counts were held"):
         found = jackknife_fit(model, X, entries_of(model))
