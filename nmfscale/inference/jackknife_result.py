@@ -23,7 +23,7 @@ class JackknifeEstimates:
         Ends of the intervals.
     influences : ndarray of shape (n_units, ...)
         Derivatives of each number in the weight of each unit: with weights w of units it is about
-        ``estimate + (w - 1) @ influences``, also where a bootstrap draws w.
+        ``estimate + (w - 1) @ influences``, for w near 1.
     """
 
     estimate: Array
