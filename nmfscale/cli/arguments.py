@@ -354,6 +354,7 @@ def _add_input(
     )
     add(option or "input", metavar="INPUT", help=what, **options)
     add("--feature-names", metavar="FILE", help="names of the features, one on each line")
+    add("--sample-names", metavar="FILE", help="names of the samples, one on each line")
     add("--layer", help=".h5ad: layer to read in place of X")
     add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     add("--genome", help="10x: genome to read")

@@ -23,6 +23,7 @@ from .files import (
     output,
     read_groups,
     read_input,
+    warn_of_order,
     writable,
     write_table,
 )
@@ -142,7 +143,7 @@ def store(arguments: argparse.Namespace) -> int:
 
 
 def _inputs(arguments: argparse.Namespace) -> list[str | None]:
-    return [arguments.input, arguments.feature_names]
+    return [arguments.input, arguments.feature_names, arguments.sample_names]
 
 
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
@@ -308,9 +309,9 @@ def plot(arguments: argparse.Namespace) -> int:
     groups = None
     if arguments.groups is not None:
         model = next(iter(models.values()))
-        groups = read_groups(
-            arguments.groups, len(model.loadings_), getattr(model, "sample_names_", None)
-        )
+        names = getattr(model, "sample_names_", None)
+        warn_of_order([arguments.groups], names)
+        groups = read_groups(arguments.groups, len(model.loadings_), names)
     axes = _draw(arguments.kind, models, groups=groups, n_top=arguments.n_top, x=arguments.x)
     save_figure(axes, target)
     say(f"plot            {arguments.output}")

@@ -20,7 +20,7 @@ TABLES = (".npz", *TEXT_TABLES)
 
 
 def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
-    """Open the counts that a command was given, with the feature names that it was given.
+    """Open the counts that a command was given, with the names that it was given.
 
     A packed store is read piece by piece when it is needed; so is every other file if it should
     be `streamed`, or there is a memory limit.
@@ -41,12 +41,14 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
             f"{counts.first_fraction}. They are taken as they are; better give the raw counts "
             "(.h5ad: perhaps --layer or --raw)."
         )
-    if arguments.feature_names is not None:
-        import numpy as np
+    for axis, what in enumerate(("samples", "features")):
+        name = f"{what[:-1]}_names"
+        path = getattr(arguments, name)
+        if path is not None:
+            import numpy as np
 
-        path = arguments.feature_names
-        found = _as_many(path, _text(path).splitlines(), counts.shape[1], "names", "features")
-        counts.feature_names = np.array(found, object)
+            found = _as_many(path, _text(path).splitlines(), counts.shape[axis], "names", what)
+            setattr(counts, name, np.array(found, object))
     return counts
 
 
@@ -99,6 +101,16 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
         raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
     label_of = {name: label or None for name, label in (row for row in rows if row != [""])}
     return _by_name(path, label_of, sample_names)
+
+
+def warn_of_order(given: Iterable[str | None], sample_names: Any) -> None:
+    """Say that labels are taken as they stand, where a table has names and the model has none."""
+    named = [each for each in given if each is not None and file_and_column(each)[1] is not None]
+    if named and sample_names is None:
+        log(
+            f"warning: the model has no names of samples, so that labels of {named[0]} are taken "
+            "in the order in which they stand. Fit with --sample-names to match them by name."
+        )
 
 
 def _names_and_column(

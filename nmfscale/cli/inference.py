@@ -20,6 +20,7 @@ from .files import (
     output,
     read_groups,
     read_input,
+    warn_of_order,
     write_rows,
 )
 from .messages import log, say
@@ -180,7 +181,9 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     model = load_model(arguments.model)
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
-    labels = _labels(given, len(model.loadings_), getattr(model, "sample_names_", None))
+    names_of_samples = getattr(model, "sample_names_", None)
+    warn_of_order(given.values(), names_of_samples)
+    labels = _labels(given, len(model.loadings_), names_of_samples)
     n_left_out = int((~labels["kept"]).sum())
     if n_left_out and getattr(arguments, "kind", None) == "fit":
         raise ValueError(
@@ -313,8 +316,9 @@ def _say_weights(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print topics ranked within each group."""
-    units = ", ".join(f"{group} {n:,}" for group, n in zip(groups, found.n_units, strict=True))
-    say(f"{found.units:<15} {units}")
+    sizes = [f"{group} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
+    more = f" and {len(sizes) - 20:,} more groups" if len(sizes) > 20 else ""
+    say(f"{found.units:<15} {', '.join(sizes[:20])}{more}")
     say(f"neutral weight  {found.neutral:.3f}; * where the interval is beside it\n")
     ranking = (-found.weights).argsort(axis=0, kind="stable")
     most = arguments.n_top

@@ -221,18 +221,23 @@ def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
     """Return the least p-value that all labellings together could give."""
     same = n_symmetries(sizes) if symmetric else 1
     log10 = log10_labellings(sizes)
-    return same / n_labellings(sizes) if log10 < 15 else min(1.0, same * 10.0 ** max(-log10, -300))
+    if log10 < 15:
+        return same / n_labellings(sizes)
+    # more symmetries than a float holds: of hundreds of groups
+    exponent = math.log10(same) - log10
+    return float(min(1.0, 10.0 ** max(exponent, -300.0)))
 
 
 def warn_few_labellings(
     smallest: Sequence[float], alpha: float, names: Sequence[str], what: str
 ) -> None:
     """Warn of tests that cannot reject, whatever the data."""
-    powerless = [name for p, name in zip(smallest, names, strict=True) if p > alpha]
+    powerless = [(name, p) for p, name in zip(smallest, names, strict=True) if p > alpha]
     if powerless:
-        worst = max(smallest)
+        shown = ", ".join(f"{p:.2g} ({name})" for name, p in powerless[:3])
+        more = f", and {len(powerless) - 3:,} more" if len(powerless) > 3 else ""
         warn_caller(
-            f"{what} are so few that no p-value below {worst:.2g} is possible (alpha={alpha:g}): "
-            f"{reprlib.repr(', '.join(powerless))} cannot be rejected. More {what} are needed, not "
-            "more permutations."
+            f"{what} are so few that no p-value below {shown}{more} is possible, which is above "
+            f"alpha={alpha:g}: nothing can be found there. More {what} are needed, not more "
+            "permutations."
         )

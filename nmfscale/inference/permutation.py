@@ -196,6 +196,11 @@ def units_with_topics(
             f"{int((~kept).sum()):,} units are left out: their loadings are all 0{of_groups}."
         )
         labels = left
+    if len(labels.names) == kept.sum() > 2:
+        raise ValueError(
+            f"groups has another label for each of {len(labels.names):,} units: groups of several "
+            "units are needed. Was the right column given?"
+        )
     if len(labels.names) < 2:
         raise ValueError(
             f"groups has only {', '.join(map(repr, labels.names)) or 'no labels'} among units that "

@@ -224,6 +224,20 @@ def test_refusals_come_first(folder, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
+def test_samples_without_names_have_labels_in_their_order(folder, tmp_path, capsys):
+    fit = ["fit", folder / "counts.npz", "-k", 3, "--seed", 0, "--quiet", "--max-iter", 5]
+    (tmp_path / "samples.txt").write_text("".join(f"cell {i}\n" for i in range(N)))
+    said = {}
+    for name, more in (("plain", []), ("named", ["--sample-names", tmp_path / "samples.txt"])):
+        assert run(*fit, "-o", tmp_path / f"{name}.h5", *more) == 0
+        capsys.readouterr()
+        assert run(*words(folder, "test", model=tmp_path / f"{name}.h5")) == 0
+        said[name] = capsys.readouterr()
+    assert "has no names of samples" in said["plain"].err
+    assert "names of samples" not in said["named"].err
+    assert said["plain"].out != said["named"].out
+
+
 def test_labels_that_do_not_fit(folder, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("a\n" * 59)
     test = ["test", folder / "model.h5", *QUICK, "--groups", tmp_path / "few.txt"]

@@ -327,7 +327,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
     few_rows, groups = np.random.default_rng(0).random((6, 3)), list("aabbba")
     with (
         pytest.warns(UserWarning, match=r"2 of 2 terms and ref.*, the fewest 'x\[T.b\]' with 3"),
-        pytest.warns(UserWarning, match="no p-value below 0.1 .* 'a coefficient of 0'"),
+        pytest.warns(UserWarning, match="no p-value below 0.1 .a coefficient of 0."),
     ):
         regress_proportions(few_rows, {"x": groups}, n_replicates=5, random_state=0)
     one = np.where(np.arange(450) < 3, np.arange(450), 3).astype(str)
