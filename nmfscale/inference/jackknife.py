@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..readers.open import as_counts
 from .groups import Design, Labels, checked_design, checked_labels
 from .intervals import check_interval
 from .jackknife_result import JackknifeEstimates, JackknifeFit
+from .replicates import progress_bar
 
 Array = NDArray[Any]
 
@@ -42,6 +43,7 @@ def jackknife_fit(
     level: float = 0.95,
     tol: float = 1e-3,
     max_iter: int = 200,
+    verbose: int = 0,
 ) -> JackknifeFit:
     r"""Find standard errors of a few frequencies or group means, without fitting again.
 
@@ -72,6 +74,8 @@ def jackknife_fit(
         preconditioner: each feature by itself.
     max_iter : int, default=200
         Products of the Hessian for a number, at most.
+    verbose : int, default=0
+        1 shows a progress bar of the numbers.
 
     Returns
     -------
@@ -147,12 +151,16 @@ def jackknife_fit(
         raise ValueError("nothing is asked for: give entries, groups or both.")
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False)
-    with single_blas_thread():
+    n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
+    with (
+        single_blas_thread(),
+        progress_bar("infinitesimal jackknife: numbers", n_numbers, 0, verbose) as advance,
+    ):
         n_threads = resolve_threads(model.n_threads, counts.nnz * F.shape[1])
         L = project_rows(counts, F, dtype=np.float64, n_threads=n_threads)
         hessian = ProfileHessian(counts, L, F, prior, n_threads=n_threads)
         _check_optimum(hessian.kkt, model)
-        solver = _Solver(hessian, tol, max_iter)
+        solver = _Solver(hessian, tol, max_iter, advance)
         components = None
         if len(chosen):
             found = [_frequency(solver, F, *entry) for entry in chosen]
@@ -171,8 +179,11 @@ def jackknife_fit(
 class _Solver:
     """Solves for one number after the other; what is held for one stays held for the next."""
 
-    def __init__(self, hessian: ProfileHessian, tol: float, max_iter: int):
+    def __init__(
+        self, hessian: ProfileHessian, tol: float, max_iter: int, advance: Callable[[int], Any]
+    ):
         self.hessian, self.tol, self._max_iter = hessian, tol, max_iter
+        self._advance = advance
         self.residuals: list[float] = []
         self.n_products = 0
 
@@ -190,6 +201,7 @@ class _Solver:
                 continue
             self.residuals.append(residual)
             self.n_products += n_products
+            self._advance(1)
             return hessian.influences(V)
         raise ValueError(
             f"the fit is at no maximum of the likelihood (KKT residual {hessian.kkt:.1e}): go on "

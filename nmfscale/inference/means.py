@@ -39,6 +39,16 @@ class GroupDifferences:
     level: float
     interval: str
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the pairs are called."""
+        return tuple(" - ".join(map(str, pair)) for pair in self.pairs)
+
+    @property
+    def neutral(self) -> float:
+        """Difference of groups that do not differ: 0."""
+        return 0.0
+
     def to_frame(self) -> Any:
         """Return a DataFrame with a row for each topic and pair.
 

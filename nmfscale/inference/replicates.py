@@ -146,7 +146,7 @@ def run_replicates(
             about = {"task": task.name, "inputs": digest_of(*task.about())}
             place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
         job = _begin(n_replicates, random_state, place)
-        advance = stack.enter_context(_progress(task.name, job, verbose))
+        advance = stack.enter_context(progress_bar(task.name, job.n_asked, len(job), verbose))
         stack.enter_context(first_ctrl_c(partial(_interrupt, job)))
         run = _run_here if client is None else partial(_run_on, client)
 
@@ -230,7 +230,9 @@ def _interrupt(job: Replicates) -> None:
 
 
 @contextmanager
-def _progress(name: str, job: Replicates, verbose: int) -> Iterator[Callable[[int], Any]]:
+def progress_bar(
+    name: str, n_asked: int, n_done: int, verbose: int
+) -> Iterator[Callable[[int], Any]]:
     """Show a bar, and give what moves it on."""
     if not verbose:
         yield lambda n: None
@@ -238,7 +240,7 @@ def _progress(name: str, job: Replicates, verbose: int) -> Iterator[Callable[[in
     from tqdm.auto import tqdm
 
     with tqdm(
-        total=job.n_asked, initial=len(job), unit=name.split()[-1], desc=name, file=sys.stderr,
+        total=n_asked, initial=n_done, unit=name.split()[-1], desc=name, file=sys.stderr,
         dynamic_ncols=True,
     ) as bar:  # fmt: skip
         yield bar.update

@@ -217,8 +217,9 @@ def forest_plot(
     ----------
     result : BootstrapWeights, BootstrapFit, or any object of arrays
         Result of :func:`nmfscale.bootstrap_weights`; or of :func:`nmfscale.bootstrap_fit` with
-        groups, whose mean proportions are drawn; or what has ``estimate`` or ``means``, ``lower``
-        and ``upper`` of shape (n_topics, n_groups).
+        groups, or :func:`nmfscale.group_effects`, whose mean proportions are drawn, or their
+        differences; or what has ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
+        (n_topics, n_groups).
     kind : {"RwT", "TwR"}, default="RwT"
         A panel for each topic with its groups ("regions within topics"), or for each group with
         its topics.
@@ -264,6 +265,8 @@ def forest_plot(
     table = whole.of(_chosen_panels(whole, panels, max_panels))
     neutral = getattr(result, "neutral", None)
     what = "mean proportion" if neutral is None else "balanced weight"
+    if neutral == 0:
+        what = "difference of mean proportions"
     level = getattr(result, "level", None)
     caption = [what, "intervals" if level is None else f"{level:.0%} intervals"]
     if neutral is not None:
@@ -314,11 +317,12 @@ def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
         given = result.group_means
         if given is None:
             raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
-    middle = next((name for name in ("weights", "means", "estimate") if hasattr(given, name)), None)
+    known = ("weights", "means", "differences", "estimate")
+    middle = next((name for name in known if hasattr(given, name)), None)
     if middle is None or not (hasattr(given, "lower") and hasattr(given, "upper")):
         raise ValueError(
-            f"result is a {type(result).__name__}: give what bootstrap_weights or bootstrap_fit "
-            "returns, or arrays estimate, lower and upper."
+            f"result is a {type(result).__name__}: give what bootstrap_weights, group_effects, its "
+            "differences or bootstrap_fit return, or arrays estimate, lower and upper."
         )
     arrays = [np.asarray(getattr(given, name), float) for name in (middle, "lower", "upper")]
     shapes = {array.shape for array in arrays}

@@ -111,10 +111,11 @@ def test_influences_are_derivatives_of_fits_again(model):
         assert_allclose(found.components.influences.sum(axis=0), 0, atol=1e-6)
 
 
-def test_one_topic_is_known_in_closed_form():
+def test_one_topic_is_known_in_closed_form(capsys):
     """Its frequencies are shares of the total: the influence is that of a ratio."""
     seen = np.flatnonzero(X.any(axis=0))
-    found = jackknife_fit(TopicModel(1, tol=1e-9).fit(X), X, [(0, j) for j in seen])
+    found = jackknife_fit(TopicModel(1, tol=1e-9).fit(X), X, [(0, j) for j in seen], verbose=1)
+    assert f"{seen.size}/{seen.size}" in capsys.readouterr().err
     share = X.sum(axis=0) / X.sum()
     expected = ((X - X.sum(axis=1, keepdims=True) * share) / X.sum())[:, seen]
     assert_allclose(found.components.estimate, share[seen])

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
 
-from nmfscale import bootstrap_weights, permutation_test  # noqa: E402
+from nmfscale import bootstrap_weights, group_effects, permutation_test  # noqa: E402
 from nmfscale.inference.fits import Estimates  # noqa: E402
 from nmfscale.plots import detached_axes, forest_plot, null_plot  # noqa: E402
 
@@ -123,16 +123,19 @@ class TestForestPlot:
     def test_results_of_other_kinds(self):
         means = Estimates(np.eye(2), np.zeros((1, 2, 2)), np.eye(2) - 0.1, np.eye(2) + 0.1)
         fit = SimpleNamespace(group_means=means, groups=("a", "b"), level=0.9)
-        effects = SimpleNamespace(
-            means=means.estimate, lower=means.lower, upper=means.upper,
-            topic_names=("topic 0", "topic 1"), groups=("a", "b"), level=0.9,
-        )  # fmt: skip
+        shares = np.repeat([[0.8, 0.2], [0.1, 0.9]], 60, axis=0)
+        effects = group_effects(
+            shares, np.repeat(["a", "b"], 60), n_replicates=9, n_permutations=9, level=0.9
+        )
         for result in (fit, effects):
             ax = forest_plot(result, "TwR")
             assert [panel.get_title() for panel in ax.child_axes] == ["a", "b"]
             names = [text.get_text() for text in ax.child_axes[1].get_yticklabels()]
             assert names == ["topic 1", "topic 0"]
             assert ax.get_xlabel().startswith("mean proportion; 90% intervals")
+        ax = forest_plot(effects.differences("b"), "TwR")
+        assert [panel.get_title() for panel in ax.child_axes] == ["a - b"]
+        assert ax.get_xlabel().startswith("difference of mean proportions; 90%")
         named = forest_plot(means, topic_names=["t", "u"], group_names=["g", "h"], panels=["u"])
         assert named.child_axes[0].get_title() == "u"
         assert forest_plot(fit, panels=[1]).child_axes[0].get_title() == "topic 1"
