@@ -116,5 +116,6 @@ def test_the_smallest_pvalue():
     assert smallest_pvalue(np.array([[3, 3]]), symmetric=False) == pytest.approx(0.05)
     assert smallest_pvalue(np.array([[2, 1], [1, 2]])) == pytest.approx(1 / 9)
     assert 0 < smallest_pvalue(np.full((1, 5), 2000)) <= 1e-290
-    with pytest.warns(UserWarning, match="below 0.1 is possible.*'all'.*More units"):
-        warn_few_labellings([0.1, 0.001], 0.05, ["all", "a, b"], "units")
+    assert smallest_pvalue(np.ones((1, 1000), int)) == pytest.approx(1)  # 1000! labellings, all one
+    with pytest.warns(UserWarning, match=r"below 0.1 \(all\), 0.3 \(b\) is possible.*More units"):
+        warn_few_labellings([0.1, 0.001, 0.3], 0.05, ["all", "a", "b"], "units")
