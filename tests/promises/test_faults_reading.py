@@ -168,8 +168,6 @@ def write_long(kind, folder):
         ("store", errno.ESTALE, [2]),
         ("store", errno.ENOENT, [2]),
         ("csr", errno.EIO, [0, 2, 3]),
-        ("csr", errno.ESTALE, [2]),
-        ("csr", errno.ENOENT, [2]),
         ("csc", errno.EIO, [0]),
         ("dense", errno.EIO, [0, 2, 3]),
         ("mtx", errno.EIO, [0]),
