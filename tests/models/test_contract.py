@@ -176,7 +176,6 @@ def test_scikit_learn(estimator, check):
 @parametrize_with_checks(
     [
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
-        nmfscale.GammaPoisson(2, hierarchical=True, n_threads=1, tol=1e-3),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]
 )
