@@ -22,7 +22,7 @@ from ..counts.warn import warn_caller
 from ..kernels.resample import draw_counts
 from .balance import BALANCED, LIMIT, balance_tables, report
 from .groups import Design, Labels, checked_design, checked_labels
-from .intervals import Jackknife, bca, check_interval, percentile
+from .intervals import Jackknife, check_interval, interval_ends
 from .loadings import checked_loadings
 from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
@@ -183,11 +183,9 @@ def bootstrap_weights(
             f"{found.n_failures} of {len(status)} replicates had no balance, as topics were left "
             "without weight where they are rare; they are left out of the intervals."
         )
-    acceleration = cells.acceleration(weights) if interval == "bca" else None
     return found.with_intervals(
-        bca(kept, weights, acceleration, level) if acceleration is not None
-        else percentile(kept, level)
-    )  # fmt: skip
+        interval_ends(interval, kept, weights, level, lambda: cells.acceleration(weights))
+    )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import percentile
-from .means import spread, tidy_frame
+from .frames import tidy_frame
+from .intervals import percentile, spread
 
 Array = NDArray[Any]
 
@@ -106,7 +106,7 @@ class ProportionRegression:
         }  # fmt: skip
         if self.pvalues is not None and self.qvalues is not None:
             values |= {"pvalue": self.pvalues, "qvalue": self.qvalues}
-        frame = tidy_frame(self.topic_names, {"term": self.terms}, values)
+        frame = tidy_frame({"topic": self.topic_names}, {"term": self.terms}, values)
         if term is None:
             return frame
         self._refuse_unknown(term)

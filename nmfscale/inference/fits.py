@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames import tidy_frame
 from .intervals import percentile
 
 Array = NDArray[Any]
@@ -122,8 +123,6 @@ class BootstrapFit:
             Columns ``topic``, then ``feature``, ``group`` or ``sample``, ``estimate``, ``lower``,
             ``upper``, ``std_error``.
         """
-        import pandas as pd
-
         kinds: dict[str, tuple[str, Any]] = {
             "components": ("feature", self._feature_labels()),
             "group_means": ("group", self.groups),
@@ -137,14 +136,12 @@ class BootstrapFit:
                 "groups=, proportions samples= in bootstrap_fit."
             )
         name, labels = kinds[what]
-        topic, other = (each.ravel() for each in np.indices(found.estimate.shape))
-        if what == "proportions":
-            topic, other = other, topic
         numbers = ("estimate", "lower", "upper", "std_error")
-        return pd.DataFrame(
-            {"topic": topic, name: np.array([*labels, None], object)[other]}
-            | {each: getattr(found, each).ravel() for each in numbers}
-        ).infer_objects()
+        rows, columns = {"topic": range(self.cosines.shape[1])}, {name: labels}
+        if what == "proportions":  # whose rows are samples
+            rows, columns = columns, rows
+        frame = tidy_frame(rows, columns, {each: getattr(found, each) for each in numbers})
+        return frame[["topic", name, *numbers]]
 
     def _feature_labels(self) -> Any:
         return self.features if self.feature_names is None else self.feature_names[self.features]

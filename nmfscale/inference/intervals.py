@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -20,6 +20,31 @@ def check_interval(level: Any, interval: Any) -> None:
         raise ValueError(f"level={level!r}: a number between 0 and 1 is needed, such as 0.95.")
     if interval not in INTERVALS:
         raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, INTERVALS))}.")
+
+
+def interval_ends(
+    interval: str, replicates: Array, estimate: Array, level: float,
+    acceleration: Callable[[], Array],
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return both ends (...) of the chosen kind of interval; `acceleration` is called for BCa."""
+    if interval == "percentile":
+        return percentile(replicates, level)
+    return bca(replicates, estimate, acceleration(), level)
+
+
+def spread(replicates: Array) -> Array:
+    """Return the standard deviations of replicates (n, ...)."""
+    return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
+
+
+def acceleration_of(second: Array, third: Array) -> Array:
+    """Return that of BCa intervals from empirical influences v: sum v^3 / (6 (sum v^2)^1.5).
+
+    Davison and Hinkley 1997, 5.3.2, where l = n_s v, with v centred in each stratum. It is 0 where
+    nothing varies.
+    """
+    scale = 6 * second**1.5
+    return np.divide(third, scale, out=np.zeros(scale.shape), where=scale > 0)
 
 
 def percentile(replicates: Array, level: float) -> tuple[Array, Array]:
@@ -89,5 +114,4 @@ class Jackknife:
 
     def acceleration(self) -> Array:
         """Return a (...); 0 where nothing varies."""
-        spread = 6 * self._second**1.5
-        return np.divide(self._third, spread, out=np.zeros(spread.shape), where=spread > 0)
+        return acceleration_of(self._second, self._third)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
+
+from .frames import tidy_frame
 
 Array = NDArray[Any]
 
@@ -92,18 +93,15 @@ class JackknifeFit:
                 f"what={what!r}: this result does not have it; components need entries=, "
                 "group_means need groups= in jackknife_fit."
             )
-        if what == "components":
-            topic, other = self.entries.T
-            names = range(other.max() + 1) if self.feature_names is None else self.feature_names
-            labels = {"feature": [names[j] for j in other]}
-        else:
-            assert self.groups is not None
-            topic, group = (each.ravel() for each in np.indices(found.estimate.shape))
-            labels = {"group": [self.groups[g] for g in group]}
-        numbers = ("estimate", "lower", "upper", "std_error")
-        return pd.DataFrame(
-            {"topic": topic, **labels} | {each: getattr(found, each).ravel() for each in numbers}
-        )
+        numbers = {
+            name: getattr(found, name) for name in ("estimate", "lower", "upper", "std_error")
+        }
+        if what == "group_means":
+            topics = range(len(found.estimate))
+            return tidy_frame({"topic": topics}, {"group": self.groups}, numbers)
+        topic, other = self.entries.T
+        names = range(other.max() + 1) if self.feature_names is None else self.feature_names
+        return pd.DataFrame({"topic": topic, "feature": [names[j] for j in other]} | numbers)
 
     def __repr__(self) -> str:
         """Sizes, and how the equations were solved."""

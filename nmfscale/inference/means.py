@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import bca, percentile
+from .frames import tidy_frame
+from .intervals import acceleration_of, interval_ends, spread
 
 Array = NDArray[Any]
 
@@ -57,7 +58,7 @@ class GroupDifferences:
         """
         groups, others = zip(*self.pairs, strict=True)
         return tidy_frame(
-            self.topic_names, {"group": groups, "other": others},
+            {"topic": self.topic_names}, {"group": groups, "other": others},
             {
                 "difference": self.differences, "lower": self.lower, "upper": self.upper,
                 "std_error": self.standard_errors,
@@ -140,9 +141,9 @@ class GroupEffects:
         object.__setattr__(self, "upper", upper)
 
     def _interval(self, replicates: Array, estimate: Array, moments: Array) -> tuple[Array, Array]:
-        if self.interval == "percentile":
-            return percentile(replicates, self.level)
-        return bca(replicates, estimate, acceleration(moments), self.level)
+        return interval_ends(
+            self.interval, replicates, estimate, self.level, lambda: acceleration_of(*moments)
+        )
 
     @property
     def standard_errors(self) -> Array:
@@ -203,7 +204,7 @@ class GroupEffects:
             "pvalue": self.pvalues, "pvalue_maxt": self.pvalues_maxt, "qvalue": self.qvalues,
         }  # fmt: skip
         return tidy_frame(
-            self.topic_names, {"group": self.groups},
+            {"topic": self.topic_names}, {"group": self.groups},
             {
                 "mean": self.means, "lower": self.lower, "upper": self.upper,
                 "std_error": self.standard_errors,
@@ -234,35 +235,3 @@ class GroupEffects:
             f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}, "
             f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"
         )
-
-
-def spread(replicates: Array) -> Array:
-    """Return the standard deviations of replicates (n, ...)."""
-    return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
-
-
-def acceleration(moments: Array) -> Array:
-    """Return that of BCa intervals from empirical influences v: sum v^3 / (6 (sum v^2)^1.5).
-
-    Davison and Hinkley 1997, 5.3.2, where l = n_s v, with v centred in each stratum.
-    """
-    second, third = moments
-    scale = 6 * second**1.5
-    return np.divide(third, scale, out=np.zeros(scale.shape), where=scale > 0)
-
-
-def tidy_frame(
-    topics: tuple[Any, ...], labels: dict[str, tuple[Any, ...]], values: dict[str, Array]
-) -> Any:
-    """Return a DataFrame with a row for each entry of arrays (T, n), whose columns have labels."""
-    import pandas as pd
-
-    t, j = (each.ravel() for each in np.indices(next(iter(values.values())).shape))
-    named = {"topic": topics} | labels
-    columns: dict[str, Any] = {
-        # the last entry keeps NumPy from making rows of names that are tuples
-        name: np.array([*names, None], object)[t if name == "topic" else j]
-        for name, names in named.items()
-    }
-    frame = pd.DataFrame(columns | {name: each.ravel() for name, each in values.items()})
-    return frame.infer_objects()

@@ -30,10 +30,9 @@ from .groups import (
     smallest_pvalue,
     warn_few_labellings,
 )
-from .intervals import bca, check_interval, percentile
+from .intervals import acceleration_of, check_interval, interval_ends
 from .least_squares import CoefficientsTask, FreedmanLane, LeastSquares
 from .loadings import amounts_of_topics, checked_loadings, proportions
-from .means import acceleration
 from .replicates import check_positive, run_replicates
 
 Array = NDArray[Any]
@@ -175,10 +174,9 @@ def regress_proportions(
     kept = job["coefficients"][~job["singular"]]
     _warn_of_failures(len(job), len(kept))
     coefficients = np.ascontiguousarray(fit.coefficients.T)
-    ends = (
-        percentile(kept, level) if interval == "percentile"
-        else bca(kept, coefficients, acceleration(rows.moments(fit)), level)
-    )  # fmt: skip
+    ends = interval_ends(
+        interval, kept, coefficients, level, lambda: acceleration_of(*rows.moments(fit))
+    )
     place = None if checkpoint is None else Path(checkpoint, "permutations")
     p = q = None
     if test is not None:

@@ -130,12 +130,11 @@ def run_replicates(
     """Do replicates 0 to n - 1 of a task, and hand back those that are done, in their order.
 
     Batches take about a second, as the first of them tell, unless replicates share their work, or
-    have `batch_size` replicates. With a
-    client they are tasks of its cluster, where a worker that dies costs its batch; without, the
-    client that is active is taken, if any. `checkpoint` is a folder as in `fit`; a job that resumes
-    may ask for more replicates than before, and random_state=None goes on with the seed that it
-    had. Ctrl-C ends the job after what is being done, with what is done, and is a KeyboardInterrupt
-    if that is nothing.
+    have `batch_size` replicates. With a client they are tasks of its cluster, where a worker that
+    dies costs its batch; without, the client that is active is taken, if any. `checkpoint` is a
+    folder as in `fit`; a job that resumes may ask for more replicates than before, and
+    random_state=None goes on with the seed that it had. Ctrl-C ends the job after what is being
+    done, with what is done, and is a KeyboardInterrupt if that is nothing.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
     client = client_of_fit(client, None)

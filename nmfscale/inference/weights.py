@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames import tidy_frame
+from .intervals import spread
+
 Array = NDArray[Any]
 
 
@@ -70,7 +73,7 @@ class BootstrapWeights:
     @property
     def standard_errors(self) -> Array:
         """Standard deviation of the replicates, (T, R)."""
-        return np.std(self.replicates, axis=0, ddof=min(1, len(self.replicates) - 1))
+        return spread(self.replicates)
 
     def to_frame(self, kind: str | None = None) -> Any:
         """Return a table with a row for each topic and group.
@@ -88,18 +91,16 @@ class BootstrapWeights:
             Columns ``topic``, ``group``, ``weight``, ``lower``, ``upper``, ``std_error``, and with
             `kind` ``rank``.
         """
-        import pandas as pd
-
-        T, R = self.weights.shape
-        t, r = (each.ravel() for each in np.indices((T, R)))
-        frame = pd.DataFrame({
-            "topic": np.array([*self.topics, None], object)[t],
-            "group": np.array([*self.groups, None], object)[r],
-            "weight": self.weights.ravel(), "lower": self.lower.ravel(),
-            "upper": self.upper.ravel(), "std_error": self.standard_errors.ravel(),
-        }).infer_objects()  # fmt: skip
+        frame = tidy_frame(
+            {"topic": self.topics}, {"group": self.groups},
+            {
+                "weight": self.weights, "lower": self.lower, "upper": self.upper,
+                "std_error": self.standard_errors,
+            },
+        )  # fmt: skip
         if kind is None:
             return frame
+        t, r = (each.ravel() for each in np.indices(self.weights.shape))
         outer, inner, axis = (r, t, 0) if _checked_kind(kind) == "TwR" else (t, r, 1)
         frame["rank"] = _ranks(self.weights, axis).ravel()
         return frame.iloc[np.lexsort((inner, frame["rank"], outer))]

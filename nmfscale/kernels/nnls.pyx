@@ -55,8 +55,9 @@ def nnls(const double[:, ::1] gram, double[:, ::1] values, double[::1] gain, dou
         )
     diagonal = np.diag(gram)
     inverse = np.divide(1, diagonal, out=np.zeros(T), where=diagonal > 0)
-    cdef const double[::1] inverses = inverse, roots = np.sqrt(inverse)
-    scaled = np.sqrt(inverse)[:, None] * gram * np.sqrt(inverse)
+    root = np.sqrt(inverse)
+    cdef const double[::1] inverses = inverse, roots = root
+    scaled = root[:, None] * gram * root
     cdef const float[:, ::1] unit = scaled.astype(np.float32)
     cdef size_t size = ((T * (T + 5 + GROUP) + 8) * sizeof(double)
                         + T * (2 * sizeof(float) + sizeof(int) + 1) + 64)
