@@ -13,7 +13,6 @@ Writes results/anchors.csv and the table of README.md.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from statistics import median
 
@@ -73,7 +72,7 @@ def markdown(table: dict[str, float], repeats: int) -> str:
     for name, taken in table.items():
         times = f"{taken / table[ours[name]]:.0f}" if name in ours else ""
         rows.append(f"| {name} | {taken:.3f} | {times} |")
-    command = " ".join(["python benchmarks/anchors.py", *sys.argv[1:]])
+    command = report.command()
     turns = f"{repeats} turn{'s' * (repeats > 1)}, 1 thread"
     rows += ["", f"{report.processor()}, {turns}; scipy {scipy.__version__}. `{command}`"]
     return "\n".join(rows)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 import warnings
@@ -411,7 +410,7 @@ def main() -> None:
         rows = run(options)
         if not rows:
             continue
-        command = " ".join(["python benchmarks/bootstrap.py", *sys.argv[1:]])
+        command = report.command()
         text = f"{written(rows)} `{command}`"
         print(text, flush=True)
         if not options.smoke:

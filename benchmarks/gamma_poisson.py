@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 import time
 import warnings
 from importlib.metadata import version
@@ -174,11 +173,11 @@ def markdown(rows: list[dict], picture: str) -> str:
             report.cell(row["times_faster"], ".0f"),
         ))  # fmt: skip
     installed = [n for n in ("nmfscale", "hpfrec") if n in {row["program"] for row in rows}]
-    command = " ".join(["python benchmarks/gamma_poisson.py", *sys.argv[1:]])
+    command = report.command()
     return "\n".join([
         f"![held-out log-likelihood against seconds]({picture})", "",
         *("| " + " | ".join(cells) + " |" for cells in table), "",
-        f"{report.processor()}, {rows[0]['threads']} thread{'s' * (rows[0]['threads'] > 1)}; "
+        f"{report.processor_and_threads(rows[0]['threads'])}; "
         f"{', '.join(f'{name} {version(name)}' for name in installed)}. `{command}`",
     ])  # fmt: skip
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 import time
 import warnings
 from importlib.metadata import version
@@ -160,11 +159,11 @@ def markdown(rows: list[dict], picture: str) -> str:
     turns = ", ".join(f"{row['program']}: {row['turns']}" for row in {
         row["program"]: row for row in rows
     }.values())  # fmt: skip
-    command = " ".join(["python benchmarks/lda.py", *sys.argv[1:]])
+    command = report.command()
     return "\n".join([
         f"![ELBO against seconds]({picture})", "",
         *("| " + " | ".join(cells) + " |" for cells in table), "",
-        f"{report.processor()}, {rows[0]['threads']} thread{'s' * (rows[0]['threads'] > 1)}; "
+        f"{report.processor_and_threads(rows[0]['threads'])}; "
         f"{', '.join(f'{name} {version(name)}' for name in programs)}. "
         f"Medians over turns ({turns}). `{command}`",
     ])  # fmt: skip

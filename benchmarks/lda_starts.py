@@ -16,7 +16,6 @@ Writes results/lda_starts.csv, results/lda_starts.png and the table of README.md
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -150,13 +149,13 @@ def markdown(curves: list[dict], options) -> str:
             *(f"{fit['elbo'][i - 1] - em['elbo'][i - 1]:+,.1f}" for i in shown),
             f"{ahead[0] - ahead[1]:+,.1f}",
         ])  # fmt: skip
-    command = " ".join(["python benchmarks/lda_starts.py", *sys.argv[1:]])
+    command = report.command()
     return "\n".join([
         "![LDA from a fit and from EM](results/lda_starts.png)", "",
         *("| " + " | ".join(cells) + " |" for cells in table), "",
         f"From the fit less from EM, after so many iterations of LDA; the last column is after "
-        f"{options.iterations}. {report.processor()}, {options.threads} "
-        f"thread{'s' * (options.threads > 1)}. `{command}`",
+        f"{options.iterations}. "
+        f"{report.processor_and_threads(options.threads)}. `{command}`",
     ])  # fmt: skip
 
 

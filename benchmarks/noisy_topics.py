@@ -19,7 +19,6 @@ Writes results/noisy_topics.csv and the table of README.md. It is no timing.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,7 +132,7 @@ def markdown(rows: list[dict], seeds: int) -> str:
             theta["held"], theta["fit"], f"{row['fit_loadings']:.2f}", f"{row['fit_elbo']:+,.0f}",
             theta["from_truth"], f"{row['from_truth_elbo']:+,.0f}",
         ))  # fmt: skip
-    command = " ".join(["python benchmarks/noisy_topics.py", *sys.argv[1:]])
+    command = report.command()
     return "\n".join([
         *("| " + " | ".join(cells) + " |" for cells in table), "",
         f"AUC by theta / by departure, means of {seeds} seeds. `{command}`",

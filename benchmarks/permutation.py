@@ -21,7 +21,6 @@ README.md.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -219,7 +218,7 @@ def draw(rows: list[dict], path: Path) -> None:
 def table(heads: tuple[str, ...], cells: list[tuple[str, ...]], last: str) -> str:
     """Return a table in Markdown, and what was run."""
     lines = [heads, ("---",) * len(heads), *cells]
-    command = " ".join(["python benchmarks/permutation.py", *sys.argv[1:]])
+    command = report.command()
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "",
                       f"{last} `{command}`"])  # fmt: skip
 

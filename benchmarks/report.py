@@ -129,6 +129,18 @@ def processor() -> str:
     return model[0] if model else platform.machine()
 
 
+def processor_and_threads(threads: int) -> str:
+    """Name of the processor, and how many threads were used."""
+    return f"{processor()}, {threads} thread{'s' * (threads > 1)}"
+
+
+def command() -> str:
+    """Return the command of this run, without the folders of paths."""
+    parts = [Path(part).name if os.sep in part else part for part in sys.argv[1:]]
+    shown = [f'"{part}"' if " " in part else part for part in parts]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
+
+
 def describe(options, curves: list[Curve]) -> dict:
     """Machine, versions and command of this run."""
     versions = {"python": platform.python_version()}
@@ -143,9 +155,6 @@ def describe(options, curves: list[Curve]) -> dict:
         if turns < options.repeats and "(stored)" not in curve.version:
             if name not in fewer.setdefault(turns, []):
                 fewer[turns].append(name)
-    command = ["python", "benchmarks/run.py"] + [
-        Path(part).name if os.sep in part else part for part in sys.argv[1:]
-    ]
     return {
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -153,7 +162,7 @@ def describe(options, curves: list[Curve]) -> dict:
         "repeats": options.repeats,
         "fewer_turns": fewer,
         "versions": versions,
-        "command": " ".join(f'"{part}"' if " " in part else part for part in command),
+        "command": command(),
     }
 
 

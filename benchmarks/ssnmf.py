@@ -340,7 +340,7 @@ def write(name: str, rows: list[dict], results: Path) -> None:
     readme = report.HERE / "README.md"
     before, rest = readme.read_text().split(f"<!-- ssnmf {name}:start -->\n", 1)
     after = rest.split(f"<!-- ssnmf {name}:end -->", 1)[1]
-    command = " ".join(["python benchmarks/ssnmf.py", *sys.argv[1:]])
+    command = report.command()
     said = f"\n\n{report.processor()}. `{command}`" if name in ("solvers", "speed") else ""
     first, last = (f"<!-- ssnmf {name}:{mark} -->" for mark in ("start", "end"))
     readme.write_text(f"{before}{first}\n{markdown(rows)}{said}\n{last}{after}")
