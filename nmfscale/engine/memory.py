@@ -37,13 +37,14 @@ class Plan(NamedTuple):
 
 def plan_fit(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
-    elsewhere: bool = False,
+    elsewhere: bool = False, in_float64: bool = True,
 ) -> Plan:  # fmt: skip
     """Decide what stays in memory; refuse a fit for which even the least is too much.
 
     The first plan that fits is returned: counts in memory; counts read in every iteration; row
     arrays on disk. With `elsewhere` other processes read the counts. Without `memory_limit` the
-    process may hold what the machine has free and what it holds now.
+    process may hold what the machine has free and what it holds now. The error advises float32
+    where the fit ends `in_float64`.
     """
     held, limit = _held_and_limit(memory_limit)
     layout = counts.layout() if counts.from_file else None
@@ -64,7 +65,9 @@ def plan_fit(
     for plan in plans:
         if plan.peak <= limit:
             return plan
-    remedy = "raise memory_limit, fit fewer components, or use dtype='float32'"
+    remedy = "raise memory_limit or fit fewer components"
+    if in_float64:
+        remedy = "raise memory_limit, fit fewer components, or use dtype='float32'"
     if layout is None and not elsewhere:
         remedy += (
             f"; or write a packed store, about {readable(SLICE_BYTES * counts.nnz)} ('nmfscale "

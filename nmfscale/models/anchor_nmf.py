@@ -225,7 +225,7 @@ class AnchorNMF(CountModel):
         self, X: Any, *, client: Any, layer: str | None, raw: bool, **how: Any
     ) -> tuple[CountMatrix, Fitted]:
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
-        dtype, K = self._dtype(counts), self.n_components
+        dtype, K = self._dtype(), self.n_components
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)
 

@@ -203,10 +203,9 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
             if isinstance(value, bool) and not allowed:
                 raise ValueError(f"{name} is {value}; a number is needed.")
 
-    def _dtype(self, counts: CountMatrix) -> np.dtype[Any]:
-        if self.dtype is None:
-            return np.dtype(np.float32 if counts.dtype == np.float32 else np.float64)
-        dtype = np.dtype(self.dtype)
+    def _dtype(self) -> np.dtype[Any]:
+        """Return the type of the arithmetic of a fit, whatever the type of the counts."""
+        dtype = np.dtype(np.float64 if self.dtype is None else self.dtype)
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
@@ -215,7 +214,10 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         """Decide what stays in memory, and where row arrays are kept if they do not."""
         if counts.from_file:
             counts.layout(self._threads(counts))  # the first to ask decides on the threads
-        plan = plan_fit(counts, needs, self.memory_limit, elsewhere=session is not None)
+        plan = plan_fit(
+            counts, needs, self.memory_limit, elsewhere=session is not None,
+            in_float64=self._dtype() == np.float64,
+        )  # fmt: skip
         if counts.from_file and plan.keep:
             counts.layout().keep()
         if self.verbose and (self.memory_limit is not None or counts.from_file):

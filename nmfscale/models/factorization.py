@@ -214,7 +214,7 @@ class CountFactorization(CountModel):
         check_penalty(self.l1_penalty, self.solver)
         refusal = refusal_of(self.solver, self.inner_iter)
         counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
-        dtype = self._dtype(counts)
+        dtype = self._dtype()
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
         constraints = constraints_of(
@@ -304,7 +304,7 @@ class CountFactorization(CountModel):
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
+            Loadings, float32 for counts in float32 unless `dtype` says otherwise, else float64; with `out` a read-only memory map of the file.
 
         Raises
         ------
@@ -365,7 +365,7 @@ class CountFactorization(CountModel):
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
     ) -> Projection:
         """Return the projection of counts onto the factors, unless memory is short of it."""
-        dtype, n_threads = self.components_.dtype, self._threads(counts)
+        n_threads = self._threads(counts)
         needs = projection_needs(counts, self.n_components_)
         self._check_memory(counts, needs, gathered=gathered)
         shape = counts.shape[0], self.n_components_
@@ -373,7 +373,7 @@ class CountFactorization(CountModel):
         if sizes is not None:
             unit = unit * sizes[:, None]
         prior = gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit)
-        return Projection(counts, F, dtype=dtype, n_threads=n_threads, prior=prior)
+        return Projection(counts, F, n_threads=n_threads, prior=prior)
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""

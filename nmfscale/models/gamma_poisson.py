@@ -312,7 +312,7 @@ sample_names_
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         self._check_priors()
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
-        dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
+        dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
         of_rows, of_columns = self._priors(counts)
         factors, gamma = components_shape, loadings_shape
         if factors is not None:

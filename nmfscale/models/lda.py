@@ -309,12 +309,12 @@ sample_names_
         with self._all_or_nothing():
             counts = self._counts(X, reset=first, layer=layer, raw=raw)
             if first:
-                (alpha, eta), dtype = self._priors(), self._dtype(counts)
+                (alpha, eta), dtype = self._priors(), self._dtype()
                 rng, self.n_batch_iter_ = check_random_state(self.random_state), 0
                 topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
             else:
                 alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
-                dtype, topics = self.components_.dtype, self.topic_word_posterior_.T
+                dtype, topics = self._dtype(), self.topic_word_posterior_.T
             n_threads = self._threads(counts)
             needs = lda.needs_of(counts, len(alpha), dtype, n_threads)
             folder = self._plan(counts, needs, None)
@@ -342,7 +342,7 @@ sample_names_
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         alpha, eta = self._priors()
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
-        dtype, (n, m), K = self._dtype(counts), counts.shape, self.n_components
+        dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
             topics = checked_array(topics, (K, m), "topic_word_posterior", positive=eta > 0).T

@@ -231,7 +231,7 @@ sample_names_
         layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
-        dtype, K = self._dtype(counts), self.n_components
+        dtype, K = self._dtype(), self.n_components
         L, mu, held = self._given(counts, L, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
         if mu is not None and mu.any():
@@ -301,9 +301,8 @@ sample_names_
         noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)
         sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
         return Projection(
-            counts, (self.mu_ * np.exp(noise.log)).T, dtype=self.components_.dtype,
-            n_threads=n_threads, total=sizes,
-        )  # fmt: skip
+            counts, (self.mu_ * np.exp(noise.log)).T, n_threads=n_threads, total=sizes
+        )
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any

@@ -316,7 +316,7 @@ sample_names_
         known, classes = supervision_of(y, label_weights, counts.shape[0])
         rng = check_random_state(self.random_state if self.validation_fraction else 0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
-        used, dtype = counts, self._dtype(counts)
+        used, dtype = counts, self._dtype()
         if data_weights is not None:
             if client is not None:
                 raise ValueError("data_weights are for fits in this process: leave out client.")

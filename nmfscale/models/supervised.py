@@ -167,7 +167,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "fit, with a label for some samples at least."
             )
         counts = self._counts(X, reset=False, layer=layer, raw=raw)
-        S = self._loadings(counts, data_weights=data_weights).astype(np.float64)
+        S = self._loadings(counts, dtype=np.float64, data_weights=data_weights)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
             return found

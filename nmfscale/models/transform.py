@@ -38,6 +38,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """
 
     components_: Array
+    dtype: Any
     feature_names_in_: Array
     topic_names_: Array
     integer: str
@@ -74,7 +75,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Loadings, of the type of ``components_``; with `out` a read-only memory map of the file.
+            Loadings, in the type that :meth:`PoissonNMF.transform` has them in; with `out` a read-only memory map of the file.
 
         Raises
         ------
@@ -111,8 +112,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         return pd.DataFrame(loadings, index=counts.sample_names)
 
-    def _loadings(self, counts: CountMatrix, target: Path | None = None, **given: Any) -> Array:
-        shape, dtype = (counts.shape[0], self.n_components_), self.components_.dtype
+    def _loadings(
+        self, counts: CountMatrix, target: Path | None = None, dtype: Any = None, **given: Any
+    ) -> Array:
+        shape = counts.shape[0], self.n_components_
+        dtype = self._result_type(counts) if dtype is None else np.dtype(dtype)
         blocks = self._blocks(counts, gathered=target is None, **given)
         if target is not None:
             write_array(target, shape, dtype, (of_block for _, of_block in blocks))
@@ -122,6 +126,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             loadings[rows] = of_block
         return loadings
 
+    def _result_type(self, counts: CountMatrix) -> np.dtype[Any]:
+        """Return the type of loadings: float32 if that was asked for, or is that of the counts."""
+        single = counts.dtype if self.dtype is None else self.dtype
+        return np.dtype(np.float32 if np.dtype(single) == np.float32 else np.float64)
+
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:
@@ -130,7 +139,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
         """Return the loadings with which what was held out is scored."""
-        return self._loadings(counts)
+        return self._loadings(counts, dtype=np.float64)
 
     def _log_probability(self, counts: CountMatrix) -> float:
         """Return the log-probability of counts, loadings fitted to them."""
@@ -339,7 +348,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Refuse loadings for which memory is short."""
         if self.memory_limit is None and not counts.from_file:
             return
-        n_bytes = counts.shape[0] * self.n_components_ * self.components_.dtype.itemsize
+        n_bytes = counts.shape[0] * self.n_components_ * self._result_type(counts).itemsize
         check_stream(
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
             n_threads=self._threads(counts),

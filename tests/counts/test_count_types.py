@@ -120,7 +120,7 @@ def test_one_type_and_the_same_bits_everywhere(tmp_path, name):
     assert again.dtype == expected and again.largest == memory.largest == stream.largest
 
     one = fitted(memory)
-    assert one.components_.dtype == (np.float32 if expected == np.float32 else np.float64)
+    assert one.components_.dtype == np.float64
     for other in (fitted(source, memory_limit="1TB"), fitted(stored), fitted(again)):
         assert other.components_.tobytes() == one.components_.tobytes()
         assert other.loadings_.tobytes() == one.loadings_.tobytes()

@@ -759,17 +759,6 @@ def test_one_component_has_a_closed_form(solver):
     assert_allclose(model.loadings_ @ model.components_, expected, rtol=1e-7, atol=1e-8)
 
 
-def test_float32_counts_and_parameters():
-    X = make_counts()
-    model = fit(X.astype(np.float32), max_iter=60)
-    assert (
-        model.components_.dtype == model.loadings_.dtype == model.transform(X).dtype == np.float32
-    )
-    exact = fit(X, max_iter=60)
-    assert exact.components_.dtype == np.float64
-    assert model.loglik_ == pytest.approx(exact.loglik_, rel=1e-3)
-
-
 @pytest.mark.slow
 def test_auto_reaches_the_best_of_the_papers_method():
     X = make_counts(400, 200, K=6, size=2.0)

@@ -199,6 +199,21 @@ def test_same_numbers_in_every_place(fit, model, place, n_threads):
     assert (other.history_["bytes_read"][-1] > 0) == (place != "memory")
 
 
+@every_model
+def test_the_type_of_the_counts_changes_no_bit(model):
+    # of counts that are not whole the type is kept as it was given
+    for counts, types in ((X, ("int32", "float32", "float64")), (X / 4, ("float64", "float32"))):
+        seen = []
+        for dtype in types:
+            given = counts.astype(dtype)
+            fitted = model.make(max_iter=8, integer="allow").fit(given, **model.given)
+            loadings = fitted.transform(given)
+            assert loadings.dtype == (np.float32 if dtype == "float32" else np.float64)
+            score = fitted.score(given, **model.given)
+            seen.append((numbers(fitted), loadings.astype(np.float32).tobytes(), score))
+        assert seen[1:] == seen[:1] * (len(types) - 1)
+
+
 class StopError(Exception):
     """Raised in the middle of a fit."""
 

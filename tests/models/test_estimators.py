@@ -103,16 +103,15 @@ def test_pipeline_and_grid_search():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_dtype(model):
-    for dtype, counts, expected in (
-        (None, X, np.float64),
-        (None, X.astype(np.float32), np.float32),
-        ("float64", X.astype(np.float32), np.float64),
-        (np.float32, X, np.float32),
+    for dtype, counts, of_model, of_transform in (
+        (None, X, np.float64, np.float64),
+        (None, X.astype(np.float32), np.float64, np.float32),
+        ("float64", X.astype(np.float32), np.float64, np.float64),
+        (np.float32, X, np.float32, np.float32),
     ):
         one = fitted(model, counts, dtype=dtype)
-        assert (
-            one.components_.dtype == one.loadings_.dtype == one.transform(counts).dtype == expected
-        )
+        assert one.components_.dtype == one.loadings_.dtype == of_model
+        assert one.transform(counts).dtype == of_transform
 
 
 @pytest.mark.parametrize(

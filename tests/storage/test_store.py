@@ -674,6 +674,10 @@ def test_plans_step_down_as_memory_gets_scarce(store):
     assert sorted(set(kinds), key=kinds.index)[:2] == [(True, False), (False, False)]
     with pytest.raises(MemoryLimitError, match="packed store, about .*, which a fit reads a block"):
         plan_fit(counts.in_memory(), needs, 1000)
+    for dtype in ("float32", "float64"):  # advised where it is not that already
+        with pytest.raises(MemoryLimitError) as refused:
+            nmfscale.PoissonNMF(3, dtype=dtype, memory_limit=1000).fit(counts)
+        assert ("dtype='float32'" in str(refused.value)) == (dtype == "float64")
 
 
 def test_the_more_memory_there_is_the_more_fits_share_reads(store, monkeypatch):
