@@ -72,8 +72,8 @@ class PoissonNMF(CountFactorization):
         Type of the factors and of the arithmetic in which a fit ends. None takes float64, whatever
         the type of the counts: the same counts give the same bits in any type. With None,
         ``transform`` returns float32 for counts in float32, as scikit-learn expects. "float32"
-        takes half the memory for the factors, but rounding can hide what is left to be gained: a
-        fit then ends for "precision" (see `stop_reason_`). Sums over samples are float64 always.
+        takes half the memory for the factors, but its rounding can hide what is left to be gained.
+        Sums over samples are float64 always.
     n_threads : int, default=None
         Threads, at most 4,096; -1 takes all processors this process may use, and so does None for
         work of a million nonzero counts times components or more. Less gains next to nothing from a
