@@ -359,3 +359,8 @@ def before_replicates(patch, function):
 def around_solve(patch, function):
     """Where the jackknife solves for one number."""
     _around(patch, "methods.profile.ProfileHessian.solve", function)
+
+
+def few_samples_are_many(monkeypatch, n):
+    """Warn of samples as units from so many in a group on."""
+    monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)

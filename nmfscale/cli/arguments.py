@@ -206,6 +206,11 @@ def _test(command: argparse.ArgumentParser) -> None:
     command.description = f"{command.description}\n\n{_UNITS}"
     _add_labels(command)
     add = command.add_argument
+    what = (
+        "what is taken of each sample: proportions of topics, or amounts, the expected counts of "
+        "each topic (default: %(default)s)"
+    )
+    add("--loadings", choices=("proportions", "amounts"), default="proportions", help=what)
     what = "how far apart groups are (default: %(default)s)"
     add("--statistic", choices=tuple(STATISTICS), default="hellinger", help=what)
     what = "what is permuted to test a pair: its own units, or all (default: %(default)s)"

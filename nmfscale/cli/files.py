@@ -103,6 +103,27 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
     return _by_name(path, label_of, sample_names)
 
 
+_UNITS = re.compile(
+    r"donor|patient|subject|individual|participant|person|mouse|animal|embryo|sample|batch|library|"
+    r"channel|author|user|blog|source|speaker|replicate",
+    re.IGNORECASE,
+)
+
+
+def unit_columns(given: str) -> list[str]:
+    """Return the columns of a table, but for that given, whose names are those of units."""
+    path, column = file_and_column(given)
+    if column is None:
+        return []
+    if path.lower().endswith(".h5ad"):
+        from ..readers.h5ad import obs_columns
+
+        names = obs_columns(Path(path))
+    else:
+        names = next((row for row in _table(path) if row != [""]), [""])[1:]
+    return [name for name in names if name != column and _UNITS.search(name)]
+
+
 def warn_of_order(given: Iterable[str | None], sample_names: Any) -> None:
     """Say that labels are taken as they stand, where a table has names and the model has none."""
     named = [each for each in given if each is not None and file_and_column(each)[1] is not None]

@@ -20,6 +20,7 @@ from .files import (
     output,
     read_groups,
     read_input,
+    unit_columns,
     warn_of_order,
     write_rows,
 )
@@ -33,13 +34,12 @@ Rows = list[list[Any]]
 def test(arguments: argparse.Namespace) -> int:
     """Test whether groups differ in their topics."""
     with _job(arguments, arguments.model) as (model, labels, targets, how):
-        from ..inference.loadings import amounts_of_topics
         from ..inference.permutation import permutation_test
 
-        kept = labels.pop("kept")
         found = permutation_test(
-            amounts_of_topics(model)[kept], **labels, statistic=arguments.statistic,
-            scope=arguments.scope, n_permutations=arguments.permutations, **how,
+            _topics(arguments, model, labels), **labels, loadings=arguments.loadings,
+            statistic=arguments.statistic, scope=arguments.scope,
+            n_permutations=arguments.permutations, **how,
         )  # fmt: skip
     _say_test(found)
     tests = (found.overall, *found.pairs)
@@ -141,6 +141,14 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
     return found, found.n_replicates, (_topics_of(model), found.groups, arrays, more)
 
 
+def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
+    """Return topics of the samples that have a label."""
+    from ..inference.loadings import topics_of_samples
+
+    found = topics_of_samples(model, arguments.loadings, warn=False)
+    return found.of(labels.pop("kept"))
+
+
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Refuse options that go with the other kind."""
     if arguments.kind == "fit":
@@ -193,6 +201,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     if n_left_out:
         why = f"{arguments.groups} has no label for {n_left_out:,} samples"
         log(f"warning: {why}: they are left out.")
+    _say_what_may_be_units(arguments, labels)
     names = ("checkpoint", "resume")
     how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     drawn = arguments.seed is None
@@ -208,6 +217,20 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
         yield model, labels, targets, how
     if drawn:
         say(f"seed            {arguments.seed}")
+
+
+def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]) -> None:
+    """Name columns of the table of groups that look like units, where samples can hardly be."""
+    from collections import Counter
+
+    from ..inference.groups import MANY_SAMPLES
+
+    if arguments.units is not None or arguments.strata is not None:
+        return
+    columns = unit_columns(arguments.groups)
+    if columns and max(Counter(labels["groups"]).values()) > MANY_SAMPLES:
+        path = file_and_column(arguments.groups)[0]
+        log(f"columns of {path} that may be units: {', '.join(columns)}; --units {path}:COLUMN")
 
 
 def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[str, Any]:

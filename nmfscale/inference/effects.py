@@ -143,7 +143,13 @@ def group_effects(
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
     _, names = checked_loadings(loadings, topic_names)
-    amounts, labels, strata_of = units_with_topics(loadings, groups, units, strata)
+    amounts, labels, strata_of = units_with_topics(
+        loadings,
+        groups,
+        units,
+        strata,
+        "proportions" if hasattr(loadings, "components_") else "amounts",
+    )
     labelled = labelled_sets(
         EACH_TOPIC, amounts, labels, strata_of, [(t,) for t in range(len(names))], "all"
     )

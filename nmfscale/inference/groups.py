@@ -187,6 +187,34 @@ def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> Non
         )
 
 
+# More samples than this in a group are rarely what was drawn: they are cells of some donors, posts
+# of some blogs. Studies have dozens of units in a group, at most hundreds.
+MANY_SAMPLES = 1000
+
+
+def warn_of_samples_as_units(design: Design) -> None:
+    """Warn where so many samples are each a unit of its own that they can hardly be what was drawn.
+
+    Samples of a group are counted in each stratum.
+    """
+    if design.unit_names is not None:
+        return
+    sizes, names = (
+        (design.strata.sizes[:, None], ("all samples",))
+        if design.groups is None
+        else (design.sizes(), [f"group {name!r}" for name in design.groups.names])
+    )
+    most = int(sizes.max())
+    if most > MANY_SAMPLES:
+        where = names[int(sizes.max(axis=0).argmax())]
+        warn_caller(
+            f"units= is not given, so that each of {most:,} samples of {where} is a unit of its "
+            "own. Where samples come from fewer donors, patients, batches or authors, those of one "
+            "resemble each other: p-values are then far too small, and intervals too narrow. Pass "
+            "units=, the donor (or the like) of each sample."
+        )
+
+
 # How many labellings there are ----------------------------------------------------------------
 
 

@@ -1,14 +1,125 @@
-"""What questions about loadings take: a fitted model, or an array or table of loadings."""
+"""What questions about groups take of each sample: proportions or amounts of topics.
+
+One function, `topics_of_samples`, serves all of them, so that tests, means, regressions and weights
+of one model have the same rows. `loadings="proportions"` is the default everywhere. The null
+hypothesis of these questions is that groups have the same mixture of topics; how deeply samples
+were sequenced, or how long documents are, is no part of it. Proportions have the same mean at any
+depth; amounts do not, and a deep sample outweighs shallow ones. `loadings="amounts"` asks another
+question, that of the whole corpus: which groups have how much of each topic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.warn import warn_caller
+
 Array = NDArray[Any]
+KINDS = "proportions", "amounts"
+
+
+@dataclass(frozen=True)
+class SampleTopics:
+    """Rows of topics (n, T) in float64, one for each sample; those of empty samples are 0.
+
+    `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are counts of samples,
+    None where nothing is known of them.
+    """
+
+    rows: Array
+    topic_names: tuple[Any, ...]
+    kind: str
+    totals: Array | None = None
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return len(self.rows)
+
+    @property
+    def empty(self) -> Array:
+        """Samples that say nothing of topics (n,)."""
+        found: Array = np.logical_not(self.rows.any(axis=1))
+        return found
+
+    def of(self, kept: Array) -> SampleTopics:
+        """Return some of the samples."""
+        totals = None if self.totals is None else self.totals[kept]
+        return replace(self, rows=self.rows[kept], totals=totals)
+
+    def warn_of_empty(self, with_them: str = "") -> None:
+        """Count the samples that are left out, `with_them` what else is."""
+        n_empty = int(self.empty.sum())
+        if not n_empty:
+            return
+        why = "their loadings are all 0"
+        if self.totals is not None and not self.totals[self.empty].any():
+            why = "they have no counts"
+        if n_empty == len(self):
+            raise ValueError(f"none of {n_empty:,} samples has topics: {why}.")
+        warn_caller(f"{n_empty:,} of {len(self):,} samples are left out: {why}{with_them}.")
+
+
+def topics_of_samples(
+    model: Any, loadings: str = "proportions", topic_names: Any = None, *, warn: bool = True
+) -> SampleTopics:
+    """Return the rows of topics that questions about groups are answered from.
+
+    Of a fitted model, amounts are the expected counts of each topic in each sample, so that the
+    scale of components is no matter; proportions are amounts over their sum. Where the model has
+    posteriors (LDA, GammaPoisson), their prior is taken off: expected proportions are drawn towards
+    the prior the more, the fewer counts a sample has. Of an array, amounts are its rows as they
+    are. `warn`: warn of samples that are left out.
+    """
+    if loadings not in KINDS:
+        raise ValueError(f"loadings={loadings!r} is not one of {', '.join(map(repr, KINDS))}.")
+    if isinstance(model, SampleTopics):
+        found = model
+    else:
+        values, names = checked_loadings(model, topic_names)
+        totals = None
+        if hasattr(model, "components_"):
+            totals = getattr(model, "sample_totals_", None)
+            values = _amounts(model, values, totals, loadings)
+        values = scaled_rows(values)
+        found = SampleTopics(values, names, "amounts", totals)
+    if loadings == "proportions" and found.kind == "amounts":
+        found = replace(found, rows=proportions(found.rows), kind=loadings)
+    if warn:
+        found.warn_of_empty()
+    return found
+
+
+def _amounts(model: Any, values: Array, totals: Array | None, kind: str) -> Array:
+    """Return the expected counts of each topic in each sample (n, T); 0 where it has no counts."""
+    for posterior, prior in _POSTERIORS:
+        if getattr(model, posterior, None) is not None:
+            counts = np.asarray(getattr(model, posterior), np.float64) - getattr(model, prior)
+            values = np.maximum(counts, 0.0)
+            break
+    else:
+        sums = np.asarray(model.components_, np.float64).sum(axis=1)
+        values = values * sums
+        if kind == "amounts" and getattr(model, "loadings_are_proportions", False):
+            if totals is None:
+                raise ValueError(
+                    f"loadings='amounts': this {type(model).__name__} comes from a file of an "
+                    "earlier version, without sample_totals_. Fit again, or pass loadings_ times "
+                    "the totals of the samples."
+                )
+            values = values * totals[:, None]
+    return values if totals is None else np.where(totals[:, None] > 0, values, 0.0)
+
+
+# Parameters of the posterior of each sample, and of their prior: the difference is expected counts.
+_POSTERIORS = (
+    ("doc_topic_posterior_", "doc_topic_prior_"),
+    ("loadings_shape_", "shape_loadings_"),
+)
 
 
 def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tuple[Any, ...]]:
@@ -59,13 +170,19 @@ def proportions(amounts: Array) -> Array:
     return out
 
 
-def amounts_of_topics(loadings: Any) -> Array:
-    """Return what of each topic is in each sample (n, T): of a fitted model, proportions.
-
-    These are loadings times what the features of their component add up to, so that the scale of
-    components is no matter. Arrays and tables are taken as they are.
-    """
-    values, _ = checked_loadings(loadings)
-    if not hasattr(loadings, "components_"):
+def scaled_rows(values: Array) -> Array:
+    """Multiply values by a power of two where squares of sums would overflow or vanish."""
+    largest = float(values.max(initial=0.0))
+    if largest == 0 or _LEAST < largest < 1 / _LEAST:
         return values
-    return proportions(values * np.asarray(loadings.components_, np.float64).sum(axis=1))
+    found: Array = np.ldexp(values, -int(np.frexp(largest)[1]))
+    return found
+
+
+_LEAST = 1e-100
+
+
+def amounts_of_topics(model: Any) -> Array:
+    """Return the proportions of topics in each sample (n, T), or an array as it is."""
+    kind = "proportions" if hasattr(model, "components_") else "amounts"
+    return topics_of_samples(model, kind).rows

@@ -21,9 +21,10 @@ from .groups import (
     n_labellings,
     smallest_pvalue,
     warn_few_labellings,
+    warn_of_samples_as_units,
 )
 from .labelling import Labelled, Permutations
-from .loadings import amounts_of_topics
+from .loadings import proportions, topics_of_samples
 from .pvalues import (
     independent_max_t,
     interval,
@@ -39,9 +40,10 @@ Array = NDArray[Any]
 
 
 def permutation_test(
-    loadings: Any,
+    model: Any,
     groups: ArrayLike,
     *,
+    loadings: str = "proportions",
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
     statistic: str | Callable[[Array], Array] = "hellinger",
@@ -66,11 +68,15 @@ def permutation_test(
 
     Parameters
     ----------
-    loadings : fitted model, or array-like of shape (n_samples, n_topics)
-        A model's topic proportions, or non-negative amounts of topics. Labels had no part in the
-        fit: else the test is not valid.
+    model : fitted model, or array-like of shape (n_samples, n_topics)
+        A model, or non-negative amounts of topics in each sample. Labels had no part in the fit:
+        else the test is not valid.
     groups : array-like of shape (n_samples,)
         Labels of any type: a list, a Series, a column of ``adata.obs``.
+    loadings : {"proportions", "amounts"}, default="proportions"
+        What is taken of each sample: its proportions of topics, whose mean does not depend on how
+        many counts a sample has, or amounts, of a model the expected counts of each topic, as in
+        [1]_. The proportions of a unit are the mean of those of its samples, its amounts their sum.
     units : array-like of shape (n_samples,), optional
         What was drawn: each lies in one group and one stratum. By default each sample.
     strata : array-like of shape (n_samples,), optional
@@ -114,7 +120,8 @@ def permutation_test(
     Warns
     -----
     UserWarning
-        If units without any topic, or groups of such units, are left out, units are too few, or
+        If samples without counts (of an array: rows of zeros) are left out, and with them units or
+        groups; more than 1,000 samples of a group are each taken for a unit; units are too few; or
         labellings have no balance.
 
     Notes
@@ -146,7 +153,7 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
-    amounts, labels, strata_of = units_with_topics(loadings, groups, units, strata)
+    amounts, labels, strata_of = units_with_topics(model, groups, units, strata, loadings)
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)
@@ -179,23 +186,28 @@ def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
 
 
 def units_with_topics(
-    loadings: Any, groups: Any, units: Any, strata: Any
+    model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
 ) -> tuple[Array, Labels, NDArray[np.int64]]:
-    """Return the amounts of topics in each unit, their groups and strata, without empty ones."""
-    amounts = amounts_of_topics(loadings)
-    labels = checked_labels(groups, len(amounts), "groups")
+    """Return the topics of each unit, their groups and strata, without empty ones.
+
+    The proportions of a unit are the mean of those of its samples, its amounts their sum.
+    """
+    topics = topics_of_samples(model, loadings, warn=False)
+    labels = checked_labels(groups, len(topics), "groups")
     design = checked_design(labels, units, strata)
     assert design.groups is not None
-    amounts, labels = design.sum_over_units(amounts), design.groups
-    kept: Array = amounts.sum(axis=1) > 0
-    if not kept.all():
-        left = labels.of(kept)
-        gone = [str(each) for each in labels.names if each not in left.names]
-        of_groups = f", and with them groups {', '.join(gone)}" if gone else ""
-        warn_caller(
-            f"{int((~kept).sum()):,} units are left out: their loadings are all 0{of_groups}."
-        )
-        labels = left
+    warn_of_samples_as_units(design)
+    rows, labels = design.sum_over_units(topics.rows), design.groups
+    if loadings == "proportions":
+        rows = proportions(rows)
+    kept = np.asarray(rows.any(axis=1))
+    left = labels.of(kept)
+    gone = [str(each) for each in labels.names if each not in left.names]
+    of_units = f", {int((~kept).sum()):,} units" if units is not None and not kept.all() else ""
+    of_groups = f", groups {', '.join(gone)}" if gone else ""
+    with_them = f"; with them{(of_units + of_groups)[1:]}" if of_units or of_groups else ""
+    topics.warn_of_empty(with_them)
+    labels = left
     if len(labels.names) == kept.sum() > 2:
         raise ValueError(
             f"groups has another label for each of {len(labels.names):,} units: groups of several "
@@ -206,7 +218,7 @@ def units_with_topics(
             f"groups has only {', '.join(map(repr, labels.names)) or 'no labels'} among units that "
             "have topics: two groups at least are needed."
         )
-    return amounts[kept], labels, design.strata.codes[kept]
+    return rows[kept], labels, design.strata.codes[kept]
 
 
 def labelled_sets(

@@ -69,6 +69,8 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
     _model: ClassVar[type[Model]]
     # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
     _axes: ClassVar[dict[str, str]] = {}
+    # Whether rows of `loadings_` sum to one, whatever the total of the sample.
+    loadings_are_proportions: ClassVar[bool] = False
 
     max_iter: int
     tol: float | None

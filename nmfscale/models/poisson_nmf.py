@@ -120,6 +120,9 @@ class PoissonNMF(CountFactorization):
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
         Features of new counts are matched with those of the fit by name, see :meth:`transform`.
+    sample_totals_ : ndarray of shape (n_samples,), float64
+        Sum of the counts of each sample that was fitted. Samples with a total of 0 say nothing of
+        topics: :func:`permutation_test` and its like leave them out.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, where :meth:`rename_topics` has given them.
 

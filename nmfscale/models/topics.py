@@ -21,6 +21,7 @@ AXES = {
     "scales_": "k",
     "feature_names_in_": "m",
     "sample_names_": "n",
+    "sample_totals_": "n",
     "topic_names_": "k",
     "history_": "t",
 }

@@ -61,11 +61,21 @@ def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]
     with guarded_hdf5(path) as file:
         obs = need(file, "obs")
         if column is None:
-            names = [*(obs if is_group(obs) else _fields(obs))]
-            known = ", ".join(name for name in names if name not in ("__categories", "_index"))
+            known = ", ".join(_columns(obs))
             raise ValueError(f"{path}: give a column of obs too, as {path}:COLUMN, of: {known}.")
         size = len(_index(obs, None))
         return strings(_index(obs, size)), _labels(file, column, size)
+
+
+def obs_columns(path: Path) -> list[str]:
+    """Return the names of the columns of obs."""
+    with guarded_hdf5(path) as file:
+        return _columns(need(file, "obs"))
+
+
+def _columns(obs: Any) -> list[str]:
+    names = [*(obs if is_group(obs) else _fields(obs))]
+    return [name for name in names if name not in ("__categories", "_index")]
 
 
 def _rows(

@@ -248,3 +248,20 @@ def test_labels_that_do_not_fit(folder, tmp_path, capsys):
     assert "pass the file of --units as --strata" in said
     said = failure(capsys, *words(folder, "bootstrap"), "--units", tmp_path / "units.txt")
     assert "pass --within corpus to draw it with all of them" in said
+
+
+def test_columns_that_may_be_units_are_named(folder, model, tmp_path, capsys, monkeypatch):
+    internals.few_samples_are_many(monkeypatch, 15)
+    command = [*words(folder, "test"), "--permutations", 9, "--loadings", "amounts"]
+    assert run(*command, "-o", tmp_path / "tests.csv") == 0
+    err = capsys.readouterr().err
+    table = folder / "cells.csv"
+    assert f"columns of {table} that may be units: patient; --units {table}:COLUMN" in err
+    assert "each of 20 samples of group 'type 0' is a unit of its own" in err
+    with pytest.warns(UserWarning, match="a unit of its own"):
+        expected = nmfscale.permutation_test(
+            model, GROUPS, loadings="amounts", n_permutations=9, random_state=1
+        )
+    assert float(rows_of(tmp_path / "tests.csv")[0]["observed"]) == expected.overall.observed
+    assert run(*command, "--units", f"{table}:patient", "-o", tmp_path / "units.csv") == 0
+    assert "may be units" not in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_topics_together_are_the_test_of_all(data):
     found = group_effects(loadings, groups, units=units, n_replicates=2, n_permutations=9)
     roots = np.sqrt(of_units(loadings, units))
     weights = roots.var(axis=0) / roots.var(axis=0).sum()
-    test = permutation_test(loadings, groups, units=units, n_permutations=9)
+    test = permutation_test(loadings, groups, loadings="amounts", units=units, n_permutations=9)
     assert found.statistics @ weights == pytest.approx(test.overall.observed, rel=1e-7)
 
 
@@ -212,7 +212,7 @@ def test_units_without_topics_are_left_out(data):
     loadings, groups, units, _ = data
     loadings = loadings.copy()
     loadings[units < 9] = 0
-    with pytest.warns(UserWarning, match="9 units are left out"):
+    with pytest.warns(UserWarning, match="27 of 540 samples are left out: .*; with them 9 units"):
         found = group_effects(loadings, groups, units=units, n_permutations=9, n_replicates=2)
     assert found.n_units.tolist() == [57, 57, 57]
 

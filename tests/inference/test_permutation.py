@@ -64,7 +64,8 @@ def test_every_labelling_comes_once():
 def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
     labels = np.array([0, 1, 0, 1, 1, 0, 2, 2])
-    found = permutation_test(rows, labels, strata=strata, statistic=statistic, alpha=0.9)
+    options = {"statistic": statistic, "loadings": "amounts", "alpha": 0.9}
+    found = permutation_test(rows, labels, strata=strata, **options)
     compute = getattr(oracle, statistic)
     for test, groups in [(found.overall, (0, 1, 2)), *((t, t.groups) for t in found.pairs)]:
         kept = np.isin(labels, groups)
@@ -137,7 +138,9 @@ def test_the_same_bits_on_a_cluster(many, three_workers):
 def test_balanced_is_zero_of_groups_alike_and_ignores_scales_of_topics(many):
     rows, labels, _ = many
     same = np.outer(np.arange(1, 61), rows[0] + 1)
-    args = {"statistic": "balanced", "n_permutations": 20, "random_state": 1}
+    args = {
+        "statistic": "balanced", "loadings": "amounts", "n_permutations": 20, "random_state": 1,
+    }  # fmt: skip
     assert permutation_test(same, labels, **args).overall.observed < 1e-12
     found, scaled = (
         permutation_test(each, labels, **args).overall
@@ -161,7 +164,11 @@ def rare():
 def test_labellings_without_balance_are_at_least_as_extreme(rare, n_permutations):
     with pytest.warns(UserWarning, match="labellings of groups 0 - 1 have no balance"):
         found = permutation_test(
-            *rare, statistic="balanced", n_permutations=n_permutations, random_state=0
+            *rare,
+            loadings="amounts",
+            statistic="balanced",
+            n_permutations=n_permutations,
+            random_state=0,
         ).overall
     unbalanced = found.null == 2 * (2 - np.sqrt(2))
     assert np.isfinite(found.null).all() and unbalanced.sum() == found.n_unbalanced
@@ -219,7 +226,9 @@ def test_what_is_empty_is_left_out(many):
     rows, labels, _ = many
     rows = rows.copy()
     rows[labels == "a"] = 0
-    with pytest.warns(UserWarning, match="10 units are left out.*groups a"):
+    with pytest.warns(
+        UserWarning, match="10 of 60 samples are left out: .* all 0; with them groups a"
+    ):
         found = permutation_test(rows, labels, n_permutations=9, alpha=0.5)
     assert found.overall.groups == ("b", "c") and found.pairs == ()
 

@@ -260,6 +260,10 @@ def test_a_saved_model_comes_back(model, tmp_path):
     assert type(other) is model.estimator and other.get_params() == one.get_params()
     assert numbers(other, but=()) == numbers(one, but=())
     assert list(other.feature_names_in_) == list(frame.columns)
+    turned = other.reorder_topics(range(len(other.components_))[::-1])
+    for each in one, other, turned:
+        assert each.sample_totals_.dtype == float
+        assert each.sample_totals_.tolist() == X.sum(axis=1).tolist()
     assert other.transform(frame).tobytes() == one.transform(frame).tobytes()
 
 
