@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .free_memory import free_memory
+
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 # Of each row and each column, however few its counts: where they begin, how many, and their sum.
 _MARGIN_BYTES = 24
@@ -40,11 +42,9 @@ def check_table_size(
     shape: tuple[int, ...], whom: str, memory_limit: int | float | str | None, n_bytes: int = 0
 ) -> None:
     """Refuse a table whose rows and columns, and `n_bytes` besides, take more than there is."""
-    import psutil
-
     needed = n_bytes + _MARGIN_BYTES * sum(int(size) for size in shape)
     if memory_limit is None:
-        limit, remedy = psutil.virtual_memory().available, "free memory, or use another machine"
+        limit, remedy = free_memory(), "free memory, or use another machine"
     else:
         limit, remedy = parse_bytes(memory_limit), "raise memory_limit"
     if needed > limit:

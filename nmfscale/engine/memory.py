@@ -10,6 +10,7 @@ import numpy as np
 
 from ..counts.base import CountMatrix
 from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks
+from ..counts.free_memory import free_memory
 from ..counts.sizes import MemoryLimitError, parse_bytes, readable
 from .protocol import FAN_IN, Needs
 
@@ -43,8 +44,9 @@ def plan_fit(
 
     The first plan that fits is returned: counts in memory; counts read in every iteration; row
     arrays on disk. With `elsewhere` other processes read the counts. Without `memory_limit` the
-    process may hold what the machine has free and what it holds now. The error advises float32
-    where the fit ends `in_float64`.
+    process may hold what it holds now and what is free: on the machine, and within the limits of
+    its control groups and its resource limits. The error advises float32 where the fit ends
+    `in_float64`.
     """
     held, limit = _held_and_limit(memory_limit)
     layout = counts.layout() if counts.from_file else None
@@ -65,9 +67,9 @@ def plan_fit(
     for plan in plans:
         if plan.peak <= limit:
             return plan
-    remedy = "raise memory_limit or fit fewer components"
+    remedy = f"{_more(memory_limit)}{',' if in_float64 else ' or'} fit fewer components"
     if in_float64:
-        remedy = "raise memory_limit, fit fewer components, or use dtype='float32'"
+        remedy += ", or use dtype='float32'"
     if layout is None and not elsewhere:
         remedy += (
             f"; or write a packed store, about {readable(SLICE_BYTES * counts.nnz)} ('nmfscale "
@@ -122,7 +124,7 @@ def check_stream(
     if not counts.from_file:
         peak += SLICE_BYTES * counts.nnz
     if peak + gathered > limit:
-        remedy = "raise memory_limit"
+        remedy = _more(memory_limit)
         if peak <= limit:
             remedy += ", or have transform write them to a file, with out='NAME.npy'"
         raise _too_much("the loadings need", peak + gathered, limit, remedy)
@@ -144,7 +146,11 @@ def _held_and_limit(memory_limit: int | float | str | None) -> tuple[int, int]:
     held = psutil.Process().memory_info().rss
     if memory_limit is not None:
         return held, parse_bytes(memory_limit)
-    return held, held + psutil.virtual_memory().available
+    return held, held + free_memory()
+
+
+def _more(memory_limit: int | float | str | None) -> str:
+    return "give this process more memory" if memory_limit is None else "raise memory_limit"
 
 
 def _too_much(what: str, peak: int, limit: int, remedy: str) -> MemoryLimitError:

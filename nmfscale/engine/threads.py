@@ -16,6 +16,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from .. import kernels
+from ..counts.control_groups import MEMBERSHIP, ROOT, group_folders, text_of
 
 _VARIABLE = "NMFSCALE_NUM_THREADS"
 # Nobody has so many processors, and OpenMP dies where the system has no room for its threads.
@@ -122,43 +123,22 @@ def _integer_or_text(text: str) -> int | str:
         return text
 
 
-def _group_quota(
-    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
-) -> float:
+def _group_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float:
     """Processors that the control groups of this process allow, infinity if they do not say."""
-    allowed = [math.inf]
-    for line in _text(membership).splitlines() or ["0::/"]:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 has one tree; version 1 has one tree for each set of controllers.
-        tree = root / controllers if controllers else root
-        group = tree / path.lstrip("/")
-        # Inside a container the path may be that of the host, and only the root is there.
-        for folder in (group, *group.parents):
-            allowed.append(_folder_quota(folder))
-            if folder == tree:
-                break
-    return min(allowed)
+    folders = group_folders("cpu", root, membership)
+    return min((_folder_quota(folder) for folder in folders), default=math.inf)
 
 
 def _folder_quota(folder: Path) -> float:
     """Quota / period of one control group."""
-    fields = _text(folder / "cpu.max").split() or [
-        _text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    fields = text_of(folder / "cpu.max").split() or [
+        text_of(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]
     try:
         quota, period = (float(field) for field in fields)
     except ValueError:
         return math.inf
     return quota / period if quota > 0 and period > 0 else math.inf
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def build_info() -> dict[str, object]:
