@@ -42,6 +42,11 @@ def make_parser_by(patch, function):
     _set(patch, "cli.arguments.make_parser", function)
 
 
+def around_bootstrap_weights(patch, function):
+    """Where balanced weights are bootstrapped, for Python and the shell."""
+    _around(patch, "inference.bootstrap.bootstrap_weights", function)
+
+
 # Counts and files -----------------------------------------------------------------------------
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +23,10 @@ from .files import (
     read_input,
     warn_of_order,
     writable,
+    write_or_rescue,
     write_table,
 )
-from .messages import in_shell_words, log, one_line, say
+from .messages import in_shell_words, log, say
 from .parameters import given_parameters
 
 
@@ -149,7 +148,8 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
     """Fit, write the model, say how it went; 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    _save(model.set_params(verbose=0), target)  # what was shown here is no property of the model
+    model.set_params(verbose=0)  # what was shown here is no property of the model
+    write_or_rescue(target, "the model", model.save)
     _describe_fit(model)
     if model.interrupted_:
         folder = how.get("checkpoint")
@@ -157,26 +157,6 @@ def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
         log(f"interrupted: {target} holds the best model so far{more}")
         return 130
     return 0
-
-
-def _save(model: Any, target: Path) -> None:
-    """Write the model; where that fails, to a temporary folder, and say so in the error."""
-    try:
-        model.save(target)
-        return
-    except OSError as error:
-        why = one_line(error)
-    folder = Path(tempfile.mkdtemp(prefix="nmfscale-"))
-    rescued = folder / target.name
-    try:
-        model.save(rescued)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise OSError(
-            f"cannot write the model to {target} ({why}), nor to {rescued} ({one_line(error)}): it "
-            "is lost. Make room, or set TMPDIR to a folder with room."
-        ) from error
-    raise OSError(f"cannot write the model to {target} ({why}): it is in {rescued}.")
 
 
 def _describe_fit(model: Any) -> None:
@@ -211,8 +191,12 @@ def transform(arguments: argparse.Namespace) -> int:
     counts = read_input(arguments)
     loadings = model.transform(counts, out=target if as_it_goes else None)
     if not as_it_goes:
-        with atomic_write(target) as part:
-            write_table(part, loadings, counts.sample_names, model)
+
+        def write(path: Path) -> None:
+            with atomic_write(path) as part:
+                write_table(part, loadings, counts.sample_names, model)
+
+        write_or_rescue(target, "the loadings", write)
     n_samples, n_topics = loadings.shape
     say(f"loadings        {n_samples:,} x {n_topics}, {arguments.output}")
     return 0

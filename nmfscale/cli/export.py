@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,19 @@ def export(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{arguments.model} {why}; nmfscale transform finds some.")
         log(f"{arguments.model} {why}; there will be no table of them")
         del chosen["loadings"]
-    for name, target in chosen.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        header, rows = TABLES[name](model, arguments.n_top)
-        with atomic_write(target) as part:
-            write_rows(part, target.name, header, rows)
-        say(f"{name:<15} {target}")
+    folder = next(iter(chosen.values())).parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for name, target in chosen.items():
+            header, rows = TABLES[name](model, arguments.n_top)
+            with atomic_write(target) as part:
+                write_rows(part, target.name, header, rows)
+            say(f"{name:<15} {target}")
+    finally:
+        with suppress(OSError):  # folders in which tables were written stay
+            for each in made:
+                each.rmdir()
     return 0
 
 

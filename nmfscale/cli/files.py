@@ -8,12 +8,14 @@ import gzip
 import io
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import target_of
-from .messages import log
+from .messages import log, one_line
 
 TEXT_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 TABLES = (".npz", *TEXT_TABLES)
@@ -248,6 +250,26 @@ def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any
         table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         table.writerow(header)
         table.writerows(rows)
+
+
+def write_or_rescue(target: Path, what: str, write: Callable[[Path], None]) -> None:
+    """Write the result of long work; if that fails, to a temporary folder, named in the error."""
+    try:
+        write(target)
+        return
+    except OSError as error:
+        why = one_line(error)
+    folder = Path(tempfile.mkdtemp(prefix="nmfscale-"))
+    rescued = folder / target.name
+    try:
+        write(rescued)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(
+            f"cannot write {what} to {target} ({why}), nor to {rescued} ({one_line(error)}): the "
+            "result is lost. Make room, or set TMPDIR to a folder with room."
+        ) from error
+    raise OSError(f"cannot write {what} to {target} ({why}): the result is in {rescued}.")
 
 
 def check_inputs(*paths: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from .files import (
     read_input,
     unit_columns,
     warn_of_order,
+    write_or_rescue,
     write_rows,
 )
 from .messages import log, say
@@ -55,7 +56,8 @@ def test(arguments: argparse.Namespace) -> int:
     }
     rows = [[name, *row] for name, row in zip(names, _in_rows(columns), strict=True)]
     nulls = {f"null/{i}": each.null for i, each in enumerate(tests)}
-    for target in targets:
+
+    def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
             from ..plots import detached_axes, null_plot
             from ..plots.inference import size_of_tests
@@ -65,6 +67,8 @@ def test(arguments: argparse.Namespace) -> int:
             _write_arrays(arguments, target, columns | nulls, {"groups": names})
         else:
             _write_text(target, ["groups", *columns], rows)
+
+    _write_all(targets, write)
     return _end(arguments, found.overall.null.size, found.interrupted)
 
 
@@ -81,7 +85,8 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     (_say_weights if arguments.kind == "weights" else _say_means)(
         arguments, found, topics, groups, arrays
     )
-    for target in targets:
+
+    def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
             from ..plots import detached_axes, forest_plot
             from ..plots.inference import size_of_intervals
@@ -96,6 +101,8 @@ def bootstrap(arguments: argparse.Namespace) -> int:
             columns = {name: array.ravel().tolist() for name, array in arrays.items()}
             rows = [pair + row for pair, row in zip(pairs, _in_rows(columns), strict=True)]
             _write_text(target, ["topic", "group", *columns], rows)
+
+    _write_all(targets, write)
     return _end(arguments, n_done, n_done < arguments.replicates)
 
 
@@ -268,6 +275,18 @@ def _end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:
 
 def _in_rows(columns: dict[str, list[Any]]) -> Rows:
     return [list(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _write_all(targets: list[Path], write: Callable[[Path], None]) -> None:
+    """Write every output, also where another one cannot be written; the first error is raised."""
+    failure: OSError | None = None
+    for target in targets:
+        try:
+            write_or_rescue(target, "the result", write)
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _write_text(target: Path, header: list[str], rows: Iterable[list[Any]]) -> None:

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 # What a file is called until it is complete; a process that is killed may leave one behind.
 UNFINISHED = ".part-"
 _OPEN_FILES = "/proc/self/fd"
+# The disk or the quota is full, or the file is as long as files may be.
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 @contextmanager
@@ -42,6 +44,11 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+    except OSError as error:
+        # write() does not name its file, and open() names the part
+        if error.errno in _FULL and error.filename in (None, str(part)):
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        raise
     finally:
         part.unlink(missing_ok=True)
 

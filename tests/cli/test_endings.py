@@ -1,12 +1,15 @@
 """How a command ends when it is interrupted, or what it reads, writes or works on is gone."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import internals
 import numpy as np
 import pytest
@@ -168,9 +171,72 @@ def test_a_model_that_cannot_be_written_is_kept(counts, tmp_path, monkeypatch, c
         assert list(temporary.iterdir()) == []
     else:
         [rescued] = temporary.glob("*/model.h5")
-        assert f"it is in {rescued}." in err
+        assert f"the result is in {rescued}." in err
         kept = nmfscale.load(rescued)
         assert kept.components_.tobytes() == fitted[0].components_.tobytes()
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.h5"
+    X, *_ = nmfscale.simulate_topic_counts(60, 40, 2, random_state=0)
+    nmfscale.TopicModel(2, random_state=0).fit(X).save(path)
+    (tmp_path / "groups.txt").write_text("a\nb\n" * 30)
+    return path
+
+
+@contextmanager
+def longest_file(n_bytes):
+    """Let files have so many bytes at most: what is written beyond fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export {model} -o new/tables",
+        "export {model} -o loadings.csv.gz",
+        "plot {model} -o plot.png --groups {groups}",
+    ],
+)
+def test_a_full_disk_names_the_file_and_nothing_is_left(words, model, tmp_path, capsys):
+    groups, folder = tmp_path / "groups.txt", tmp_path / "results"
+    folder.mkdir()
+    given = words.format(model=model, groups=groups).split()
+    at = given.index("-o") + 1
+    given[at] = str(folder / given[at])
+    with longest_file(300):
+        err = failure(capsys, *given)
+    assert str(folder) in err and "File too large" in err and "Errno" not in err
+    assert list(folder.rglob("*")) == []
+
+
+def test_results_that_cannot_be_written_are_kept(model, tmp_path, monkeypatch, capsys):
+    """And what goes elsewhere is written."""
+    temporary, gone, table = tmp_path / "temporary", tmp_path / "gone", tmp_path / "weights.csv"
+    temporary.mkdir()
+    gone.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    def lose_the_folder(original, *given, **options):
+        shutil.rmtree(gone)
+        return original(*given, **options)
+
+    internals.around_bootstrap_weights(monkeypatch, lose_the_folder)
+    words = ["bootstrap", model, "--groups", tmp_path / "groups.txt", "--replicates", 20]
+    assert main([*map(str, words), "-o", str(gone / "weights.h5"), "-o", str(table), "-q"]) == 1
+    err = capsys.readouterr().err
+    [rescued] = temporary.glob("*/weights.h5")
+    assert f"cannot write the result to {gone / 'weights.h5'} (" in err
+    assert f"the result is in {rescued}." in err
+    with h5py.File(rescued) as file:
+        assert file["weight"].shape == (2, 2)
+    assert len(table.read_text().splitlines()) == 5
 
 
 FIT_ON_SMALL_BLOCKS = """
