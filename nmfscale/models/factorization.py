@@ -304,7 +304,8 @@ class CountFactorization(CountModel):
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Loadings, float32 for counts in float32 unless `dtype` says otherwise, else float64; with `out` a read-only memory map of the file.
+            Loadings: float32 for counts in float32 unless `dtype` says otherwise, else float64.
+            With `out`, a read-only memory map of the file.
 
         Raises
         ------

@@ -75,7 +75,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Loadings, in the type that :meth:`PoissonNMF.transform` has them in; with `out` a read-only memory map of the file.
+            Loadings, of the type that :meth:`PoissonNMF.transform` returns. With `out`, a
+            read-only memory map of the file.
 
         Raises
         ------
