@@ -18,6 +18,7 @@ from ..counts.base import CountMatrix
 from ..counts.structure import non_negative
 from ..engine.local import LocalExecutor
 from ..engine.threads import resolve_threads
+from ..readers.columns import leave_out
 from ..readers.open import as_counts
 from .conversion import poisson_to_multinomial
 from .factors import MINVAL, Array
@@ -62,6 +63,12 @@ def mixture_proportions(
         If shapes do not fit, a number is negative or not finite, or a component or a sample's start
         is zero throughout.
 
+    Warns
+    -----
+    UserWarning
+        If there are counts of features whose frequencies are all zero: no proportions explain them,
+        and they are left out.
+
     See Also
     --------
     poisson_to_multinomial, multinomial_to_poisson : The reparameterisation of Appendix A.3.5.
@@ -91,6 +98,7 @@ def mixture_proportions(
             f"frequencies: component {int(sums.argmin())} has none above zero; leave it out."
         )
     F /= sums
+    counts = leave_out(counts, ~F.any(axis=1), "whose frequencies are all zero")
     start = np.ones(shape) if start is None else non_negative(start, "start", shape)
     whole = start.sum(axis=1, dtype=np.float64)
     if not whole.all():

@@ -102,7 +102,8 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         """
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
-        counts = self._fit(X, **given.kwargs)  # checked and arranged once for both
+        # checked and arranged once for both
+        counts = self._explained(self._fit(X, **given.kwargs))
         both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
         loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
@@ -153,6 +154,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         self._check_parameters()
         with self._all_or_nothing():
             counts, fitted = self._fit_counts(X, **given)
+        self.unseen_features_ = self._unseen(counts, given)
         self.history_ = fitted.history
         self.converged_ = fitted.converged
         self.stop_reason_ = fitted.reason
@@ -160,6 +162,14 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)
         return counts
+
+    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
+        """Return which features had no counts in a fit, and nothing else that says what they are.
+
+        `given` are the arguments of the fit.
+        """
+        found: Array = counts.column_nnz == 0
+        return found
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -260,6 +260,14 @@ class CountFactorization(CountModel):
         self._keep(fitted, sizes)
         return counts, fitted
 
+    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
+        prior = self.prior_factors
+        of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
+        if of_features or given["fixed_topics"] is not None:
+            return np.zeros(counts.shape[1], bool)
+        unseen, held = super()._unseen(counts, given), given["fixed_features"]
+        return unseen if held is None else unseen & ~np.asarray(held, bool)
+
     def _make(
         self, counts: CountMatrix, blocks: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
         constraints: Constraints,
@@ -320,7 +328,8 @@ class CountFactorization(CountModel):
         Warns
         -----
         UserWarning
-            If features had to be matched by name, or one side has no names.
+            If features had to be matched by name, or one side has no names; if there are counts of
+            features that had none in the fit (``unseen_features_``): they are left out.
 
         Notes
         -----

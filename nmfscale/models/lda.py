@@ -107,7 +107,7 @@ class LDA(CountModel):
     n_batch_iter_ : int
         Batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_
+sample_names_, sample_totals_, unseen_features_
         As in :class:`PoissonNMF`.
 
     References
@@ -327,6 +327,8 @@ sample_names_, sample_totals_
                 )  # fmt: skip
                 weight = (self.learning_offset + self.n_batch_iter_ + 1) ** -self.learning_decay
                 moved = model.online(topics, weight, self.total_samples)
+        unseen = self._unseen(counts, {})
+        self.unseen_features_ = unseen & (first | getattr(self, "unseen_features_", False))
         for name in _OF_A_FIT & vars(self).keys():
             delattr(self, name)
         self.n_batch_iter_ += 1

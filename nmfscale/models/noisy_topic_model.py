@@ -80,7 +80,7 @@ class NoisyTopicModel(CountModel):
         the best so far, ``change_components``, ``change_loadings`` (see `tol`), ``momentum``, and
         ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_
+sample_names_, sample_totals_, unseen_features_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -265,6 +265,10 @@ sample_names_, sample_totals_
         self.components_ = (self.mu_ * mean).astype(dtype)
         self.elbo_ = fitted.objective
         return counts, fitted
+
+    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
+        unseen, held = super()._unseen(counts, given), given["fixed_features"]
+        return unseen if held is None else unseen & ~np.asarray(held, bool)
 
     def _given(
         self, counts: CountMatrix, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any

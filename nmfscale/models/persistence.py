@@ -338,5 +338,7 @@ def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -
             )  # fmt: skip
         if "k" in axes and value.dtype.kind != "f" and name not in _LABELS:
             raise damaged(file, f"{_dataset_name(name)!r} is of type {value.dtype}.")
+        if name == "unseen_features_" and value.dtype.kind != "b":
+            raise damaged(file, f"{_dataset_name(name)!r} is of type {value.dtype}.")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise damaged(file, f"{_dataset_name(name)!r} holds NaN or infinity.")

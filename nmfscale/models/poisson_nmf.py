@@ -117,6 +117,9 @@ class PoissonNMF(CountFactorization):
         Number of iterations.
     n_features_in_ : int
         Number of features.
+    unseen_features_ : ndarray of shape (n_features,), bool
+        Features without any count in the fit, of which nothing was given either, neither factors
+        that are held nor priors of their own. Their counts in new samples are left out.
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
         Features of new counts are matched with those of the fit by name, see :meth:`transform`.

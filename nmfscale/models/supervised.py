@@ -166,7 +166,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        counts = self._counts(X, reset=False, layer=layer, raw=raw)
+        counts = self._new_counts(X, layer=layer, raw=raw)
         S = self._loadings(counts, dtype=np.float64, data_weights=data_weights)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):

@@ -24,6 +24,7 @@ from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
 from ..methods.transform import write_array
+from ..readers.columns import leave_out
 from ..readers.open import as_counts
 from .names import keep_names, matched_counts
 from .validation import npy_target
@@ -81,7 +82,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Raises
         ------
         ValueError, MemoryLimitError, FileNotFoundError
-            As :meth:`PoissonNMF.transform`.
+            As :meth:`PoissonNMF.transform`, which also says when it warns.
 
         Examples
         --------
@@ -98,7 +99,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        counts = self._counts(X, reset=False, layer=layer, raw=raw)
+        counts = self._new_counts(X, layer=layer, raw=raw)
         return self._with_index(self._loadings(counts, target, **given), X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
@@ -193,8 +194,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         Notes
         -----
-        A feature of `X` that the fit never saw has next to no probability in any topic: a few such
-        counts can outweigh all others. A prior such as ``prior_factors=1.01`` smooths the topics.
+        Counts of features that the fit never saw are impossible in a model without a prior. They
+        take no part, neither in the loadings nor in the score, and a warning says how many they
+        are: scores compare models that were fitted to the same samples. A feature that occurs in
+        a few samples of the fit can have next to no probability in the topics of others: a prior
+        such as ``prior_factors=1.01`` smooths the topics.
 
         Without `completion` the score goes on rising with the number of components, also for
         samples that the fit did not see. Document completion is compared in [1]_.
@@ -220,7 +224,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"completion={completion!r}: the share of the counts that is held out is needed, a "
                 "number between 0 and 1."
             )
-        counts = self._counts(X, reset=False, layer=layer, raw=raw)
+        counts = self._new_counts(X, layer=layer, raw=raw)
         if completion is not None:
             return self._completion(counts, completion, check_random_state(random_state))
         if counts.total == 0:
@@ -342,6 +346,19 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         if hasattr(self, "topic_names_"):  # of another fit
             del self.topic_names_
         return counts
+
+    def _new_counts(self, X: Any, *, layer: str | None, raw: bool) -> CountMatrix:
+        """Return counts of samples, new or old, as far as the model can explain them."""
+        return self._explained(self._counts(X, reset=False, layer=layer, raw=raw))
+
+    def _explained(self, counts: CountMatrix) -> CountMatrix:
+        """Return counts without those of features that the fit never saw.
+
+        Their factors are zero, or what a prior made of nothing: what such counts do to loadings is
+        decided by a floor, or by the sizes of the topics.
+        """
+        unseen = ~self.components_.any(axis=0) | getattr(self, "unseen_features_", False)
+        return leave_out(counts, unseen, "of which the fit had none")
 
     def _threads(self, counts: CountMatrix) -> int:
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)

@@ -11,36 +11,62 @@ import scipy.sparse as sp
 from ..counts.base import CountMatrix, RowRange
 from ..counts.memory import checked_counts
 from ..counts.validation import CompressedRows, compressed_rows
+from ..counts.warn import warn_caller
 from ..storage.store import StoredCounts
 from .file_counts import FileCounts
 from .stream import RowStream
 
+# Features that a warning names.
+_NAMED = 3
 # Bytes a nonzero count that a block of a store takes while its rows are put together.
 _STORE_BYTES = 60
 
 
-def select_columns(counts: CountMatrix, columns: Any) -> CountMatrix:
+def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> CountMatrix:
     """Return counts whose column j is column ``columns[j]`` of those that are given.
 
-    They are in memory if those are; if not, they are read from there, a block at a time.
+    Where that is -1, column j has no counts, and `names` are needed, if the counts have names: those
+    of all columns. The counts are in memory if those that are given are; if not, they are read from
+    there, a block at a time.
     """
-    stream = SelectedColumns(counts, columns)
+    stream = SelectedColumns(counts, columns, names)
     if counts.from_file:
         return FileCounts(stream)
     return checked_counts(stream.rows(0, counts.shape[0]), whom=stream.whom, **stream.about)
 
 
+def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
+    """Return counts without those in some columns, a mask (m,); warn of them and say why."""
+    left_out = np.flatnonzero(columns & (counts.column_nnz > 0))
+    if not left_out.size:
+        return counts
+    names = left_out if counts.feature_names is None else counts.feature_names[left_out]
+    some = ", ".join(repr(str(name)) for name in names[:_NAMED].tolist())
+    total = float(counts.column_totals[left_out].sum())
+    what = f"{total:,.0f} counts" if counts.is_integer else f"counts that sum to {total:,.6g}"
+    warn_caller(
+        f"X has {what} in {len(left_out):,} feature{'s' if len(left_out) > 1 else ''} {reason}, "
+        f"such as {some}: these counts are left out."
+    )
+    selected = np.arange(counts.shape[1])
+    selected[left_out] = -1
+    return select_columns(counts, selected, counts.feature_names)
+
+
 class SelectedColumns(RowStream):
     """Ranges of rows of counts wherever they are, with some of their columns."""
 
-    def __init__(self, counts: CountMatrix, columns: Any):
-        self._counts, self._columns = counts, columns
+    def __init__(self, counts: CountMatrix, columns: Any, names: Any = None):
+        self._counts, columns = counts, np.asarray(columns)
+        self._filled = np.flatnonzero(columns >= 0)
+        self._columns = columns[self._filled]
         self.whom = str(getattr(counts, "whom", getattr(counts, "path", "X")))
         self.shape = counts.shape[0], len(columns)
-        names = counts.feature_names
+        if names is None and counts.feature_names is not None:
+            names = counts.feature_names[columns]
         self.about = {
             "sample_names": counts.sample_names, "groups": counts.groups, "notes": counts.notes,
-            "feature_names": None if names is None else names[columns],
+            "feature_names": names,
         }  # fmt: skip
         if isinstance(counts, StoredCounts):
             ends = np.cumsum(counts.row_nnz)[[block.stop - 1 for block in counts.layout().blocks]]
@@ -59,7 +85,11 @@ class SelectedColumns(RowStream):
             yield self._checked(self._selected(rows), rows.first)
 
     def _selected(self, rows: RowRange) -> Any:
-        return rows.matrix(self._counts.shape[1])[:, self._columns]
+        found = rows.matrix(self._counts.shape[1])[:, self._columns]
+        if len(self._filled) == self.shape[1]:
+            return found
+        indices = self._filled.astype(found.indices.dtype)[found.indices]
+        return sp.csr_array((found.data, indices, found.indptr), (found.shape[0], self.shape[1]))
 
     def _checked(self, matrix: Any, first: int) -> CompressedRows:
         # in the order of the columns: sums of fractions depend on it

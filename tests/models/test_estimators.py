@@ -325,18 +325,6 @@ def test_a_component_without_factors_has_no_loadings(model):
     assert one.score(new) == pytest.approx(np.sum(new * np.log(shares)) / np.sum(new))
 
 
-def test_transform_of_counts_that_no_topic_has():
-    counts = X.copy()
-    counts[:, 5] = 0
-    one = fitted(counts=counts)
-    new = np.zeros((2, 30), int)
-    new[0, 5] = 4
-    for model in (one, fitted(TopicModel, counts=counts)):
-        assert np.isfinite(model.transform(new)).all()
-        assert np.isfinite(model.score(new))
-        assert np.isfinite(model.perplexity(new))
-
-
 @pytest.mark.parametrize("sizes", [None, np.linspace(0.2, 3, len(X))])
 @pytest.mark.parametrize("prior", [None, 1.5, (3.0, 0.1)])
 @pytest.mark.parametrize("model", MODELS)
