@@ -75,8 +75,8 @@ def test_fractions_are_told_as_sums():
 
 def test_samples_that_have_nothing_else_are_empty():
     new = np.eye(M, dtype=int)[UNSEEN]
-    for model, value in ((nmfscale.PoissonNMF(3, **SHORT), 0), (nmfscale.TopicModel(3, **SHORT), 1)):
-        fitted(model)
+    for kind, value in ((nmfscale.PoissonNMF, 0), (nmfscale.TopicModel, 1)):
+        model = fitted(kind(3, **SHORT))
         with pytest.warns(UserWarning, match="2 counts in 2 features"):
             assert (model.transform(new) == value / 3).all()
         with pytest.warns(UserWarning, match="2 counts in 2 features"):
