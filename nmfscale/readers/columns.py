@@ -25,9 +25,9 @@ _STORE_BYTES = 60
 def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> CountMatrix:
     """Return counts whose column j is column ``columns[j]`` of those that are given.
 
-    Where that is -1, column j has no counts; `names` of all columns are then needed where the counts
-    have names. The counts are in memory if those that are given are; if not, they are read from
-    there, a block at a time.
+    Where that is -1, column j has no counts; `names` of all columns are then needed where the
+    counts have names. The counts are in memory if those that are given are; if not, they are read
+    from there, a block at a time.
     """
     stream = SelectedColumns(counts, columns, names)
     if counts.from_file:
