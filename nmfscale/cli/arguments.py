@@ -365,8 +365,8 @@ def _add_input(
     add("--genome", help="10x: genome to read")
     what = "10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)"
     add("--feature-type", metavar="TYPE", help=what)
-    what = ".npz, .mtx: features x samples"
-    add("--transpose", action="store_true", default=None, help=what)
+    what = ".npz, .mtx: rows are features, or not (default for .mtx: as the files beside it tell)"
+    add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:

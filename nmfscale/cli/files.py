@@ -316,8 +316,8 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
 
 
 def _is_part(target: Path, given: Path) -> bool:
-    """Tell whether a path leads to a given file, or to one of the tables in a 10x folder."""
-    tables = ("matrix.", "barcodes.", "features.", "genes.")
-    if given.is_dir() and target.name.startswith(tables):
+    """Tell whether a path leads to a given file, or to a table in a folder with counts."""
+    tables = r"\.mtx(\.gz)?$|barcodes|features|genes|peaks|cell_metadata|quants_mat"
+    if given.is_dir() and re.search(tables, target.name):
         given /= target.name
     return target.exists() and given.exists() and target.samefile(given)

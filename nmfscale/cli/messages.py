@@ -110,6 +110,7 @@ def in_shell_words(text: str) -> str:
         return f"; options: {', '.join(options) or 'none'}."
 
     text = re.sub(r"^X(?= has | does | lacks )", "INPUT", text)
+    text = text.replace("transpose=False", "--no-transpose")
     text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
     return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))

@@ -13,16 +13,31 @@ import scipy.sparse as sp
 
 from ..counts.memory import MemoryRows
 from ..counts.sizes import MemoryLimitError, check_table_size
+from ..counts.structure import check_shape
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
 from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
+from .names_beside import find_names
 from .sources import MemoryLimits, OpenedTable, named_errors
 from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
 CHOICES = (*ANNOTATED, *_MTX, "genome")
+# The arrays that scipy.sparse.save_npz writes.
+_NPZ_PARTS = {
+    "format",
+    "shape",
+    "data",
+    "indices",
+    "indptr",
+    "row",
+    "col",
+    "offsets",
+    "coords",
+    "_is_array",
+}
 _Opener = Callable[..., OpenedTable]
 
 
@@ -118,6 +133,8 @@ def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
     sizes, n_bytes = None, 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
+            if info.filename.removesuffix(".npy") not in _NPZ_PARTS:
+                continue  # SciPy does not read it either
             with archive.open(info) as member:
                 major, _ = np.lib.format.read_magic(member)
                 read = getattr(np.lib.format, f"read_array_header_{major}_0")
@@ -141,28 +158,22 @@ def _open_docword(path: Path, limits: MemoryLimits) -> OpenedTable:
 def _open_folder(
     path: Path, limits: MemoryLimits, *, genome: str | None = None, **choice: Any
 ) -> OpenedTable:
-    return _open_mtx(tenx.find_mtx(path, genome), limits, **choice)
+    return _open_mtx(tenx.find_mtx(path, genome), limits, in_folder=True, **choice)
 
 
 def _open_mtx(
     path: Path, limits: MemoryLimits, *, transpose: bool | None = None,
-    feature_type: str | None = None,
+    feature_type: str | None = None, in_folder: bool = False,
 ) -> OpenedTable:  # fmt: skip
-    found = tenx.names_beside(path)
-    if found is None:
-        if feature_type is not None:
-            what = f"feature_type={feature_type!r}"
-            raise ValueError(f"{path}: {what} needs a features.tsv beside it.")
-        return OpenedTable(path, rows_of_text(path, limits, bool(transpose)), str(path))
-    barcodes, features = found
-    by_cells = (len(barcodes), len(features.ids))
-    if transpose is None:
-        transpose = shape_of_text(path) == by_cells[::-1]
-    rows = rows_of_text(path, limits, transpose)
-    if rows.shape != by_cells:
-        raise ValueError(
-            f"{path} has shape {rows.shape}{' (transposed)' if transpose else ''}, but the files "
-            f"beside it name {by_cells[0]} barcodes and {by_cells[1]} features."
-        )
-    selection = tenx.select_features(path, features, feature_type)
-    return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)
+    shape = shape_of_text(path)
+    check_shape(shape)
+    found = find_names(path, shape, transpose, in_folder)
+    if found.features is None and feature_type is not None:
+        what = f"feature_type={feature_type!r}"
+        raise ValueError(f"{path}: {what} needs a features.tsv beside it.")
+    rows = rows_of_text(path, limits, found.transposed)
+    selection: dict[str, Any] = {"notes": []}
+    if found.features is not None:
+        selection = tenx.select_features(path, found.features, feature_type)
+    selection["notes"] = [*selection["notes"], *found.notes]
+    return OpenedTable(path, rows, str(path), sample_names=found.samples, **selection)

@@ -154,9 +154,9 @@ def read_counts(
     ===================  ====================================================================
     ``.nmf``             a packed store
     ``.npz``             ``scipy.sparse.save_npz``
-    ``.mtx``, ``.gz``    Matrix Market; with the names of the 10x ``.tsv`` files beside it
+    ``.mtx``, ``.gz``    Matrix Market; with names from the files beside it
     ``docword.*.txt``    UCI bag of words, also ``.gz``; with the words of ``vocab.*.txt`` beside it
-    folder               one with a ``matrix.mtx`` (or ``.mtx.gz``) as 10x writes it
+    folder               one with a ``.mtx`` (or ``.mtx.gz``) file and files of names
     ``.h5ad``            AnnData, also as written by versions 0.5 to 0.7
     ``.h5``              10x Cell Ranger 2 and 3
     ===================  ====================================================================
@@ -178,8 +178,9 @@ def read_counts(
         10x: the type of features to keep, or ``"all"``. By default gene expression alone where
         several types are mixed.
     transpose : bool, optional
-        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default this is
-        believed of a ``.mtx`` file with ``barcodes.tsv`` and ``features.tsv`` beside it only.
+        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default an ``.npz``
+        file holds samples x features, and the files of names beside a ``.mtx`` file tell: see
+        Notes.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
 
@@ -200,7 +201,21 @@ def read_counts(
         If the table does not fit into memory: a MemoryError and a ValueError.
     ValueError
         If the format is not known or the file is of another format than its name says, if a
-        choice does not fit the format, or if the numbers are not counts.
+        choice does not fit the format, if nothing tells which side of a ``.mtx`` file is the
+        samples', if files of names do not fit or are not UTF-8, or if the numbers are not counts.
+
+    Notes
+    -----
+    Names of a ``.mtx`` file are found as 10x Genomics and STARsolo (``barcodes.tsv``,
+    ``features.tsv``, ``genes.tsv``, ``peaks.bed``), kallisto|bustools
+    (``cells_x_genes.barcodes.txt``, ``.genes.txt``, ``.genes.names.txt``), alevin-fry
+    (``quants_mat_rows.txt``, ``quants_mat_cols.txt``) and Parse Biosciences
+    (``cell_metadata.csv``, ``all_genes.csv``) write them, also as ``.csv`` or ``.gz``, and with
+    more in their names, as in GEO: ``GSM1_a_barcodes.tsv.gz`` goes with ``GSM1_a_matrix.mtx.gz``.
+    The numbers of names tell which side is the samples', those of one file suffice. Where they do
+    not, 10x Genomics' and STARsolo's files are features x samples, those of the other three
+    samples x features. A folder, or a ``matrix.mtx``, without any of these files is refused; a
+    file of any other name without them holds samples x features.
 
     Examples
     --------

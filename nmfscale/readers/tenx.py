@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need, shape_of, strings, values_of
+from .name_files import Features
+from .names_beside import mtx_files
 from .sources import CompressedGroup, MemoryLimits, OpenedTable, column_of
-from .text import lines_beside
 
 GENES = "Gene Expression"
-
-
-class Features(NamedTuple):
-    """Identifiers, symbols, and types and genomes where the file gives them."""
-
-    ids: NDArray[Any]
-    symbols: NDArray[Any]
-    types: NDArray[Any] | None = None
-    genomes: NDArray[Any] | None = None
 
 
 def genome_groups(file: Any) -> list[str]:
@@ -42,17 +34,21 @@ def open_tenx_h5(
     with guarded_hdf5(path) as file:
         columns = find(file, "matrix/features")
         if columns is not None:
-            group, places = need(file, "matrix"), ["id", "name", "feature_type", "genome"]
+            group, places = need(file, "matrix"), ("id", "name")
         else:
             group = need(file, _one_genome(path, genome_groups(file), genome))
-            columns, places, genome = group, ["genes", "gene_names"], None
+            columns, places, genome = group, ("genes", "gene_names"), None
         n_features, n_cells = shape_of(values_of(need(group, "shape")), group)
         if columns is group and not {"barcodes", "genes"} & set(group):
             barcodes, features = None, None
         else:
             barcodes = _texts(group, "barcodes", n_cells)
-            there = [name for name in places if name in (*places[:2], *columns)]
-            features = Features(*(_texts(columns, name, n_features) for name in there))
+            ids, symbols = (_texts(columns, name, n_features) for name in places)
+            types, genomes = (
+                _texts(columns, name, n_features) if name in columns else None
+                for name in ("feature_type", "genome")
+            )
+            features = Features(ids, symbols, types, genomes)
         selection = select_features(path, features, feature_type, genome)
         rows = CompressedGroup(group, (n_cells, n_features), path.absolute())
     return OpenedTable(path, rows, str(path), sample_names=barcodes, **selection)
@@ -113,44 +109,29 @@ def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
     return names
 
 
-# The text files beside a matrix.mtx -----------------------------------------------------------
+# Folders with a matrix.mtx --------------------------------------------------------------------
 
 
 def find_mtx(folder: Path, genome: str | None = None) -> Path:
     """Return the one .mtx file of a folder, or of the one in it that has the name of a genome."""
-    genomes = sorted(below.name for below in folder.iterdir() if _mtx_files(below))
+    genomes = sorted(below.name for below in folder.iterdir() if mtx_files(below))
     if genome is not None and genome not in genomes:
         known = ", ".join(genomes) or "none"
         raise ValueError(
             f"{folder} has no folder genome={genome!r} with a matrix.mtx in it; it has: {known}."
         )
     within = folder if genome is None else folder / genome
-    found = _mtx_files(within)
+    found = mtx_files(within)
+    if not found and genomes == ["alevin"]:  # as alevin-fry writes it
+        found = mtx_files(folder / "alevin")
+    # STARsolo writes other counts of the same reads beside it
+    found = [each for each in found if not each.name.startswith("UniqueAndMult-")] or found
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
         choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not found else ""
+        remedy = "; give the path of the one that is meant" if found else choice
         raise ValueError(
             f"{within} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found "
-            f"{names}{choice}."
+            f"{names}{remedy}."
         )
     return found[0]
-
-
-def _mtx_files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.mtx"), *folder.glob("*.mtx.gz")])
-
-
-def names_beside(path: Path) -> tuple[NDArray[Any], Features] | None:
-    """Barcodes and features of the .tsv files beside a .mtx file, if both are there."""
-    prefix = path.name.partition("matrix.mtx")[0] if "matrix.mtx" in path.name else ""
-    barcodes, features, genes = (
-        [line.split("\t") for line in lines_beside(path.parent, f"{prefix}{name}.tsv")[1]]
-        for name in ("barcodes", "features", "genes")
-    )
-    features = features or genes
-    if not barcodes or not features:
-        return None
-    columns = [strings(column) for column in zip(*features, strict=False)]
-    symbols = columns[1] if len(columns) > 1 else columns[0]
-    types = columns[2] if len(columns) > 2 else None
-    return strings(line[0] for line in barcodes), Features(columns[0], symbols, types)

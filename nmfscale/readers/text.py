@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ..counts.validation import LARGEST_COUNT
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
 from .external_sort import SortedRows
+from .name_files import is_packed, lines_of, opened_text
 from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
@@ -52,11 +53,8 @@ class NumberLines:
         self.kind = "docword" if is_docword(path) else "Matrix Market"
         self.path, self.line, self._place = path, 0, place or path
         self._piece_bytes = min(_PIECE, max(_SMALLEST_PIECE, memory_limit // 64))
-        self._packed, self._at = path.suffix.lower() == ".gz", 0
-        self._file = self._opened()
-
-    def _opened(self) -> IO[bytes]:
-        return cast(IO[bytes], gzip.open(self._place) if self._packed else self._place.open("rb"))
+        self._packed, self._at = is_packed(self._place), 0
+        self._file = opened_text(self._place)
 
     def __enter__(self) -> NumberLines:
         """Return the open file."""
@@ -116,7 +114,7 @@ class NumberLines:
     def _read(self, n_bytes: int, line: bool = False) -> bytes:
         def attempt() -> bytes:
             if self._file.closed:
-                self._file = self._opened()
+                self._file = opened_text(self._place)
                 self._file.seek(self._at)
             try:
                 return self._file.readline(n_bytes) if line else self._file.read(n_bytes)
@@ -351,16 +349,11 @@ def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
 def vocabulary_beside(path: Path, n_words: int) -> NDArray[np.object_] | None:
     """Words of the vocab file beside a docword file, plain or gzip, if there is one."""
     stem = "vocab" + path.name[len("docword") :].removesuffix(".gz")
-    beside, lines = lines_beside(path.parent, stem)
-    if beside is not None and len(lines) != n_words:
-        raise ValueError(f"{beside} has {len(lines)} words, but {path} is about {n_words}.")
-    return None if beside is None else strings(lines)
-
-
-def lines_beside(folder: Path, name: str) -> tuple[Path | None, list[str]]:
-    """Return the text file of a name in a folder, plain or gzip, and its lines; None without."""
-    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
-        if path.is_file():
-            with opener(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
-                return path, [line.rstrip("\r\n") for line in lines]
-    return None, []
+    for beside in (path.with_name(stem), path.with_name(f"{stem}.gz")):
+        if beside.is_file():
+            lines = lines_of(beside)
+            if len(lines) != n_words:
+                what = f"{len(lines)} words, but {path} is about {n_words}"
+                raise ValueError(f"{beside} has {what}.")
+            return strings(lines)
+    return None

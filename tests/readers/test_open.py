@@ -103,7 +103,8 @@ def test_names_beside_a_file_of_cells_by_genes(tmp_path):
 
 def test_genome_folders(tmp_path):
     (tmp_path / "hg19").mkdir()
-    scipy.io.mmwrite(tmp_path / "hg19" / "matrix.mtx", sp.coo_array(TABLE))
+    scipy.io.mmwrite(tmp_path / "hg19" / "matrix.mtx", sp.coo_array(TABLE.T))
+    (tmp_path / "hg19" / "genes.tsv").write_text("\n".join(GENES))
     np.testing.assert_array_equal(dense(read_counts(tmp_path, genome="hg19")), TABLE)
     with pytest.raises(ValueError, match="matrix.mtx.* found none; choose genome= from hg19"):
         read_counts(tmp_path)
@@ -301,6 +302,19 @@ def test_tenx_version_3(tmp_path):
         read_counts(path, genome="rn")
 
 
+def test_genomes_are_no_types(tmp_path):
+    path = tmp_path / "filtered.h5"
+    with h5py.File(path, "w") as file:
+        write_tenx(file, "matrix", TABLE, 3)
+        del file["matrix/features/feature_type"]
+        file["matrix/features/genome"][:2] = [b"Gene Expression"] * 2
+    counts = read_counts(path)
+    np.testing.assert_array_equal(dense(counts), TABLE)
+    with pytest.raises(ValueError, match="no features with feature_type='hg'; it has: none"):
+        read_counts(path, feature_type="hg")
+    np.testing.assert_array_equal(dense(read_counts(path, genome="hg")), TABLE[:, [3]])
+
+
 def test_tenx_without_names(tmp_path):
     path = tmp_path / "bare.h5"
     with h5py.File(path, "w") as file:
@@ -404,6 +418,18 @@ def test_npz_of_something_else(tmp_path):
     sp.save_npz(path, sp.csr_matrix(TABLE))
     path.write_bytes(path.read_bytes()[:-60])
     with pytest.raises(ValueError, match="holds no sparse matrix"):
+        read_counts(path)
+
+
+def test_npz_with_objects_beside_the_counts(tmp_path):
+    path = tmp_path / "a.npz"
+    matrix = sp.csr_matrix(TABLE)
+    parts = {name: getattr(matrix, name) for name in ("data", "indices", "indptr", "shape")}
+    labels = {"names": np.array([{"a": 1}, None], object), "meta": np.array("x" * 9, object)}
+    np.savez(path, format=b"csr", **parts, **labels)
+    np.testing.assert_array_equal(dense(read_counts(path)), TABLE)
+    np.savez(path, format=b"csr", **{**parts, "data": matrix.data.astype(object)})
+    with pytest.raises(ValueError, match="a.npz holds no sparse matrix.*"):
         read_counts(path)
 
 

@@ -1,0 +1,202 @@
+"""Text files, plain or gzip whatever they are called: their lines, and the names in them."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from numpy.typing import NDArray
+
+from ..storage.atomic import retry
+from ..storage.hdf5 import strings
+
+Array = NDArray[Any]
+
+_GZIP = b"\x1f\x8b"
+# UTF-32 first: its mark begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# Heads of columns, the best first. R calls a column without a name x or V1.
+_SAMPLES = (
+    "bc_wells", "barcode", "barcodes", "cell_barcode", "cell_id", "cell", "cells", "index", "x",
+    "v1",
+)  # fmt: skip
+_IDS = ("gene_id", "gene_ids", "ensembl_id", "ensembl", "feature_id", "id", "ids")
+_SYMBOLS = (
+    "gene_name", "gene_names", "gene_symbol", "gene_symbols", "gene_short_name", "symbol",
+    "symbols", "name", "names", "gene", "genes", "feature", "features", "index", "x", "v1",
+)  # fmt: skip
+_TYPES = ("feature_type", "feature_types", "type")
+_HEADS = {*_SAMPLES, *_IDS, *_SYMBOLS, *_TYPES}
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file holds a gzip stream: its first bytes tell, not its name."""
+    with path.open("rb") as file:
+        return file.read(len(_GZIP)) == _GZIP
+
+
+def opened_text(path: Path) -> IO[bytes]:
+    """Open a text file, plain or gzip."""
+    return cast(IO[bytes], gzip.open(path) if is_packed(path) else path.open("rb"))
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file without blank ones at its end.
+
+    The file is UTF-8, or what its byte order mark says; another encoding is never guessed.
+    """
+
+    def attempt() -> bytes:
+        with opened_text(path) as file:
+            return file.read()
+
+    try:
+        data: bytes = retry(path, attempt)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be read: its gzip stream is damaged or was cut off ({error}). "
+            "Copy or download it again."
+        ) from error
+    lines = _decoded(path, data).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not {encoding.upper()}, "
+            "so that names would not be told apart. Save the file as UTF-8; if it is Latin-1: "
+            "iconv -f LATIN1 -t UTF-8."
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ValueError(
+            f"{path}, line {line}: there is a byte of value 0. Save the file as UTF-8; it may be "
+            "UTF-16 without a byte order mark."
+        )
+    return text
+
+
+class Features(NamedTuple):
+    """Identifiers, symbols, and types and genomes where the file gives them."""
+
+    ids: Array
+    symbols: Array
+    types: Array | None = None
+    genomes: Array | None = None
+
+
+class NameFile(NamedTuple):
+    """A file with names of samples or of features: the fields of each of its lines."""
+
+    path: Path
+    rows: list[list[str]]
+
+    def fits(self, size: int) -> bool:
+        """Whether there is a line for each of `size` rows or columns, maybe below a head."""
+        return len(self.rows) == size or (len(self.rows) == size + 1 and self._has_head())
+
+    def names(self, size: int) -> Array:
+        """Return one name for each of `size` samples."""
+        head, rows = self._body(size)
+        at = _place(head, _SAMPLES)
+        return strings(self._column(rows, 0 if at is None else at, "name"))
+
+    def features(self, size: int) -> Features:
+        """Return what the file tells of `size` features."""
+        head, rows = self._body(size)
+        if head:
+            places = [_place(head, heads) for heads in (_IDS, _SYMBOLS, _TYPES)]
+            if places[:2] == [None, None]:
+                places[0] = 0
+        elif all(len(row) > 2 and row[1].isdigit() and row[2].isdigit() for row in rows):
+            rows = [[f"{row[0]}:{row[1]}-{row[2]}"] for row in rows]  # a part of a genome
+            places = [0, None, None]
+        else:  # as 10x writes it
+            width = max(map(len, rows))
+            places = [at if at < width else None for at in range(3)]
+        ids, symbols, types = (
+            [] if at is None else self._column(rows, at, what)
+            for at, what in zip(places, ("identifier", "symbol", "type"), strict=True)
+        )
+        ids, symbols = ids or symbols, symbols or ids
+        both = list(zip(ids, symbols, strict=True))
+        return Features(
+            strings(id_ or symbol for id_, symbol in both),
+            strings(symbol or id_ for id_, symbol in both),
+            strings(types) if types else None,
+        )
+
+    def _has_head(self) -> bool:
+        first = [field.strip().lower() for field in self.rows[0]]
+        return bool(_HEADS.intersection(first)) or (len(first) > 1 and not first[0])
+
+    def _body(self, size: int) -> tuple[list[str], list[list[str]]]:
+        """Return the head of the columns, empty without one, and the lines below it."""
+        head, rows = ([], self.rows) if len(self.rows) == size else (self.rows[0], self.rows[1:])
+        if head and all(len(row) == len(head) + 1 for row in rows):
+            head = ["", *head]  # R leaves out the head of its names
+        first = [row[0] for row in rows]
+        numbered = first in ([str(i + start) for i in range(size)] for start in (0, 1))
+        if numbered and (head or is_csv(self.path)) and all(len(row) > 1 for row in rows):
+            head, rows = head[1:], [row[1:] for row in rows]
+        return [field.strip().lower() for field in head], rows
+
+    def _column(self, rows: list[list[str]], at: int, what: str) -> list[str]:
+        """Return one field of every line; a line without it is an error."""
+        short = next((i for i, row in enumerate(rows) if len(row) <= at), None)
+        if short is None:
+            return [row[at] for row in rows]
+        longest = max(range(len(rows)), key=lambda i: len(rows[i]))
+        first = len(self.rows) - len(rows) + 1
+        raise ValueError(
+            f"{self.path}, line {first + short}: {rows[short]} lacks the {what}, which other lines "
+            f"have, such as line {first + longest}: {rows[longest]}. Complete the line, or take "
+            f"the {what}s out of all lines."
+        )
+
+
+def _place(head: Sequence[str], wanted: Sequence[str]) -> int | None:
+    return next((head.index(each) for each in wanted if each in head), None)
+
+
+def is_csv(path: Path) -> bool:
+    """Whether the name of a file says that commas separate its fields."""
+    return path.name.lower().removesuffix(".gz").endswith(".csv")
+
+
+def read_name_file(path: Path) -> NameFile:
+    """Read a file of names: fields between commas in a .csv, between tabs in any other."""
+    lines = lines_of(path)
+    if ".bed" in path.name.lower():
+        lines = [line for line in lines if not line.startswith("#")]
+    # R puts quotation marks around every name; a single one is part of it
+    if not is_csv(path) and not all(line.startswith('"') for line in lines):
+        return NameFile(path, [line.split("\t") for line in lines])
+    text = io.StringIO("\n".join(lines), newline="")
+    rows = csv.reader(text, delimiter="," if is_csv(path) else "\t", strict=True)
+    try:
+        return NameFile(path, [row or [""] for row in rows])
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {rows.line_num}: {error}; write a quotation mark in a field twice, and "
+            "one before and after the field."
+        ) from error

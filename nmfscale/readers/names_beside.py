@@ -1,0 +1,218 @@
+"""Which side of a .mtx file is the samples', and the files of names beside it.
+
+Matrix Market does not say what rows and columns are. The names of files (of 10x Genomics, STARsolo,
+kallisto|bustools, alevin-fry, Parse Biosciences, and those of GEO) and the numbers of names do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from .name_files import Features, NameFile, is_csv, read_name_file
+
+_ENDINGS = (".tsv", ".txt", ".csv", ".bed")
+# Words that tell the files of one table apart, the best first.
+_SAMPLES = ("cell_metadata", "barcodes", "barcode", "cell_barcodes", "cell_names", "cells")
+_FEATURES = ("features", "feature", "all_genes", "genes", "gene", "gene_names", "peaks")
+# 10x Genomics and STARsolo write these features x samples, ...
+_TRANSPOSED = ("matrix", r"uniqueandmult-\w+", "spliced", "unspliced", "ambiguous")
+_COUNTS = (*_TRANSPOSED, "counts", "count_matrix", "dge")
+# ... kallisto|bustools and alevin-fry write these samples x features.
+_BY_SAMPLES = re.compile(r"(?:^|[._-])(?:cells_x_(?:genes|tcc)\b|quants_mat$)", re.I)
+
+
+class NamesBeside(NamedTuple):
+    """What the files beside a matrix tell; `transposed` is whether it is features x samples."""
+
+    transposed: bool
+    samples: NDArray[Any] | None
+    features: Features | None
+    notes: list[str]
+
+
+class _Files(NamedTuple):
+    """Files of names; `symbols` are of the features. `transposed` is None if no name tells."""
+
+    samples: NameFile | None
+    features: NameFile | None
+    symbols: NameFile | None
+    transposed: bool | None
+
+    def sides(self) -> Iterator[tuple[NameFile, int]]:
+        for file, side in ((self.samples, 0), (self.features, 1), (self.symbols, 1)):
+            if file is not None:
+                yield file, side
+
+    def fit(self, shape: tuple[int, int]) -> bool:
+        """Whether the files go with samples x features of this shape."""
+        return all(file.fits(shape[side]) for file, side in self.sides())
+
+
+def find_names(
+    path: Path, shape: tuple[int, int], transpose: bool | None, in_folder: bool
+) -> NamesBeside:
+    """Settle which side is the samples' of a .mtx file of a shape, and read the names.
+
+    `transpose` is what the caller says, None for nothing. A file that was found `in_folder`, or
+    that is called as those of 10x are, is never taken for samples x features without a reason.
+    """
+    stem = _stem(path)
+    notes: list[str] = []
+    files = _by_stem(path.parent, stem) or _by_words(path, stem, shape, notes)
+    there = list(files.sides())
+    choices = [each for each in (False, True) if transpose in (None, each)]
+    fitting = [each for each in choices if files.fit(_turned(shape, each))]
+    if not fitting:
+        raise ValueError(_contradiction(path, shape, transpose, there))
+    transposed = fitting[0]
+    if len(fitting) == 2:
+        known = files.transposed
+        if known is None and (there or in_folder or _word(stem, _COUNTS) == "matrix"):
+            raise ValueError(_unsettled(path, shape, there))
+        transposed = bool(known)
+        if there or known is None:
+            side = "features" if transposed else "samples"
+            why = "the numbers of names do not tell" if there else "there are no names beside it"
+            notes.append(f"rows of the file were taken for {side}: {why} (transpose=)")
+    n_samples, n_features = _turned(shape, transposed)
+    features = None if files.features is None else files.features.features(n_features)
+    if files.symbols is not None:
+        symbols = files.symbols.features(n_features).symbols
+        features = Features(symbols if features is None else features.ids, symbols)
+    if files.samples is not None and features is None:
+        notes.append("there is no file of features beside it: neither names nor types are known")
+    samples = None if files.samples is None else files.samples.names(n_samples)
+    return NamesBeside(transposed, samples, features, notes)
+
+
+def _turned(shape: tuple[int, int], transposed: bool) -> tuple[int, int]:
+    return (shape[1], shape[0]) if transposed else shape
+
+
+_REMEDY = (
+    "pass transpose=True if its rows are features, as 10x writes them, or transpose=False if they "
+    "are samples."
+)
+
+
+def _contradiction(
+    path: Path, shape: tuple[int, int], transpose: bool | None, there: list[tuple[NameFile, int]]
+) -> str:
+    shape, how = _turned(shape, bool(transpose)), " (transposed)" if transpose else ""
+    found = " and ".join(f"{len(file.rows)} {('barcodes', 'features')[at]}" for file, at in there)
+    names = ", ".join(file.path.name for file, _ in there)
+    remedy = "" if transpose is None else "leave transpose= out, or "
+    return (
+        f"{path} has shape {shape}{how}, but the files beside it name {found} ({names}): {remedy}"
+        "correct or remove the file that belongs to another matrix."
+    )
+
+
+def _unsettled(path: Path, shape: tuple[int, int], there: list[tuple[NameFile, int]]) -> str:
+    beside = ", ".join(file.path.name for file, _ in there) or "no barcodes, features or genes"
+    why = "as many rows as columns" if shape[0] == shape[1] else f"shape {shape}"
+    return (
+        f"{path} has {why}, and {beside} beside it: that does not tell whether its rows are "
+        f"samples or features; {_REMEDY}"
+    )
+
+
+# Which files there are ------------------------------------------------------------------------
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").rpartition(".")[0]
+
+
+def _by_stem(folder: Path, stem: str) -> _Files | None:
+    """Find the names that kallisto|bustools and alevin-fry write beside samples x features."""
+    is_known = bool(_BY_SAMPLES.search(stem))
+    # the matrices of mature, nascent and ambiguous reads share their names
+    for base in filter(None, (stem, stem.rpartition(".")[0])):
+        samples = _first(folder, f"{base}.barcodes.txt", f"{base}_rows.txt")
+        features = _first(folder, f"{base}.genes.txt", f"{base}.ec.txt", f"{base}_cols.txt")
+        if (samples and features) or (is_known and (samples or features)):
+            return _Files(samples, features, _first(folder, f"{base}.genes.names.txt"), False)
+    return _Files(None, None, None, False) if is_known else None
+
+
+def _first(folder: Path, *names: str) -> NameFile | None:
+    """Return the first of some files that is there, plain or gzip."""
+    paths = (folder / each for name in names for each in (name, f"{name}.gz"))
+    return next((read_name_file(path) for path in paths if path.is_file()), None)
+
+
+def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -> _Files:
+    """Find the files whose names have a word such as barcodes where the matrix has its own."""
+    samples, features = (
+        _nearest(path, stem, words, shape, notes) for words in (_SAMPLES, _FEATURES)
+    )
+    found = [file.path for file in (samples, features) if file is not None]
+    words = {_word(_stem(each), (*_SAMPLES, *_FEATURES)) for each in found}
+    transposed = None
+    if words & {"cell_metadata", "all_genes"}:  # of Parse Biosciences
+        transposed = False
+    elif found and _word(stem, _TRANSPOSED) and not any(map(is_csv, found)):
+        transposed = True
+    return _Files(samples, features, None, transposed)
+
+
+def _nearest(
+    path: Path, stem: str, words: tuple[str, ...], shape: tuple[int, int], notes: list[str]
+) -> NameFile | None:
+    """Return the file with one of the words whose name is nearest to that of the matrix."""
+    own, ranked = _rest(stem, _COUNTS), []
+    for other in path.parent.iterdir():
+        name = other.name.lower().removesuffix(".gz")
+        word = _word(_stem(other), (*_SAMPLES, *_FEATURES))
+        if word not in words or not name.endswith(_ENDINGS) or not other.is_file():
+            continue
+        rest = [part for part in _rest(_stem(other), (word,)) if part != "matrix"]
+        # its own; one of several matrices; of any name, where nothing else can be meant
+        rank = 0 if rest == own else 1 if set(rest) <= set(own) else 2
+        ending = next(at for at, end in enumerate(_ENDINGS) if name.endswith(end))
+        ranked.append((rank, words.index(word), ending, other.suffix == ".gz", other))
+    if not ranked:
+        return None
+    rank, *_, best = min(ranked)
+    if rank == 2 and (
+        len({_stem(each[-1]) for each in ranked}) > 1 or len(mtx_files(path.parent)) > 1
+    ):
+        return None
+    file = read_name_file(best)
+    if rank and not any(map(file.fits, shape)):
+        notes.append(f"{best.name} has {len(file.rows):,} lines, and was not used")
+        return None
+    return file
+
+
+def _word(stem: str, words: tuple[str, ...]) -> str:
+    """Return the last of the words in a name, in lower case; "" without any."""
+    found = _matches(stem, words)
+    return found[-1][0].lower() if found else ""
+
+
+def _rest(stem: str, words: tuple[str, ...]) -> list[str]:
+    """Return the parts of a name without the last of the words."""
+    found = _matches(stem, words)
+    if found:
+        stem = f"{stem[: found[-1].start()]} {stem[found[-1].end() :]}"
+    parts = re.split(r"[\s._-]+", stem.lower())
+    # a series of GEO has one file of features for all its samples
+    return [part for part in parts if part and not re.fullmatch(r"gse\d+", part)]
+
+
+def _matches(stem: str, words: tuple[str, ...]) -> list[re.Match[str]]:
+    either = "|".join(sorted(words, key=len, reverse=True))
+    return list(re.finditer(rf"(?<![a-z])(?:{either})(?![a-z])|(?:{either})$", stem, re.I))
+
+
+def mtx_files(folder: Path) -> list[Path]:
+    """Return the .mtx files of a folder, plain or gzip; the plain one where there are both."""
+    found = {_stem(path): path for end in ("mtx.gz", "mtx") for path in folder.glob(f"*.{end}")}
+    return sorted(found.values())
