@@ -19,6 +19,8 @@ Array = NDArray[Any]
 
 # Functions of whole counts below this are looked up: few of them differ.
 _MOST_TABULATED = 1 << 16
+# A sample whose counts add up to less has loadings near the floor of a fit, 1e-10.
+LEAST_TOTAL = 1e-9
 
 
 class RowRange(NamedTuple):
@@ -324,6 +326,23 @@ def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None
     if labels.shape != (size,):
         raise ValueError(f"{name} has shape {labels.shape}, but there are {size} {of}s.")
     return labels
+
+
+def check_totals(counts: CountMatrix, holder: str) -> None:
+    """Refuse rows whose counts add up to next to nothing: a fit takes what is so small for 0."""
+    if counts.is_integer:
+        return
+    totals = counts.row_totals
+    small = np.flatnonzero((totals > 0) & (totals < LEAST_TOTAL))
+    if small.size:
+        i = int(small[0])
+        name = "" if counts.sample_names is None else f" ({str(counts.sample_names[i])!r})"
+        more = f", and {small.size - 1:,} other rows likewise" if small.size > 1 else ""
+        raise ValueError(
+            f"{holder}: the counts of row {i}{name} add up to {totals[i]:.3g}{more}; less than "
+            f"{LEAST_TOTAL:g} cannot be told from 0 in a fit. Multiply all counts by one number "
+            "(such as 2.0**100), or set those of the row to 0."
+        )
 
 
 IntegerPolicy = Literal["warn", "allow", "require"]

@@ -178,4 +178,5 @@ def weighted_entries(
     constant = float(constant_of(X.data, w, loss).sum())
     X.data = X.data * w
     X.eliminate_zeros()
-    return as_counts(X, integer="allow"), EntryWeights(less_one, constant)
+    weighted = as_counts(X, integer="allow", whom="SSNMF with data_weights")
+    return weighted, EntryWeights(less_one, constant)

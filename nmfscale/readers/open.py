@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..counts.base import CountMatrix, IntegerPolicy, check_integer, labels_of, warn_fraction
+from ..counts.base import (
+    CountMatrix,
+    IntegerPolicy,
+    check_integer,
+    check_totals,
+    labels_of,
+    warn_fraction,
+)
 from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.store import StoredCounts, open_store
@@ -65,8 +72,8 @@ def as_counts(
     Raises
     ------
     ValueError
-        If a count is negative, infinite, missing, complex or above 2**53, if there is no row
-        or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
+        If a count is negative, infinite, missing, complex or above 2**53, if the counts of a row
+        are above 0 and too small to be fitted (1e-9 in all), if there is no row or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
     MemoryLimitError
         If the table does not fit into memory: a MemoryError and a ValueError.
 
@@ -114,6 +121,8 @@ def open_counts(
         holder = "X" if whom == "X" else f"X passed to {whom}"
     if counts is not source or integer == "require":
         warn_fraction(counts.first_fraction, integer, holder)
+    if counts is not source:
+        check_totals(counts, holder)
     return counts
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.io
 import scipy.sparse as sp
 from count_files import write_sparse, write_tenx_group, write_with_unknown_filter
 
+import nmfscale
 from nmfscale.readers.open import as_counts, read_counts
 
 TABLE = np.array([[0, 2, 1, 0], [3, 0, 0, 0], [0, 7, 0, 5]], dtype=np.int32)
@@ -529,3 +531,36 @@ def test_real_old_h5ad_is_refused(data_dir):
     with pytest.warns(UserWarning, match=r"raw\.X.*not whole numbers"):
         raw = read_counts(path, raw=True, groups="bulk_labels")
     assert raw.nnz == 174400 and len(set(raw.groups)) == 10
+
+
+@pytest.mark.parametrize("size", [1e-11, 1e-30, 1e-160, 1e-310])
+def test_rows_that_a_fit_would_take_for_zeros_are_refused(tmp_path, size):
+    whole = np.array([[4.0, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0]])
+    one = whole.copy()
+    one[1] *= size
+    sp.save_npz(tmp_path / "counts.npz", sp.csr_array(one))
+    frame = pd.DataFrame(one, index=["a", "b", "c"])
+    for source, row in (
+        (one, "row 1"),
+        (tmp_path / "counts.npz", "row 1"),
+        (frame, r"row 1 \('b'\)"),
+    ):
+        for in_memory in (True, False):
+            with pytest.raises(ValueError, match=f"counts of {row} add up to .* Multiply all"):
+                as_counts(source, integer="allow", in_memory=in_memory)
+    model = nmfscale.PoissonNMF(2, random_state=0, integer="allow").fit(whole)
+    for refused in (
+        nmfscale.AnchorNMF(2, projection=3, integer="allow").fit, model.transform, model.score,
+        lambda X: nmfscale.mixture_proportions(X, model.components_.T),
+        lambda X: nmfscale.loglik_poisson(X, model.loadings_, model.components_.T),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="and 2 other rows likewise; less than 1e-09"):
+            refused(whole * size)
+    # an entry as small as that beside others does no harm
+    whole[1, 0] = size
+    assert as_counts(whole, integer="allow").nnz == 7
+
+
+def test_counts_beyond_the_largest_are_refused():
+    with pytest.raises(ValueError, match=r"A count above 2\*\*53 .* holds 1e\+30; rescale"):
+        as_counts([[1e30, 1.0]])
