@@ -73,7 +73,8 @@ def as_counts(
     ------
     ValueError
         If a count is negative, infinite, missing, complex or above 2**53, if the counts of a row
-        are above 0 and too small to be fitted (1e-9 in all), if there is no row or no column, if the input is not two-dimensional, or if a sparse structure is corrupt.
+        add up to less than 1e-9 but not to 0, if there is no row or no column, if the input is not
+        two-dimensional, or if a sparse structure is corrupt.
     MemoryLimitError
         If the table does not fit into memory: a MemoryError and a ValueError.
 
