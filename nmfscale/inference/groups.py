@@ -170,6 +170,34 @@ def checked_design(
     )
 
 
+def check_resampled(design: Design) -> None:
+    """Refuse a design in which every draw is the same; warn of strata that never vary.
+
+    A stratum of a single unit gives that unit in every replicate, so intervals take no account of
+    how much units of the stratum vary.
+    """
+    single = np.flatnonzero(design.strata.sizes == 1)
+    n_strata = len(design.strata.names)
+    if single.size < n_strata:
+        if single.size:
+            warn_caller(
+                f"{single.size:,} of {n_strata:,} strata have a single unit, such as "
+                f"{design.strata.names[single[0]]!r}: nothing varies there, and intervals are too "
+                "narrow. Merge strata, or pass finer units."
+            )
+        return
+    if n_strata == 1:
+        unit = f", {design.unit_names[0]!r}" if design.unit_names else ""
+        raise ValueError(
+            f"there is only one unit{unit}: every replicate would be the same. Intervals need "
+            "several units; pass finer units, or leave units out if samples were drawn one by one."
+        )
+    raise ValueError(
+        f"each of the {n_strata:,} strata has a single unit: every replicate would be the same. "
+        "Pass coarser strata, or none."
+    )
+
+
 def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> None:
     other = np.flatnonzero(labels.codes != labels.codes[first[units.codes]])
     if other.size:

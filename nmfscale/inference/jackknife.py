@@ -19,7 +19,8 @@ from ..methods.transform import project_rows
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
-from .groups import Design, Labels, checked_design, checked_labels
+from .fit_counts import counts_of_fit
+from .groups import Design, Labels, check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .jackknife_result import JackknifeEstimates, JackknifeFit
 from .replicates import progress_bar
@@ -59,7 +60,9 @@ def jackknife_fit(
     model : PoissonNMF or TopicModel
         Fitted to `X`, to convergence, with nothing held and no `row_weights`.
     X : counts of shape (n_samples, n_features)
-        As in :meth:`nmfscale.PoissonNMF.fit`; files are read once for each product.
+        The counts of the fit, as in :meth:`nmfscale.PoissonNMF.fit`. Features and samples are
+        matched with those of the fit by name, where both have names. Files are read once for each
+        product.
     entries : sequence of (topic, feature), default=None
         Frequencies that are asked for. Features are numbers, or names where the counts have them.
     groups : array-like of shape (n_samples,), default=None
@@ -141,16 +144,15 @@ def jackknife_fit(
     """
     check_interval(level, "percentile")
     F, prior = _checked_factors(model)
-    counts = as_counts(X, integer="allow", whom="X")
+    counts, _ = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
     n, m = counts.shape
-    if m != len(F):
-        raise ValueError(f"X has {m} features, and the model was fitted to {len(F)}.")
     chosen = _checked_entries(entries, model, counts.feature_names, m)
     labels = None if groups is None else checked_labels(groups, n, "groups")
     if not len(chosen) and labels is None:
         raise ValueError("nothing is asked for: give entries, groups or both.")
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False)
+    check_resampled(design)
     n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
     with (
         single_blas_thread(),
@@ -276,6 +278,12 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
             "the model has prior_loadings, which the jackknife does not know: use bootstrap_fit, "
             "or fit without."
         )
+    for name in ("row_weights", "fixed_topics", "fixed_features", "fixed_samples"):
+        if getattr(model, f"{name}_", None) is not None:
+            raise ValueError(
+                f"the model was fitted with {name}, which the jackknife does not know: use "
+                "bootstrap_fit, or fit without."
+            )
     F = model.components_.T * getattr(model, "scales_", 1.0)
     F = np.ascontiguousarray(F, dtype=np.float64)
     return F, gamma_prior(model.prior_factors, F.shape, "prior_factors")
@@ -304,8 +312,8 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
 def _check_optimum(kkt: float, model: Any) -> None:
     if kkt > _TOO_FAR:
         raise ValueError(
-            f"the factors of the model are no optimum for X (KKT residual {kkt:.1e}): needed are "
-            "the counts of the fit, nothing held, no row_weights, and convergence."
+            f"the factors of the model are no optimum for X (KKT residual {kkt:.1e}): fit until "
+            "convergence first."
         )
     if kkt > _FAR:
         warn_caller(

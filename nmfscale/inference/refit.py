@@ -31,8 +31,9 @@ from ..methods.fit import needs_of
 from ..methods.matching import match_columns
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
+from .fit_counts import counts_of_fit
 from .fits import BootstrapFit, Estimates
-from .groups import checked_design, checked_labels
+from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
@@ -74,11 +75,13 @@ def bootstrap_fit(
     Parameters
     ----------
     estimator : PoissonNMF or TopicModel
-        Fitted to `X`, or to be fitted first: it is not changed.
+        Fitted to `X`, or to be fitted first: it is not changed. Replicates have the `row_weights`
+        and the fixed topics, features and samples of its fit.
     X : counts of shape (n_samples, n_features)
-        As in :meth:`nmfscale.PoissonNMF.fit`. A packed store, or with `memory_limit` of the
-        estimator any file, stays where it is if memory is short of it: up to 16 replicates then
-        share each read, as many as memory has room for.
+        The counts of the fit, as in :meth:`nmfscale.PoissonNMF.fit`. Features and samples are
+        matched with those of the fit by name, where both have names. A packed store, or with
+        `memory_limit` of the estimator any file, stays where it is if memory is short of it: up to
+        16 replicates then share each read, as many as memory has room for.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
     strata : array-like of shape (n_samples,), default=None
@@ -87,10 +90,10 @@ def bootstrap_fit(
     groups : array-like of shape (n_samples,), default=None
         Groups whose mean proportions are asked for. Replicates that drew nothing of a group are
         left out of its intervals.
-    features : array-like of int, default=None
-        Features whose frequencies are asked for; by default all.
-    samples : array-like of int, default=None
-        Samples whose proportions are asked for; by default none.
+    features : array-like of int or str, default=None
+        Features whose frequencies are asked for, by number or name; by default all.
+    samples : array-like of int or str, default=None
+        Samples whose proportions are asked for, by number in `X` or name; by default none.
     n_replicates : int, default=200
         Number of replicates. Memory is 4 bytes for each of them and each number asked for.
     level : float, default=0.95
@@ -145,23 +148,28 @@ def bootstrap_fit(
     _check_estimator(estimator)
     client = client_of_fit(client, None)
     counts = _counts_of(X, estimator.memory_limit, client)
+    fitted = _fitted(estimator, counts, n_threads)
+    counts, given = counts_of_fit(fitted, X, counts)
     n, m = counts.shape
     design = checked_design(
         checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False
     )  # fmt: skip
+    check_resampled(design)
     labels = None if groups is None else checked_labels(groups, n, "groups")
     chosen = [
-        _checked_indices(given, size, name, all_by_default=name == "features")
-        for given, size, name in ((features, m, "features"), (samples, n, "samples"))
+        _checked_indices(wanted, size, name, names)
+        for wanted, size, name, names in (
+            (features, m, "features", counts.feature_names),
+            (samples, n, "samples", counts.sample_names),
+        )
     ]
-    fitted = _fitted(estimator, counts, n_threads)
     order = np.argsort(design.strata.codes, kind="stable")
     place = np.empty(design.n_units, np.int64)
     place[order] = np.arange(design.n_units)
     starts = np.concatenate([[0], np.cumsum(design.strata.sizes)])
     task = RefitTask(
         clone(fitted).set_params(n_init=1, verbose=0, callback=None, random_state=0), counts,
-        *_factors(fitted), place[design.of_sample], starts,
+        *_factors(fitted, given.rows), given.weights, given.fixed, place[design.of_sample], starts,
         None if labels is None else labels.codes, *chosen,
     )  # fmt: skip
     job = run_replicates(
@@ -169,7 +177,7 @@ def bootstrap_fit(
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
-    known = task.numbers_of(task.L, task.F, np.ones(n))
+    known = task.numbers_of(task.L, task.F, task.weights)
     estimates = {name: Estimates.of(known[name], job[name], level) for name in known}
     if labels is not None:
         _warn_of_missing(job["group_means"], labels.names)
@@ -206,49 +214,55 @@ def _counts_of(X: Any, memory_limit: Any, client: Any) -> CountMatrix:
 
 
 def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
-    """Return the estimator fitted to these counts."""
-    if not hasattr(estimator, "components_"):
-        fresh = clone(estimator)
-        if n_threads is not None:
-            fresh.set_params(n_threads=n_threads)
-        return fresh.fit(counts)
-    shape = len(estimator.loadings_), estimator.components_.shape[1]
-    if shape != counts.shape:
-        raise ValueError(
-            f"estimator was fitted to counts of shape {shape}, and X has shape {counts.shape}: "
-            "pass the counts that it was fitted to."
-        )
-    return estimator
+    """Return the estimator, fitted to these counts if it is not fitted yet."""
+    if hasattr(estimator, "components_"):
+        return estimator
+    fresh = clone(estimator)
+    if n_threads is not None:
+        fresh.set_params(n_threads=n_threads)
+    return fresh.fit(counts)
 
 
-def _factors(fitted: Any) -> tuple[Array, Array]:
-    """Return L (n, K) and F (m, K) of the Poisson NMF."""
-    L, F = fitted.loadings_, fitted.components_.T
+def _factors(fitted: Any, rows: Any = slice(None)) -> tuple[Array, Array]:
+    """Return L (n, K) of some samples, and F (m, K), of the Poisson NMF."""
+    L, F = fitted.loadings_[rows], fitted.components_.T
     if hasattr(fitted, "scales_"):
-        L, F = multinomial_to_poisson(L, F, fitted.size_factors_, fitted.scales_)
+        L, F = multinomial_to_poisson(L, F, fitted.size_factors_[rows], fitted.scales_)
     return np.ascontiguousarray(L), np.ascontiguousarray(F)
 
 
-def _checked_indices(given: Any, size: int, name: str, *, all_by_default: bool) -> Array:
+def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
+    """Return numbers of features or samples that are given by number or name."""
     if given is None:
-        return np.arange(size if all_by_default else 0)
+        return np.arange(size if name == "features" else 0)
     found = np.atleast_1d(np.asarray(given))
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not np.isin(found, np.arange(size)).all():
-        raise ValueError(f"{name} must be whole numbers from 0 to {size - 1}.")
-    return found.astype(np.int64)
+    if found.ndim == 1 and found.dtype.kind in "iu" and np.isin(found, np.arange(size)).all():
+        return found.astype(np.int64)
+    if found.ndim == 1 and found.dtype.kind in "OUT" and names is not None:
+        place = {str(each): i for i, each in reversed(list(enumerate(names)))}
+        unknown = [str(each) for each in found if str(each) not in place]
+        if unknown:
+            raise ValueError(f"{name}: none is named {unknown[0]!r}.")
+        return np.array([place[str(each)] for each in found])
+    remedy = "" if names is None else ", or names"
+    raise ValueError(f"{name} must be whole numbers from 0 to {size - 1}{remedy}.")
 
 
 @dataclass(frozen=True)
 class RefitTask(ReplicateTask):
     """Fits to samples weighed by the draws of their units.
 
-    `unit` (n,) is the unit of each sample; units stand stratum after stratum, from `strata`.
+    `weights` (n,) are the weights of the samples in the fit, and `fixed` what the fit held, as
+    arguments of `fit`. `unit` (n,) is the number of each sample's unit: units are numbered stratum
+    by stratum, those of one from `strata` on.
     """
 
     estimator: Any
     counts: CountMatrix
     L: Array
     F: Array
+    weights: Array
+    fixed: dict[str, Array]
     unit: Array
     strata: Array
     groups: Array | None
@@ -262,6 +276,7 @@ class RefitTask(ReplicateTask):
         counts, groups = self.counts, np.zeros(0) if self.groups is None else self.groups
         yield from (counts.row_totals, counts.column_totals, self.L, self.F, self.unit, self.strata)
         yield from (groups, self.features, self.samples, repr(self._of_result()))
+        yield from (self.weights, *self.fixed.keys(), *self.fixed.values())
 
     def _of_result(self) -> dict[str, Any]:
         given: dict[str, Any] = self.estimator.get_params(deep=False)
@@ -316,9 +331,9 @@ class RefitTask(ReplicateTask):
     def _fit(
         self, drawn: Array, n_threads: int, counts: CountMatrix, **options: Any
     ) -> dict[str, Array]:
-        weights = drawn[self.unit]
+        weights = self.weights * drawn[self.unit]
         model = clone(self.estimator).set_params(n_threads=n_threads, **options)
-        model.fit(counts, L=self.L, F=self.F, row_weights=weights)
+        model.fit(counts, L=self.L, F=self.F, row_weights=weights, **self.fixed)
         L, F = _factors(model)
         match, cosine = match_columns(self.F, F)
         found = self.numbers_of(L[:, match], F[:, match], weights)

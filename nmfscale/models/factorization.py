@@ -258,6 +258,10 @@ class CountFactorization(CountModel):
         if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor
             fitted.arrays["L"][constraints.samples] = L[constraints.samples]
         self._keep(fitted, sizes)
+        self.row_weights_ = constraints.weights
+        self.fixed_topics_ = constraints.topics
+        self.fixed_features_ = constraints.features
+        self.fixed_samples_ = constraints.samples
         return counts, fitted
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 # Attributes that are of a fit and its samples, and do not outlive a batch.
 _OF_A_FIT = {
     "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "elbo_", "loadings_",
-    "doc_topic_posterior_", "sample_names_", "sample_totals_",
+    "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class LDA(CountModel):
     n_batch_iter_ : int
         Batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, unseen_features_
+sample_names_, sample_totals_, feature_totals_, unseen_features_
         As in :class:`PoissonNMF`.
 
     References

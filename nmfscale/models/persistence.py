@@ -57,7 +57,7 @@ FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2
 
 # Attributes with a value for each topic that are no numbers of a fit.
-_LABELS = {"topic_names_", "anchors_", "anchor_names_"}
+_LABELS = {"topic_names_", "anchors_", "anchor_names_", "fixed_topics_"}
 _WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 _TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}

@@ -126,6 +126,11 @@ class PoissonNMF(CountFactorization):
     sample_totals_ : ndarray of shape (n_samples,), float64
         Sum of the counts of each sample that was fitted. Samples with a total of 0 say nothing of
         topics: :func:`permutation_test` and its like leave them out.
+    feature_totals_ : ndarray of shape (n_features,), float64
+        Sum of the counts of each feature that was fitted.
+    row_weights_ : ndarray of shape (n_samples,), float64, or None
+    fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
+        What :meth:`fit` was given. :func:`bootstrap_fit` fits again with the same.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, where :meth:`rename_topics` has given them.
 

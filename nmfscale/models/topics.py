@@ -23,13 +23,18 @@ AXES = {
     "unseen_features_": "m",
     "sample_names_": "n",
     "sample_totals_": "n",
+    "feature_totals_": "m",
+    "row_weights_": "n",
+    "fixed_topics_": "k",
+    "fixed_features_": "m",
+    "fixed_samples_": "n",
     "topic_names_": "k",
     "history_": "t",
 }
 # What a fit says of itself, which merged topics have no part in.
 _OF_THE_FIT = {
     "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "loglik_", "elbo_",
-    "loss_",
+    "loss_", "fixed_topics_",
 }  # fmt: skip
 
 

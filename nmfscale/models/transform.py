@@ -343,6 +343,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         keep_names(self, X, counts)
         self.sample_names_ = counts.sample_names
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
+        self.feature_totals_ = np.array(counts.column_totals, np.float64)
         if hasattr(self, "topic_names_"):  # of another fit
             del self.topic_names_
         return counts

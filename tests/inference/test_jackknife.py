@@ -173,6 +173,7 @@ def test_directions_in_which_a_feature_has_no_curvature_are_no_trouble():
     fit = exact()
     rare = fit.components_[:, :1] * 0 + 1 / 3 / fit.loadings_.sum(axis=0)[:, None]
     fit.components_ = np.hstack([fit.components_, rare])
+    fit.n_features_in_, fit.sample_totals_ = 21, None  # as in a file of an earlier version
     found = jackknife_fit(fit, counts, entries_of(fit))
     assert (found.residuals < 1e-3).all()
     expected = jackknife_fit(exact(), X, entries_of(fit)).components.std_error
@@ -199,10 +200,9 @@ def test_counts_may_stay_in_a_file(tmp_path):
         ({"entries": [(0, "a")]}, "0 features are named 'a'"),
         ({"entries": [0]}, "no pair of a topic and a feature"),
         ({"X": X[:, :9]}, "X has 9 features"),
-        ({"X": X[::-1] ** 2}, "no optimum for X"),
         ({"model": LDA(2)}, "PoissonNMF or TopicModel is needed"),
         ({"model": exact(max_iter=3, tol=0, prior_loadings=1.1)}, "prior_loadings"),
-        ({"model": exact(np.arange(N) % 4.0)}, "no optimum for X"),
+        ({"model": exact(max_iter=1, tol=0, init="random")}, "no optimum for X"),
     ],
 )
 def test_what_is_refused(options, complaint):

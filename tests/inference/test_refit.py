@@ -2,10 +2,13 @@
 
 import os
 
+import anndata
 import internals
 import numpy as np
+import pandas as pd
 import pytest
 from clusters import WALL, within
+from numpy.testing import assert_allclose
 from oracle import draws_below
 from sklearn.base import clone
 
@@ -15,6 +18,8 @@ from nmfscale import (
     StoredCounts,
     TopicModel,
     bootstrap_fit,
+    jackknife_fit,
+    load,
     simulate_topic_counts,
     write_store,
 )
@@ -180,7 +185,82 @@ def test_replicates_that_drew_nothing_of_a_group_are_left_out_of_its_intervals(d
     for ends, share in ((means.lower, 0.025), (means.upper, 0.975)):
         np.testing.assert_allclose(ends[:, 0], np.quantile(drawn[:, :, 0], share, axis=0))
     np.testing.assert_allclose(means.std_error[:, 0], drawn[:, :, 0].std(axis=0, ddof=1))
-    assert not np.isnan(bootstrap_fit(model, X, strata=groups, **options).group_means.lower).any()
+    with pytest.warns(UserWarning, match="1 of 2 strata have a single unit, such as 'one'"):
+        means = bootstrap_fit(model, X, strata=groups, **options).group_means
+    assert not np.isnan(means.lower).any()
+
+
+def named(X, rows=slice(None), columns=slice(None)):
+    """Return counts whose samples and features have names, some of them, in an order."""
+    samples = np.array([f"s{i}" for i in range(X.shape[0])])[rows]
+    features = np.array([f"f{j}" for j in range(X.shape[1])])[columns]
+    frame = pd.DataFrame(X.toarray()[rows][:, columns], samples, features)
+    return anndata.AnnData(frame)
+
+
+def test_counts_are_matched_with_those_of_the_fit_by_name(data):
+    X, _, _ = data
+    order = np.random.default_rng(0).permutation(90)
+    model = TopicModel(3, random_state=0).fit(named(X))
+    groups = np.where(np.arange(90) < 45, "a", "b")
+    options = {"n_replicates": 4, "random_state": 0, "n_threads": 1}
+    options |= {"features": ["f3", "f19"], "units": np.arange(90)}
+    plain = bootstrap_fit(model, named(X), groups=groups, samples=["s7"], **options)
+    with pytest.warns(UserWarning, match="order"):
+        other = bootstrap_fit(
+            model, named(X, order, slice(None, None, -1)), groups=groups[order], samples=["s7"],
+            **options,
+        )  # fmt: skip
+    for name in "components", "group_means", "proportions":
+        assert_allclose(getattr(other, name).estimate, getattr(plain, name).estimate, rtol=1e-10)
+    assert list(other.to_frame().feature) == ["f3", "f19"] * 3
+    spread = other.components.replicates - plain.components.estimate
+    assert np.abs(spread).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda X: X[::-1], lambda X: X[:, ::-1], lambda X: X + np.eye(*X.shape, dtype=int)]
+)
+@pytest.mark.parametrize("ask", [bootstrap_fit, jackknife_fit])
+def test_counts_of_another_fit_or_order_are_refused(data, change, ask):
+    X, _, model = data
+    more = {"groups": np.arange(90) % 2} if ask is jackknife_fit else {}
+    with pytest.raises(ValueError, match="X is not what the model was fitted to: totals of"):
+        ask(model, change(X.toarray()), **more)
+
+
+def test_replicates_keep_weights_and_what_the_fit_held(data, tmp_path):
+    """Without, half of the estimates would lie outside of their own intervals."""
+    X, _, plain = data
+    F = plain.components_.T * plain.scales_
+    weights = np.where(np.arange(90) < 45, 0.1, 3.0)
+    held = {"F": F, "fixed_topics": [False, True, False], "row_weights": weights}
+    TopicModel(3, random_state=0).fit(X, **held).save(tmp_path / "model.h5")
+    model = load(tmp_path / "model.h5")
+    found = bootstrap_fit(model, X, n_replicates=40, random_state=0, groups=np.zeros(90)).components
+    assert_allclose(found.replicates[:, 1], np.broadcast_to(plain.components_[1], (40, 20)), 1e-5)
+    free = [0, 2]
+    inside = (found.lower <= found.estimate) & (found.estimate <= found.upper)
+    assert inside[free].mean() > 0.95
+    turned = model.reorder_topics([1, 0, 2])
+    again = bootstrap_fit(turned, X, n_replicates=2, random_state=0).components
+    assert_allclose(again.replicates[:, 0], again.estimate[[0, 0]], 1e-5)
+    with pytest.raises(ValueError, match="fitted with row_weights, which the jackknife does not"):
+        jackknife_fit(model, X, [(0, 0)])
+
+
+@pytest.mark.parametrize("ask", [bootstrap_fit, jackknife_fit])
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({"units": ["one"] * 90}, "there is only one unit, 'one': every replicate would be the"),
+        ({"strata": np.arange(90)}, "each of the 90 strata has a single unit"),
+    ],
+)
+def test_draws_that_are_all_the_same_are_refused(data, ask, labels, said):
+    X, _, model = data
+    with pytest.raises(ValueError, match=said):
+        ask(model, X, groups=np.arange(90) % 2, **labels)
 
 
 def test_topics_are_matched_whatever_their_order():

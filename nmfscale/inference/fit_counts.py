@@ -1,0 +1,89 @@
+"""The counts of a fit, given again: matched by name with the fit, and known to be the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.base import CountMatrix
+from ..models.names import matched_counts
+
+Array = NDArray[Any]
+# Relative difference of sums of counts that are not whole, which depend on how a file is read.
+_ROUNDING = 1e-9
+_FIXED = "fixed_topics", "fixed_features", "fixed_samples"
+
+
+@dataclass(frozen=True)
+class GivenToFit:
+    """What a fit was given, in the order of the counts that are given now.
+
+    `rows` (n,) are the numbers that the samples had in the fit, `weights` (n,) their weights, and
+    `fixed` the masks of what the fit held, as arguments of `fit`.
+    """
+
+    rows: Array
+    weights: Array
+    fixed: dict[str, Array]
+
+
+def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix, GivenToFit]:
+    """Return the counts with the features of the fit in its order, and what the fit was given.
+
+    Features and samples are matched by name where both sides have names. Samples stay in the order
+    of `X`. Counts whose totals are not those of the fit are refused.
+    """
+    counts = matched_counts(model, X, counts)
+    shape = len(model.loadings_), model.components_.shape[1]
+    if shape != counts.shape:
+        raise ValueError(
+            f"the model was fitted to counts of shape {shape}, and X has shape {counts.shape}: "
+            "pass the counts that it was fitted to."
+        )
+    rows = _rows_of(counts.sample_names, getattr(model, "sample_names_", None), len(counts.row_nnz))
+    of_fit = getattr(model, "sample_totals_", None)
+    if of_fit is not None:  # in files of earlier versions there are none
+        _check_totals(counts.row_totals, of_fit[rows], "sample")
+        _check_totals(counts.column_totals, model.feature_totals_, "feature")
+    weights = getattr(model, "row_weights_", None)
+    fixed = {name: getattr(model, f"{name}_", None) for name in _FIXED}
+    if fixed["fixed_samples"] is not None:
+        fixed["fixed_samples"] = fixed["fixed_samples"][rows]
+    return counts, GivenToFit(
+        rows, np.ones(len(rows)) if weights is None else weights[rows],
+        {name: mask for name, mask in fixed.items() if mask is not None},
+    )  # fmt: skip
+
+
+def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
+    """Return the number in the fit of each sample."""
+    if names is None or of_fit is None or np.array_equal(names, of_fit):
+        return np.arange(n_samples)
+    place = {name: i for i, name in enumerate(of_fit)}
+    unknown = [name for name in names if name not in place]
+    if unknown:
+        raise ValueError(
+            f"X has {len(unknown):,} samples that the model was not fitted to, such as "
+            f"{str(unknown[0])!r}: pass the counts that it was fitted to."
+        )
+    if len(place) < len(names) or len(set(names)) < len(names):
+        raise ValueError(
+            "several samples have one name and cannot be matched with those of the fit: make names "
+            "unique, or pass the samples in the order of the fit."
+        )
+    return np.array([place[name] for name in names])
+
+
+def _check_totals(found: Array, of_fit: Array, what: str) -> None:
+    """Refuse sums of counts that are not those of the fit."""
+    differ = np.flatnonzero(np.abs(found - of_fit) > _ROUNDING * np.maximum(found, of_fit))
+    if differ.size:
+        first = int(differ[0])
+        raise ValueError(
+            f"X is not what the model was fitted to: totals of {differ.size:,} {what}s differ, the "
+            f"first that of {what} {first}, {found[first]:g} in place of {of_fit[first]:g}. Pass "
+            "the same counts, in the same order where they have no names."
+        )
