@@ -261,10 +261,11 @@ def _describe_model(path: str) -> None:
 
 
 def _say_topics(model: Any, width: int) -> None:
+    from ..counts.names import names_of
     from ..models.topics import topic_names_of
     from ..plots import top_features
 
-    leading = top_features(model.components_, getattr(model, "feature_names_in_", None))
+    leading = top_features(model.components_, names_of(model, 1))
     for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):
         say(f"{name:<{width}} {', '.join(features)}")
 
@@ -306,6 +307,7 @@ def _draw(
     kind: str, models: dict[str, Any], *, groups: Any = None, n_top: int = 10, x: str = "seconds"
 ) -> Any:
     """Draw on a figure of its own, without pyplot: no display is needed."""
+    from ..counts.names import names_of
     from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
     from ..plots.features import size_of_panels
     from ..plots.progress import residuals
@@ -324,7 +326,7 @@ def _draw(
         axes = detached_axes(*SIZE)[0]
         return structure_plot(model.loadings_, groups, topic_names=topics, ax=axes)
     axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
-    names = getattr(model, "feature_names_in_", None)
+    names = names_of(model, 1)
     return top_features_plot(
         model.components_, names, n_top=n_top, topic_names=topics, ax=axes
     )  # fmt: skip

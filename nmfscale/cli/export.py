@@ -111,7 +111,9 @@ def _expected_shares(model: Any) -> Any:
 
 
 def _features_of(model: Any) -> Any:
-    names = getattr(model, "feature_names_in_", None)
+    from ..counts.names import names_of
+
+    names = names_of(model, 1)
     return range(model.components_.shape[1]) if names is None else names
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, xlogy
 
 from .cached import cached_property
+from .names import checked_names
 from .warn import warn_caller
 
 Array = NDArray[Any]
@@ -67,8 +68,8 @@ class CountMatrix(ABC):
     ----------
     shape : tuple of int
         Number of samples and of features.
-    sample_names, feature_names : array-like of str, optional
-        Names of the rows and of the columns.
+    sample_names, feature_names : array-like, optional
+        Names of the rows and of the columns: text, numbers, bytes, or tuples of them.
     groups : array-like, optional
         One label per sample.
     notes : sequence of str, default=()
@@ -96,8 +97,8 @@ class CountMatrix(ABC):
         groups: Any = None, notes: Sequence[str] = (), first_fraction: str | None = None,
     ) -> None:  # fmt: skip
         self.shape = shape
-        self.sample_names = labels_of(sample_names, shape[0], "sample_names", "row")
-        self.feature_names = labels_of(feature_names, shape[1], "feature_names", "column")
+        self.sample_names = checked_names(sample_names, shape[0], "sample_names", "row")
+        self.feature_names = checked_names(feature_names, shape[1], "feature_names", "column")
         self.groups = labels_of(groups, shape[0], "groups", "row")
         self.notes = tuple(notes)
         self.first_fraction = first_fraction

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from ..counts.names import names_of
 from ..counts.warn import warn_caller
 from ..kernels.resample import draw_counts
 from .balance import BALANCED, LIMIT, balance_tables, report
@@ -152,8 +153,9 @@ def bootstrap_weights(
     if within not in ("groups", "corpus"):
         raise ValueError(f"within={within!r} is not one of 'groups', 'corpus'.")
     values, names = checked_loadings(loadings, topic_names)
-    labels = checked_labels(groups, len(values), "groups")
-    design = checked_design(labels, units, strata, nested=False)
+    sample_names = names_of(loadings)
+    labels = checked_labels(groups, len(values), "groups", sample_names)
+    design = checked_design(labels, units, strata, nested=False, sample_names=sample_names)
     cells = Cells.of(values, labels, design, within)
     drawn = "samples" if units is None else "units"
     warn_of_few_units(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.names import matched, shown
 from .groups import checked_labels
 from .loadings import checked_names
 
@@ -64,15 +65,21 @@ class DesignMatrix:
 
 
 def design_matrix(
-    covariates: Any, n_samples: int, names: Any = None, intercept: bool = True
-) -> DesignMatrix:
-    """Return the design matrix of a table, a mapping or a matrix of covariates."""
+    covariates: Any, n_samples: int, names: Any = None, intercept: bool = True,
+    sample_names: Any = None,
+) -> DesignMatrix:  # fmt: skip
+    """Return the design matrix of a table, a mapping or a matrix of covariates.
+
+    Rows of a table, and the columns of a mapping, are matched with `sample_names`.
+    """
+    if hasattr(covariates, "iloc"):
+        covariates = matched(covariates, sample_names, "covariates", whom="loadings")
     columns, terms = [], []
     references: dict[str, Array] = {}
     if intercept:
         columns.append(np.ones(n_samples))
         terms.append(INTERCEPT)
-    for name, values in _columns(covariates, names):
+    for name, values in _columns(covariates, names, sample_names):
         for term, column in _encoded(name, values, n_samples, references):
             if term in terms:
                 remedy = ": pass intercept=False" if term == INTERCEPT else ""
@@ -84,13 +91,14 @@ def design_matrix(
     return DesignMatrix(np.column_stack(columns), tuple(terms), references)
 
 
-def _columns(covariates: Any, names: Any) -> Iterator[tuple[Any, Any]]:
+def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[Any, Any]]:
     """Yield names and values of covariates."""
     is_table = hasattr(covariates, "iloc")
     if names is not None and (is_table or isinstance(covariates, Mapping)):
         raise ValueError("names goes with an array: columns of covariates have names already.")
     if isinstance(covariates, Mapping):
-        yield from covariates.items()
+        for name, values in covariates.items():
+            yield name, matched(values, sample_names, f"covariates[{shown(name)}]", whom="loadings")
     elif is_table and covariates.ndim == 2:
         for j, name in enumerate(covariates.columns):
             yield name, covariates.iloc[:, j]
@@ -118,7 +126,7 @@ def _encoded(
 
     That of the first is put into `references`.
     """
-    what = f"covariate {name!r}"
+    what = f"covariate {shown(name)}"
     if not hasattr(getattr(values, "dtype", None), "categories"):
         array = np.asarray(values)
         if array.dtype.kind in "cmM":
@@ -131,7 +139,7 @@ def _encoded(
             return
     labels = checked_labels(values, n_samples, what)
     if len(labels.names) < 2:
-        raise ValueError(f"{what} has one level only, {labels.names[0]!r}: leave it out.")
+        raise ValueError(f"{what} has one level only, {shown(labels.names[0])}: leave it out.")
     references[f"{name}[{labels.names[0]}]"] = (labels.codes == 0).astype(np.float64)
     for code, level in enumerate(labels.names[1:], 1):
         yield f"{name}[T.{level}]", (labels.codes == code).astype(np.float64)

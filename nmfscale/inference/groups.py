@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from ..counts.names import matched, plain, shown
 from ..counts.warn import warn_caller
 
 Array = NDArray[Any]
@@ -48,8 +49,14 @@ class Labels:
         return Labels(codes.reshape(-1), tuple(self.names[i] for i in found))
 
 
-def checked_labels(values: Any, n_samples: int, name: str) -> Labels:
-    """Return labels of any type: a list, an array, a pandas Series or Categorical."""
+def checked_labels(
+    values: Any, n_samples: int, name: str, sample_names: Any = None, whom: str = "loadings"
+) -> Labels:
+    """Return labels of any type: a list, an array, a pandas Series or Categorical.
+
+    A Series or a dict is matched by name with the names of the samples of `whom`, if they have any.
+    """
+    values = matched(values, sample_names, name, whom=whom)
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise ValueError(
             f"{name}={reprlib.repr(values)}: one label for each of {n_samples:,} samples is "
@@ -66,7 +73,7 @@ def checked_labels(values: Any, n_samples: int, name: str) -> Labels:
             "each."
         )
     if hasattr(getattr(values, "dtype", None), "categories"):
-        categories = list(values.dtype.categories)
+        categories = plain(list(values.dtype.categories))
         codes = np.asarray(getattr(values, "cat", values).codes, np.int64)
         _refuse_missing(codes < 0, name)
         return Labels(codes, tuple(categories)).of(np.arange(n_samples))
@@ -74,7 +81,7 @@ def checked_labels(values: Any, n_samples: int, name: str) -> Labels:
     array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
     if array.dtype.kind == "O":
         _refuse_missing(np.fromiter(map(_is_missing, array), bool, array.size), name)
-        return _of_objects(array.tolist())
+        return _of_objects(plain(array.tolist()))
     if array.dtype.kind in "fcmM":
         _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
     found, codes = np.unique(array, return_inverse=True)
@@ -143,19 +150,22 @@ class Design:
 
 
 def checked_design(
-    groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True
-) -> Design:
+    groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True,
+    sample_names: Any = None, whom: str = "loadings",
+) -> Design:  # fmt: skip
     """Return the units of samples with these groups, checked.
 
+    Units and strata are matched with `sample_names` as by `checked_labels`.
     `nested`: every unit must lie in one group, as one whose label is permuted has to. Every unit
     must lie in one stratum in any case.
     """
     n = len(groups)
     one = Labels(np.zeros(n, np.int64), (None,))
-    strata = one if strata is None else checked_labels(strata, n, "strata")
+    named = (sample_names, whom)
+    strata = one if strata is None else checked_labels(strata, n, "strata", *named)
     if units is None:
         return Design(np.arange(n), n, groups, strata)
-    of = checked_labels(units, n, "units")
+    of = checked_labels(units, n, "units", *named)
     first = np.zeros(len(of.names), np.int64)
     first[of.codes[::-1]] = np.arange(n)[::-1]
     _refuse_split(of, strata, first, "strata")
@@ -210,7 +220,8 @@ def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> Non
             else f"give all samples of a unit the same label in {name}"
         )
         raise ValueError(
-            f"unit {units.names[unit]!r} has samples in {name} {several[0]!r} and {several[1]!r}: "
+            f"unit {shown(units.names[unit])} has samples in {name} {shown(several[0])} and "
+            f"{shown(several[1])}: "
             f"units must lie in one each, so {remedy}, or pass finer units."
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.names import name_array, names_of
 from ..counts.warn import warn_caller
 
 Array = NDArray[Any]
@@ -28,13 +29,14 @@ class SampleTopics:
     """Rows of topics (n, T) in float64, one for each sample; those of empty samples are 0.
 
     `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are counts of samples,
-    None where nothing is known of them.
+    None where nothing is known of them. `sample_names` (n,) are None where there are none.
     """
 
     rows: Array
     topic_names: tuple[Any, ...]
     kind: str
     totals: Array | None = None
+    sample_names: Array | None = None
 
     def __len__(self) -> int:
         """Return how many samples there are."""
@@ -48,8 +50,10 @@ class SampleTopics:
 
     def of(self, kept: Array) -> SampleTopics:
         """Return some of the samples."""
-        totals = None if self.totals is None else self.totals[kept]
-        return replace(self, rows=self.rows[kept], totals=totals)
+        totals, names = (
+            None if each is None else each[kept] for each in (self.totals, self.sample_names)
+        )
+        return replace(self, rows=self.rows[kept], totals=totals, sample_names=names)
 
     def warn_of_empty(self, with_them: str = "") -> None:
         """Count the samples that are left out, `with_them` what else is."""
@@ -86,7 +90,7 @@ def topics_of_samples(
             totals = getattr(model, "sample_totals_", None)
             values = _amounts(model, values, totals, loadings)
         values = scaled_rows(values)
-        found = SampleTopics(values, names, "amounts", totals)
+        found = SampleTopics(values, names, "amounts", totals, names_of(model))
     if loadings == "proportions" and found.kind == "amounts":
         found = replace(found, rows=proportions(found.rows), kind=loadings)
     if warn:
@@ -157,7 +161,7 @@ def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
     """Return one name each, all different."""
     if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray | range):
         names = [names] if isinstance(names, str) else list(names)
-    found = tuple(each.item() if isinstance(each, np.generic) else each for each in names)
+    found = tuple(name_array(names))
     if len(found) != size or len(set(found)) != size:
         raise ValueError(f"{what} has {len(set(found))} different names; {size} are needed.")
     return found

@@ -193,8 +193,9 @@ def units_with_topics(
     The proportions of a unit are the mean of those of its samples, its amounts their sum.
     """
     topics = topics_of_samples(model, loadings, warn=False)
-    labels = checked_labels(groups, len(topics), "groups")
-    design = checked_design(labels, units, strata)
+    names = topics.sample_names
+    labels = checked_labels(groups, len(topics), "groups", names)
+    design = checked_design(labels, units, strata, sample_names=names)
     assert design.groups is not None
     warn_of_samples_as_units(design)
     rows, labels = design.sum_over_units(topics.rows), design.groups

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
+from ..counts.names import names_of
 from ..counts.warn import warn_caller
 from .bootstrap import warn_of_few_units
 from .coefficients import ProportionRegression
@@ -155,12 +156,14 @@ def regress_proportions(
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
-    _refuse_other_order(loadings, covariates)
     _, topics = checked_loadings(loadings, topic_names)
     amounts = amounts_of_topics(loadings)
-    matrix = design_matrix(covariates, len(amounts), names, intercept)
+    sample_names = names_of(loadings)
+    if sample_names is None:  # RangeIndex counts as no names
+        _refuse_other_order(loadings, covariates)
+    matrix = design_matrix(covariates, len(amounts), names, intercept, sample_names)
     one = Labels(np.zeros(len(amounts), np.int64), (None,))
-    design = checked_design(one, units, strata, nested=False)
+    design = checked_design(one, units, strata, nested=False, sample_names=sample_names)
     rows = Rows.of(amounts, matrix, design, permuted=n_permutations > 0)
     drawn = "samples" if units is None else "units"
     _check_levels(matrix, design, drawn)
@@ -344,7 +347,7 @@ def _refuse_permuting(matrix: DesignMatrix, design: Design, differs: Array, firs
 
 
 def _refuse_other_order(loadings: Any, covariates: Any) -> None:
-    """Refuse tables whose rows have the same names in another order."""
+    """Refuse tables whose rows have the same default numbers of pandas in another order."""
     if hasattr(loadings, "iloc") and hasattr(covariates, "iloc"):
         one, other = loadings.index, covariates.index
         if not one.equals(other) and one.sort_values().equals(other.sort_values()):

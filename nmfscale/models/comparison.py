@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import _get_feature_names, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
+from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.matching import affinities_of, best_pairs, cosines_of
 from .topics import topic_names_of
@@ -139,7 +140,7 @@ def match_topics(a: Any, b: Any, *, metric: str = "cosine") -> TopicMatch:
     (first, names_a), (second, names_b) = (
         _topics_of(each, name) for each, name in ((a, "a"), (b, "b"))
     )
-    first, second = _common(first, second, _feature_names(a), _feature_names(b))
+    first, second = _common(first, second, names_of(a, 1), names_of(b, 1))
     similarities = METRICS[metric](first.T, second.T).clip(0, 1)
     here, there = best_pairs(similarities)
     alone = np.setdiff1d(np.arange(len(names_b)), there)
@@ -174,15 +175,11 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
     )
 
 
-def _feature_names(fit: Any) -> Any:
-    if hasattr(fit, "columns"):
-        return _get_feature_names(fit)
-    return getattr(fit, "feature_names_in_", None)
-
-
 def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:
     """Return the columns of both that are the same features, in one order."""
-    if names_a is None or names_b is None or np.array_equal(names_a, names_b):
+    if names_a is not None and names_b is not None:
+        names_a, names_b = (each.tolist() for each in same_kind(names_a, names_b))
+    if names_a is None or names_b is None or names_a == names_b:
         if a.shape[1] != b.shape[1]:
             raise ValueError(
                 f"a has {a.shape[1]} features and b has {b.shape[1]}: features can be matched only "
@@ -190,12 +187,15 @@ def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Arra
             )
         return a, b
     for side, names in (("a", names_a), ("b", names_b)):
-        if len(set(names)) < len(names):
-            raise ValueError(f"several features of {side} have one name: make names unique.")
+        if repeated := repeated_names(names):
+            raise ValueError(
+                f"several features of {side} have one name, such as {such_as(repeated)}: make "
+                "names unique."
+            )
     place = {name: at for at, name in enumerate(names_b)}
     here = [at for at, name in enumerate(names_a) if name in place]
     if not here:
-        raise ValueError(f"a and b have no feature in common: {names_a[0]!r} is not in b.")
+        raise ValueError(f"a and b have no feature in common: {shown(names_a[0])} is not in b.")
     there = [place[names_a[at]] for at in here]
     a, b, left = a[:, here], b[:, there], len(names_a) + len(names_b) - 2 * len(here)
     if left:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,24 +14,30 @@ from sklearn.utils.validation import (
 )
 
 from ..counts.base import CountMatrix
+from ..counts.names import names_of, repeated_names, same_kind, such_as
 from ..counts.warn import warn_caller
 from ..readers.columns import select_columns
 
 Array = NDArray[Any]
-# Names that a message shows.
-_SHOWN = 3
 
 
 def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
-    """Keep number and names of the features of a fit."""
+    """Keep number and names of the features of a fit.
+
+    scikit-learn wants `feature_names_in_` for text alone; names of other types are in
+    `feature_labels_`.
+    """
+    for name in {"feature_names_in_", "feature_labels_"} & vars(estimator).keys():
+        delattr(estimator, name)
     if hasattr(X, "columns"):
         validate_data(estimator, X, reset=True, skip_check_array=True)
-        return
-    _check_n_features(estimator, counts, reset=True)
-    if hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
-    if counts.feature_names is not None:
-        estimator.feature_names_in_ = np.asarray(counts.feature_names, dtype=object)
+    else:
+        _check_n_features(estimator, counts, reset=True)
+    names = counts.feature_names
+    if names is not None:
+        of_text = all(isinstance(name, str) for name in names)
+        kept = "feature_names_in_" if of_text else "feature_labels_"
+        setattr(estimator, kept, np.asarray(names, dtype=object))
 
 
 def matched_counts(estimator: Any, X: Any, counts: CountMatrix) -> CountMatrix:
@@ -43,20 +46,25 @@ def matched_counts(estimator: Any, X: Any, counts: CountMatrix) -> CountMatrix:
     Where one side has no names, there must be as many features as in the fit. A DataFrame whose
     columns are those of the fit in another order is refused, as scikit-learn demands.
     """
-    is_frame = hasattr(X, "columns")
-    names = _get_feature_names(X) if is_frame else counts.feature_names
-    known = getattr(estimator, "feature_names_in_", None)
+    # of a DataFrame with columns of text; other columns are no concern of scikit-learn
+    is_frame = hasattr(X, "columns") and _get_feature_names(X) is not None
+    names, known = counts.feature_names, names_of(estimator, 1)
+    whom = type(estimator).__name__
     if names is None or known is None:
         _check_n_features(estimator, counts, reset=False)
         if is_frame or names is None:  # warns if names are on one side only
             _check_feature_names(estimator, X if is_frame else None, reset=False)
+        _warn_of_one_side(estimator, names, whom)
         return counts
-    names = np.asarray(names, dtype=object)
-    if np.array_equal(names, known):
+    names, known = same_kind(names, known)
+    if names.tolist() == known.tolist():
         return counts
-    whom = type(estimator).__name__
     lacking = _lacking(names, known)
-    if is_frame and (lacking or len(names) == len(known)):
+    if (
+        is_frame
+        and hasattr(estimator, "feature_names_in_")
+        and (lacking or len(names) == len(known))
+    ):
         remedy = _REMEDY if lacking else "give X[model.feature_names_in_]."
         try:
             validate_data(estimator, X, reset=False, skip_check_array=True)
@@ -69,13 +77,29 @@ def matched_counts(estimator: Any, X: Any, counts: CountMatrix) -> CountMatrix:
     return select_columns(counts, columns)
 
 
+def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
+    """Warn where one side has names that are no text, of which scikit-learn knows nothing."""
+    if names is None and hasattr(estimator, "feature_labels_"):
+        warn_caller(
+            f"X has no names of features, and {whom} was fitted with names such as "
+            f"{such_as(estimator.feature_labels_)}: features are taken in the order of the fit."
+        )
+    if names is None or names_of(estimator, 1) is not None:
+        return
+    if names.tolist() != list(range(len(names))) and set(names) == set(range(len(names))):
+        warn_caller(
+            f"columns of X are the numbers from 0 in another order, and {whom} was fitted without "
+            "names of features: features are taken by position, not by these numbers."
+        )
+
+
 _REMEDY = (
     "add them, with counts of 0 where nothing was counted, or fit the model to the features that "
     "both have."
 )
 
 
-def _lacking(names: Array, known: Array) -> list[str]:
+def _lacking(names: Array, known: Array) -> list[Any]:
     there = set(names.tolist())
     return [name for name in known.tolist() if name not in there]
 
@@ -83,10 +107,10 @@ def _lacking(names: Array, known: Array) -> list[str]:
 def _lacks(names: Array, known: Array, lacking: list[str], whom: str) -> str:
     """Say what is missing, and beside it what might be the same under another name."""
     others = _unknown(names, known)
-    more = f"; those of X are such as {_such_as(others)}" if others else ""
+    more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
         f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, such "
-        f"as {_such_as(lacking)}{more}: {_REMEDY}"
+        f"as {such_as(lacking)}{more}: {_REMEDY}"
     )
 
 
@@ -94,10 +118,9 @@ def _places(names: Array, known: Array, whom: str) -> Array:
     """Return where in `names` each of the known ones is, all of which are there."""
     wanted = set(known.tolist())
     for labels, where in ((known, f"that {whom} was fitted to"), (names, "of X")):
-        often = Counter(name for name in labels.tolist() if name in wanted)
-        if repeated := [name for name, times in often.items() if times > 1]:
+        if repeated := repeated_names(labels.tolist(), wanted):
             raise ValueError(
-                f"several features {where} have one name, such as {_such_as(repeated)}, and cannot "
+                f"several features {where} have one name, such as {such_as(repeated)}, and cannot "
                 "be matched by name. Make names unique before the fit and here, for AnnData by "
                 "var_names_make_unique(), or give the features of the fit in its order."
             )
@@ -111,7 +134,7 @@ def _done(names: Array, known: Array, columns: Array, whom: str) -> str:
     if others:
         are = "feature that" if len(others) == 1 else "features that"
         said.append(
-            f"X has {len(others):,} {are} {whom} was not fitted to, such as {_such_as(others)}: "
+            f"X has {len(others):,} {are} {whom} was not fitted to, such as {such_as(others)}: "
             f"{'it is' if len(others) == 1 else 'they are'} ignored."
         )
     if (np.diff(columns) < 0).any():
@@ -120,10 +143,6 @@ def _done(names: Array, known: Array, columns: Array, whom: str) -> str:
     return " ".join(said)
 
 
-def _unknown(names: Array, known: Array) -> list[str]:
+def _unknown(names: Array, known: Array) -> list[Any]:
     wanted = set(known.tolist())
     return [name for name in names.tolist() if name not in wanted]
-
-
-def _such_as(names: Iterable[str]) -> str:
-    return ", ".join(repr(str(name)) for name in islice(names, _SHOWN))

@@ -122,6 +122,10 @@ class PoissonNMF(CountFactorization):
         that are held nor priors of their own. Their counts in new samples are left out.
     feature_names_in_, sample_names_ : ndarray of str
         Names, where the input has them. Without, `sample_names_` is None, the other is not there.
+        Names of samples may also be numbers, bytes, or tuples of them.
+    feature_labels_ : ndarray of shape (n_features,), object
+        Names of features that are not all text: numbers, bytes, or tuples of a MultiIndex. Only
+        then is it there, in place of `feature_names_in_`, which scikit-learn keeps for text.
         Features of new counts are matched with those of the fit by name, see :meth:`transform`.
     sample_totals_ : ndarray of shape (n_samples,), float64
         Sum of the counts of each sample that was fitted. Samples with a total of 0 say nothing of

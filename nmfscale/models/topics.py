@@ -20,6 +20,7 @@ AXES = {
     "size_factors_": "n",
     "scales_": "k",
     "feature_names_in_": "m",
+    "feature_labels_": "m",
     "unseen_features_": "m",
     "sample_names_": "n",
     "sample_totals_": "n",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.memory import checked_counts
+from ..counts.names import names_of
 from .dask_array import DaskRows, is_dask_array
 from .file_counts import FileCounts
 from .formats import ANNOTATED, check_choices
@@ -35,8 +36,8 @@ def object_counts(X: Any, given: dict[str, Any], whom: str, in_memory: bool) -> 
         return checked_counts(
             _frame_matrix(X),
             whom=whom,
-            sample_names=_frame_labels(getattr(X, "index", None)),
-            feature_names=_frame_labels(X.columns),
+            sample_names=names_of(X),
+            feature_names=names_of(X, 1),
         )
     return checked_counts(X, whom=whom)
 
@@ -95,8 +96,3 @@ def _frame_matrix(frame: Any) -> Any:
         return frame.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
         return frame.to_numpy()
-
-
-def _frame_labels(index: Any) -> Any:
-    """Names of an index; None for the numbering that pandas makes up."""
-    return None if index is None or type(index).__name__ == "RangeIndex" else list(map(str, index))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..counts.base import RowRange, labels_of, row_chunks
+from ..counts.names import checked_names
 from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
@@ -88,7 +89,8 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         with named_errors(self.path):
             for name in ("sample_names", "feature_names", "groups"):
                 size, of = (n_columns, "column") if name == "feature_names" else (n_rows, "row")
-                self.about[name] = labels_of(getattr(table, name), size, name, of)
+                check = labels_of if name == "groups" else checked_names
+                self.about[name] = check(getattr(table, name), size, name, of)
         self._closed = False
 
     @property

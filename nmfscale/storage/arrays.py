@@ -6,6 +6,9 @@ moved, reshaped or given another type is told from what was written.  Files of e
 ``crc32`` instead, which is of the values alone.
 
 Names are a group: ``text``, all names as one run of UTF-8, and ``ends``, where each ends in it.
+Names that are not all text have ``json`` in place of ``text``: each name is a JSON value, where
+bytes are ``{"bytes": "..."}`` in Latin-1, tuples ``{"tuple": [...]}`` and dates ``{"date": "..."}``
+in ISO 8601; what else there may be is its text.
 Earlier formats have a dataset, with as many bytes for each name as the longest needs.  HDF5 keeps
 text of variable length where it has no checksum: damage there is read as other text, or HDF5 never
 comes back from it.
@@ -18,6 +21,7 @@ import io
 import json
 import zipfile
 import zlib
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.names import plain
 from .atomic import atomic_write
 from .hdf5 import checked_dataset, find, is_group, need
 
@@ -69,11 +74,39 @@ def put(group: Any, name: str, array: Any) -> Any:
 
 
 def put_names(group: Any, name: str, names: Array) -> None:
-    """Write names of any shape, as long as each of them is."""
-    text = [str(each).encode(*_UTF_8) for each in names.ravel()]
-    put(group, f"{name}/text", np.frombuffer(b"".join(text), np.uint8))
+    """Write names of any shape and type, as long as each of them is."""
+    values = names.ravel().tolist()
+    of_text = all(isinstance(each, str) for each in values)
+    text = [
+        (str(each) if of_text else json.dumps(_encoded(each))).encode(*_UTF_8) for each in values
+    ]
+    put(group, f"{name}/{'text' if of_text else 'json'}", np.frombuffer(b"".join(text), np.uint8))
     ends = np.cumsum([len(each) for each in text], dtype=np.int64)
     put(group, f"{name}/ends", ends.reshape(names.shape))
+
+
+def _encoded(name: Any) -> Any:
+    """Return a form of a name that JSON can hold."""
+    name = plain(name)
+    if name is None or isinstance(name, str | int | float):
+        return name
+    if isinstance(name, bytes):
+        return {"bytes": name.decode("latin-1")}
+    if isinstance(name, tuple):
+        return {"tuple": [_encoded(each) for each in name]}
+    if isinstance(name, datetime):
+        return {"date": name.isoformat()}
+    return str(name)
+
+
+def _decoded(value: Any) -> Any:
+    """Undo `_encoded`."""
+    if not isinstance(value, dict):
+        return value
+    kind, content = next(iter(value.items()))
+    if kind == "tuple":
+        return tuple(map(_decoded, content))
+    return content.encode("latin-1") if kind == "bytes" else datetime.fromisoformat(content)
 
 
 def put_text(group: Any, name: str, text: str) -> None:
@@ -149,12 +182,18 @@ def read_names(group: Any, name: str, shape: tuple[int | None, ...] | None = Non
         names = read_checked(group, name, shape, ("S",))
         return np.asarray(np.char.decode(names, *_UTF_8)).astype(object)
     ends = read_checked(group, f"{name}/ends", shape, _PLACE)
-    text = bytes(read_checked(group, f"{name}/text", (None,), _BYTE))
+    of_text = find(group, f"{name}/json") is None
+    text = bytes(read_checked(group, f"{name}/{'text' if of_text else 'json'}", (None,), _BYTE))
     places = np.append(0, ends)
     if np.any(np.diff(places) < 0) or places[-1] != len(text):
         raise damaged(group, f"{name}/ends are no places in its text")
-    names = np.empty(len(places) - 1, object)
-    names[:] = [text[a:b].decode(*_UTF_8) for a, b in pairwise(places.tolist())]
+    found = [text[a:b].decode(*_UTF_8) for a, b in pairwise(places.tolist())]
+    if not of_text:
+        try:
+            found = [_decoded(json.loads(each)) for each in found]
+        except (AttributeError, RecursionError, StopIteration, TypeError, ValueError) as error:
+            raise damaged(group, f"{name}/json holds what is no name: {error}") from error
+    names = np.fromiter(found, object, len(found))
     return names.reshape(np.shape(ends))
 
 

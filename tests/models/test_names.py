@@ -145,3 +145,46 @@ def test_names_of_several_features_are_refused():
         one.transform(named(X, twice))  # the very features of the fit
     with pytest.raises(ValueError, match="that PoissonNMF was fitted to have one .*'gene2'"):
         one.transform(named(X, twice[::-1]))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        np.arange(M) * 7 + 3,
+        [f"gene{j}".encode() for j in range(M)],
+        pd.MultiIndex.from_product([["RNA", "protein"], range(M // 2)]),
+        pd.date_range("2020-01-01", periods=M),
+    ],
+    ids=["numbers", "bytes", "tuples", "dates"],
+)
+@pytest.mark.parametrize("saved", [False, True])
+def test_names_that_are_no_text_are_matched_too(tmp_path, names, saved):
+    table = pd.DataFrame(X, index=np.arange(N) + 100, columns=names)
+    model = nmfscale.TopicModel(3, max_iter=5, tol=0, random_state=0).fit(table)
+    assert not hasattr(model, "feature_names_in_")
+    assert model.feature_labels_.tolist() == table.columns.tolist()
+    if saved:
+        model.save(tmp_path / "model.h5")
+        model = nmfscale.load(tmp_path / "model.h5")
+    assert model.sample_names_.tolist() == table.index.tolist()
+    order = np.random.default_rng(0).permutation(M)
+    with pytest.warns(UserWarning, match="another order than in the fit: they are matched by name"):
+        assert_array_equal(model.transform(table.iloc[:, order]), model.transform(table))
+    with pytest.raises(ValueError, match="X lacks 1 of the 12 features"):
+        model.transform(table.iloc[:, 1:])
+    with pytest.warns(UserWarning, match="X has no names of features"):
+        model.transform(X)
+
+
+def test_numbers_match_the_text_that_anndata_makes_of_them():
+    table = pd.DataFrame(X, columns=np.arange(M) + 100)
+    model = nmfscale.TopicModel(3, max_iter=5, tol=0, random_state=0).fit(table)
+    with pytest.warns(UserWarning, match="matched by name"):
+        found = model.transform(named(X[:, ::-1], table.columns[::-1].astype(str)))
+    assert_array_equal(found, model.transform(table))
+
+
+def test_numbers_of_another_order_are_warned_of_where_the_fit_had_no_names():
+    model = nmfscale.TopicModel(3, max_iter=5, tol=0, random_state=0).fit(pd.DataFrame(X))
+    with pytest.warns(UserWarning, match="taken by position, not by these numbers"):
+        model.transform(pd.DataFrame(X)[[*range(M)][::-1]])

@@ -1,0 +1,94 @@
+"""The rule by which arguments are matched with samples and features by name."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nmfscale
+from nmfscale.counts.names import matched, names_of, shown
+
+LABELS = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["x", "y", "z"],
+        [30, 10, 20],
+        [b"x", b"y", b"z"],
+        [("x", 1), ("x", 2), ("y", 1)],
+        pd.to_datetime(["2020-01-03", "2020-01-01", "2020-01-02"]),
+        [1.5, 0.5, 2.5],
+    ],
+)
+def test_entries_are_taken_by_name_in_any_order(names):
+    labels = pd.Series(LABELS, index=pd.Index(names))
+    known, shuffled = names_of(labels), labels.iloc[[2, 0, 1]]
+    assert matched(shuffled, known, "groups").tolist() == LABELS
+    assert matched(shuffled.astype("category"), known, "groups").tolist() == LABELS
+    assert matched(dict(zip(known, LABELS, strict=True)), known, "groups") == LABELS
+    frame = shuffled.to_frame().assign(other=[1, 2, 3])
+    assert matched(frame, known, "L").iloc[:, 0].tolist() == LABELS
+    assert matched(frame.T, known, "components", axis=1).iloc[0].tolist() == LABELS
+    assert matched(shuffled, known[[1, 2]], "groups").tolist() == ["b", "c"]  # one is not needed
+
+
+def test_numbers_and_bytes_match_their_text():
+    of_text = pd.Series(LABELS, index=["3", "1", "2"])
+    assert matched(of_text, [1, 2, 3], "groups").tolist() == ["b", "c", "a"]
+    of_bytes = pd.Series(LABELS, index=[b"x", b"y", b"z"])
+    assert matched(of_bytes, ["z", "y", "x"], "groups").tolist() == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (pd.Series(LABELS), ["z", "x", "y"]),
+        (pd.Series(LABELS, index=["z", "y", "x"]), None),
+        (LABELS, ["z", "x", "y"]),
+        (np.array(LABELS), ["z", "x", "y"]),
+        (pd.Series(LABELS, index=["x", "x", "y"]), ["x", "x", "y"]),
+    ],
+)
+def test_without_names_on_both_sides_or_with_the_same_ones_nothing_moves(values, names):
+    assert matched(values, names, "groups") is values
+
+
+@pytest.mark.parametrize(
+    ("index", "names", "match"),
+    [
+        (
+            ["x", "y", "q"],
+            ["x", "z", "y", "w"],
+            r"groups has no entry for 2 of the 4 samples of X, such as 'z', 'w'; it has 'q', which "
+            r"X does not have\. .*matched by name: add .*groups\.reset_index\(drop=True\)",
+        ),
+        ([3, 1, 2], [1, 2, np.int64(7)], "such as 7; it has 3"),
+        (["x", "x", "y"], ["y", "x"], "^groups has several samples of one name, such as 'x'"),
+        (["x", "z", "y"], ["y", "x", "y"], "^X has several samples of one name, such as 'y'"),
+    ],
+)
+def test_missing_and_repeated_names_are_named(index, names, match):
+    with pytest.raises(ValueError, match=match):
+        matched(pd.Series(LABELS, index=index), names, "groups")
+
+
+def test_a_dict_needs_names_to_look_up():
+    with pytest.raises(ValueError, match="groups is a dict, and the samples of X have no names"):
+        matched(dict.fromkeys("xyz", 1), None, "groups")
+
+
+def test_names_are_those_of_counts_tables_and_models():
+    frame = pd.DataFrame([[1, 2], [3, 4]], index=["x", "y"], columns=[7, 8])
+    counts = nmfscale.as_counts(frame)
+    model = nmfscale.PoissonNMF(1).fit(frame)
+    for source in (frame, counts, model):
+        assert names_of(source).tolist() == ["x", "y"]
+        assert names_of(source, 1).tolist() == [7, 8]
+    for source in (frame.to_numpy(), frame.reset_index(drop=True), [1, 2], "text", {1, 2}):
+        assert names_of(source) is None
+
+
+def test_messages_show_plain_values():
+    assert shown([np.int64(1), np.str_("a")]) == "[1, 'a']"
+    assert shown((np.float64(0.5), ("b", np.bool_(True)))) == "(0.5, ('b', True))"
