@@ -24,6 +24,14 @@ from .atomic import TRANSIENT, retry
 # Seconds to wait for a program that holds the file open for writing.
 LOCK_SECONDS = 30.0
 
+# What a file system without locks says when it is asked for one; 524 is ENOTSUPP of Linux.
+NO_LOCKS = errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, 524
+# What the system says of itself, not of the bytes in a file.
+_NOT_THE_FILE = (
+    errno.EAGAIN, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR,
+    errno.ETIMEDOUT, *NO_LOCKS, *TRANSIENT,
+)  # fmt: skip
+
 # A dataset may claim this much without any storage (unwritten parts read as zeros).
 _FREE_CLAIM = 2**24
 # Bytes that one stored byte may stand for: deflate reaches 1032, other filters more.
@@ -56,8 +64,8 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error says nothing of the file: it is held, may not be read, or the disk fails."""
-    return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES, *TRANSIENT)
+    """Whether an error says nothing of what is in the file: it is held, or the system fails."""
+    return isinstance(error, OSError) and error.errno in _NOT_THE_FILE
 
 
 def has_signature(path: Path) -> bool:
@@ -166,15 +174,28 @@ def open_file(path: Path) -> Any:
 
     def attempt() -> Any:
         try:
-            return h5py.File(path, "r")
+            return _open_locked_or_not(path)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, *TRANSIENT) or h5py.is_hdf5(path):
+            if is_transient(error) or h5py.is_hdf5(path):
                 raise
             what = "is not an HDF5 file: it was cut off, or is of another kind"
             raise ValueError(f"{path} {what}.") from error
 
     what = "is locked, probably by a program that writes to it"
     return retry(path, attempt, (errno.EAGAIN,), LOCK_SECONDS, what)
+
+
+def _open_locked_or_not(path: Path) -> Any:
+    """Open a file under HDF5's lock, or without where locks cannot be had."""
+    import h5py
+
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        # this process may have opened the file without locks already
+        if error.errno not in NO_LOCKS and "locking flag" not in str(error):
+            raise
+        return h5py.File(path, "r", locking=False)
 
 
 @contextmanager
@@ -243,7 +264,11 @@ def values_of(dataset: Any) -> Any:
 def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
     """Return two sizes, from an attribute or a dataset, as Python's integers."""
     shape = np.asarray(sizes)
-    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+    # some programs write the sizes as floating point numbers
+    is_whole = shape.dtype.kind in "iu" or (
+        shape.dtype.kind == "f" and bool((np.abs(shape) < 2**53).all() and (shape % 1 == 0).all())
+    )
+    if shape.shape != (2,) or not is_whole or shape.min() < 0:
         raise ValueError(f"{group.file.filename}: {group.name} has the shape {sizes}, not 2-d.")
     return int(shape[0]), int(shape[1])
 
@@ -255,7 +280,13 @@ def strings(values: Iterable[Any]) -> NDArray[np.object_]:
 
 def text_of(value: Any) -> str:
     """Decode one name."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"the text {value[:80]!r} is not UTF-8, so that names would not be told apart: write "
+            "it as UTF-8"
+        ) from error
 
 
 # Datasets that can be trusted -----------------------------------------------------------------

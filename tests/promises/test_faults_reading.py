@@ -131,24 +131,23 @@ except OSError as error:
 """
 
 
+def preloaded(folder, source):
+    """Environment in which calls of the system are those of a source in C."""
+    compiler = shutil.which("cc")
+    if not sys.platform.startswith("linux") or compiler is None:
+        pytest.skip("needs a C compiler and LD_PRELOAD")
+    library = folder / "calls.so"
+    library.with_suffix(".c").write_text(source)
+    words = ["-shared", "-fPIC", "-o", str(library), str(library.with_suffix(".c")), "-ldl"]
+    subprocess.run([compiler, *words], check=True, timeout=60)
+    return {"LD_PRELOAD": str(library)}
+
+
 @pytest.fixture(scope="module")
 def faulty_disk(tmp_path_factory):
     """Environment in which reads of a file fail."""
     folder = tmp_path_factory.mktemp("fail_reads")
-    compiler = shutil.which("cc")
-    if not sys.platform.startswith("linux") or compiler is None:
-        pytest.skip("needs a C compiler and LD_PRELOAD")
-    (folder / "fail_reads.c").write_text(FAILING)
-    words = [
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(folder / "fail_reads.so"),
-        str(folder / "fail_reads.c"),
-        "-ldl",
-    ]
-    subprocess.run([compiler, *words], check=True, timeout=60)
-    return {"LD_PRELOAD": str(folder / "fail_reads.so"), "FAILING_PLAN": str(folder / "plan")}
+    return {**preloaded(folder, FAILING), "FAILING_PLAN": str(folder / "plan")}
 
 
 def write_long(kind, folder):
@@ -187,3 +186,55 @@ def test_reads_that_keep_failing(tmp_path, monkeypatch, faulty_disk, kind):
     path = write_long(kind, tmp_path)
     words = path, errno.EIO, 10**6, 0.3, 0 if kind == "mtx" else 2
     assert run(READS, *words, FAILING_AT=str(path), **faulty_disk) == "refused\n"
+
+
+NO_LOCKS = """
+#include <errno.h>
+#include <stdlib.h>
+int flock(int file, int operation) {
+    errno = atoi(getenv("LOCK_FAILS"));
+    return -1;
+}
+"""
+
+WITHOUT_LOCKS = """
+import sys
+from pathlib import Path
+import h5py, nmfscale
+from small_fits import LONG_X, bits, model
+folder = Path(sys.argv[1])
+try:
+    h5py.File(folder / "csr.h5ad")
+except OSError as error:
+    assert error.errno == int(sys.argv[2])
+else:
+    raise AssertionError("there are locks")
+fitted = model(max_iter=3).fit(LONG_X)
+for path in sorted(folder.iterdir()):
+    if path.suffix in (".h5ad", ".nmf"):
+        assert bits(model(max_iter=3).fit(path)) == bits(fitted), path
+        assert bits(model(max_iter=3, memory_limit="2GB").fit(path)) == bits(fitted), path
+assert bits(nmfscale.load(folder / "model.h5")) == bits(fitted)
+fitted.save(folder / "model.h5")
+assert bits(nmfscale.load(folder / "model.h5")) == bits(fitted)
+store = nmfscale.write_store(folder / "csc.h5ad", folder / "counts.nmf")
+assert bits(model(max_iter=3).fit(store)) == bits(fitted)
+model(max_iter=2).fit(LONG_X, checkpoint=folder / "state")
+resumed = model(max_iter=3).fit(LONG_X, checkpoint=folder / "state", resume=True)
+assert bits(resumed) == bits(fitted)
+print("read")
+"""
+
+
+def test_file_systems_without_locks(tmp_path):
+    """HDF5 asks for a lock when it opens a file: ENOLCK, EOPNOTSUPP, the kernel's ENOTSUPP."""
+    environment = preloaded(tmp_path, NO_LOCKS)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name, kind in (("csr", sp.csr_array), ("csc", sp.csc_array), ("dense", np.asarray)):
+        write_h5ad(folder / f"{name}.h5ad", kind(LONG_X))
+    pack(as_counts(LONG_X), folder / "counts.nmf")
+    model(max_iter=3).fit(LONG_X).save(folder / "model.h5")
+    for number in (errno.ENOLCK, errno.EOPNOTSUPP, 524):
+        words = folder, number
+        assert run(WITHOUT_LOCKS, *words, LOCK_FAILS=str(number), **environment) == "read\n"

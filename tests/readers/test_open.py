@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from count_files import write_sparse, write_tenx_group, write_with_unknown_filter
+from count_files import write_h5ad, write_sparse, write_tenx_group, write_with_unknown_filter
 
 import nmfscale
 from nmfscale.readers.open import as_counts, read_counts
@@ -484,6 +484,28 @@ def test_unknown_encoding_and_shape(old_h5ad):
         read_counts(old_h5ad, raw=True)
     with pytest.raises(ValueError, match=r"X has the shape \(3,\), not 2-d"):
         read_counts(old_h5ad)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_sizes_that_are_floating_point_numbers(tmp_path, form):
+    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_matrix(TABLE).asformat(form))
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["shape"] = np.array(TABLE.shape, float)
+    np.testing.assert_array_equal(dense(read_counts(path)), TABLE)
+    for wrong in ([3.5, 4], [np.nan, 4], [np.inf, 4], [-3.0, 4], [1e300, 4], [3.0, 4.0, 1.0]):
+        with h5py.File(path, "a") as file:
+            file["X"].attrs["shape"] = wrong
+        with pytest.raises(ValueError, match="a.h5ad: /X has the shape .*, not 2-d"):
+            read_counts(path)
+
+
+def test_names_in_hdf5_that_are_not_utf_8(tmp_path):
+    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_matrix(TABLE))
+    with h5py.File(path, "a") as file:
+        del file["var/_index"]
+        file["var/_index"] = np.array([b"\xe9t\xe9", b"\xeat\xe9", b"a", b"b"])
+    with pytest.raises(ValueError, match=r"a.h5ad .*the text b'.xe9t.xe9' is not UTF-8"):
+        read_counts(path)
 
 
 def test_compression_filter_that_is_not_installed(old_h5ad):

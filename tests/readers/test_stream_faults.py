@@ -158,7 +158,7 @@ def test_corrupt_structure(tmp_path, compressed, part, at, value, message):
         ((0, 4), "0 sample"),
         ((-1, 4), "has the shape"),
         ((10, 4, 2), "has the shape"),
-        ((10.0, 4.0), "has the shape"),
+        ((10.5, 4.0), "has the shape"),
     ],
 )
 def test_wrong_shape(sound, shape, message):
