@@ -1,0 +1,187 @@
+"""How often tests of groups reject, and intervals hold the truth, where groups do not differ.
+
+Sets of samples are simulated (calibration_sets.py) whose groups have the same mean proportions, but
+other sizes, spreads, numbers of samples in a unit or of counts in a sample. Tests at the 5% level
+should reject in 5% of them, intervals of 95% hold the truth in 95%. A share that is further off
+than three standard errors is in bold.
+
+    python benchmarks/calibration.py                          all, an hour
+    python benchmarks/calibration.py --methods welch --scenarios "8 wide"   rows that begin so
+    python benchmarks/calibration.py --smoke                  some seconds, writes nothing
+
+Numbers are kept in a file for each method, results/calibration_*.csv, with a line for each kind of
+set; a run replaces those that it has measured, and writes the table of README.md from all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import report
+from calibration_sets import FITS, SETS, Drawn
+
+from nmfscale import permutation_test
+
+MARKERS = ("<!-- calibration:start -->", "<!-- calibration:end -->")
+LEVEL = 0.05
+
+
+class Outcome(NamedTuple):
+    """How often something happened in one set, and how often it should: e.g. 1 of 1, 0.05."""
+
+    found: float
+    of: int
+    nominal: float
+
+
+def rejected(p: float) -> Outcome:
+    """Return whether a test at the 5% level rejects."""
+    return Outcome(float(p <= LEVEL), 1, LEVEL)
+
+
+def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray) -> Outcome:
+    """Return how many intervals of 95% hold the truth."""
+    inside = (lower <= truth) & (truth <= upper)
+    return Outcome(float(inside.sum()), inside.size, 1 - LEVEL)
+
+
+# Methods: each takes a set, a seed and a number of permutations; returns outcomes by name --------
+
+
+def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcome]]:
+    """Return the test of all groups by a statistic, and of the first pair with scope="all"."""
+
+    def test(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
+        options = {"statistic": statistic, "n_permutations": n, "random_state": seed}
+        found = permutation_test(
+            drawn.model, drawn.groups, **drawn.labels, scope="all", n_threads=1, **options
+        )
+        outcomes = {statistic: rejected(found.overall.pvalue)}
+        if found.pairs:
+            outcomes[f"{statistic}, a pair, scope all"] = rejected(found.pairs[0].pvalue)
+        return outcomes
+
+    return test
+
+
+METHODS: dict[str, Callable[[Drawn, int, int], dict[str, Outcome]]] = {
+    name: of_statistic(name) for name in ("hellinger", "cosine", "balanced")
+}
+
+
+# Running ----------------------------------------------------------------------------------------
+
+
+def measure(
+    name: str, draw: Callable[[np.random.Generator], Drawn], methods: Iterable[str], n_sets: int,
+    n_permutations: int,
+) -> list[dict]:  # fmt: skip
+    """Return a row for each outcome: its share of the sets, and what it should be."""
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+    begin = time.perf_counter()
+    for number in range(n_sets):
+        drawn = draw(np.random.default_rng([11, number]))
+        for method in methods:
+            try:
+                found = METHODS[method](drawn, number, n_permutations)
+            except ValueError as error:  # such as a table that has no balance
+                if number == 0:
+                    print(f"{name}, {method}: {error}", flush=True)
+                continue
+            for outcome, value in found.items():
+                outcomes.setdefault((method, outcome), []).append(value)
+    rows = []
+    for (method, outcome), values in outcomes.items():
+        shares = np.array([each.found / each.of for each in values])
+        nominal = values[0].nominal
+        # intervals of one set are not independent: their spread over sets tells
+        error = shares.std(ddof=1) if values[0].of > 1 else np.sqrt(nominal * (1 - nominal))
+        rows.append({
+            "set": name, "method": method, "outcome": outcome, "nominal": nominal,
+            "share": round(float(shares.mean()), 4), "sets": len(values),
+            "error": round(float(error / np.sqrt(len(values))), 4),
+        })  # fmt: skip
+    shown = ", ".join(f"{row['outcome']} {row['share']:.3f}" for row in rows)
+    print(f"{name} ({time.perf_counter() - begin:.0f} s): {shown}", flush=True)
+    return rows
+
+
+def kept(folder: Path, method: str) -> list[dict]:
+    """Return what is known of a method, in the order of the sets."""
+    path, sets = folder / f"calibration_{method}.csv", [*SETS, *FITS]
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        known = [row for row in csv.DictReader(file) if row["set"] in sets]
+    return sorted(known, key=lambda row: sets.index(row["set"]))
+
+
+def keep(folder: Path, rows: list[dict]) -> None:
+    """Put rows of one kind of set in place of those that are known."""
+    for method in {row["method"] for row in rows}:
+        new = [row for row in rows if row["method"] == method]
+        old = [row for row in kept(folder, method) if row["set"] != new[0]["set"]]
+        report.write_csv(folder / f"calibration_{method}.csv", old + new)
+
+
+def table(rows: list[dict]) -> str:
+    """Return the table in Markdown: sets in rows, outcomes in columns, shares in percent."""
+    by_set = {(row["set"], row["outcome"]): row for row in rows}
+    outcomes = list(dict.fromkeys(row["outcome"] for row in rows))
+    sets = [name for name in (*SETS, *FITS) if any(row["set"] == name for row in rows)]
+    lines = [("set", *outcomes), ("---",) * (1 + len(outcomes))]
+    for name in sets:
+        lines.append((name, *(_cell(by_set.get((name, outcome))) for outcome in outcomes)))
+    n = sorted({int(row["sets"]) for row in rows})
+    counted = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "",
+                      f"Percent of {counted} sets; 5 is right for tests, 95 for intervals. Bold: "
+                      f"further off than three standard errors. `{report.command()}`"])  # fmt: skip
+
+
+def _cell(row: dict | None) -> str:
+    if row is None:
+        return "-"
+    share, nominal, error = (float(row[key]) for key in ("share", "nominal", "error"))
+    text = f"{100 * share:.0f}" if nominal > 0.5 else f"{100 * share:.1f}"
+    return f"**{text}**" if abs(share - nominal) > 3 * error else text
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sets", type=int, default=400)
+    parser.add_argument("--permutations", type=int, default=199)
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
+    parser.add_argument("--scenarios", nargs="+", default=[""], help="beginnings of their names")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    if options.smoke:
+        options.sets, options.permutations = 2, 19
+    warnings.simplefilter("ignore")
+    measured = []
+    for name, draw in {**SETS, **FITS}.items():
+        if not name.startswith(tuple(options.scenarios)):
+            continue
+        rows = measure(name, draw, options.methods, options.sets, options.permutations)
+        measured += rows
+        if not options.smoke:
+            keep(options.results, rows)
+    print(table(measured))
+    if not options.smoke and options.results == report.HERE / "results":
+        known = [row for method in METHODS for row in kept(options.results, method)]
+        report.write_readme(table(known), MARKERS)
+
+
+if __name__ == "__main__":
+    main()

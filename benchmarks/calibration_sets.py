@@ -1,0 +1,148 @@
+"""Simulated samples whose groups have the same mean proportions, for calibration.py.
+
+Each function draws one set. Groups differ in nothing that a test of means may answer to: they have
+other numbers of units, of samples in a unit, of counts in a sample, another spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nmfscale import LDA, TopicModel
+
+Array = np.ndarray
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A set: a fitted model or proportions (n, T), labels of samples, the mean of groups (T,).
+
+    `mean` is None where it is not known: of documents, whose topics are fitted.
+    """
+
+    model: Any
+    groups: Array
+    units: Array | None = None
+    strata: Array | None = None
+    mean: Array | None = None
+
+    @property
+    def labels(self) -> dict[str, Array | None]:
+        """Units and strata, as arguments."""
+        return {"units": self.units, "strata": self.strata}
+
+
+def means_of(n_topics: int) -> Array:
+    """Return mean proportions that fall by a quarter from topic to topic."""
+    frequent = 0.75 ** np.arange(n_topics)
+    return frequent / frequent.sum()
+
+
+def dirichlet(rng: Generator, parameters: Array, size: int) -> Array:
+    """Draw proportions; where all parameters are tiny, one topic has all."""
+    found = rng.dirichlet(np.maximum(parameters, 1e-6), size)
+    lost = ~np.isfinite(found).all(axis=1) | (found.sum(axis=1) == 0)
+    p = parameters / parameters.sum()
+    found[lost] = np.eye(p.size)[rng.choice(p.size, lost.sum(), p=p)]
+    return found
+
+
+def of_samples(rng: Generator, sizes: list[int], spread: list[float], n_topics: int = 6) -> Drawn:
+    """Draw samples that are units: Dirichlet, with so many and a concentration for each group."""
+    mean = means_of(n_topics)
+    rows = [dirichlet(rng, c * mean, n) for n, c in zip(sizes, spread, strict=True)]
+    return Drawn(np.concatenate(rows), np.repeat(np.arange(len(sizes)), sizes), mean=mean)
+
+
+def of_units(
+    rng: Generator, sizes: list[int], samples: list[int], between: list[float], n_topics: int = 6,
+    within: float = 4.0,
+) -> Drawn:  # fmt: skip
+    """Draw units about the mean with concentration `between`, samples about their unit."""
+    mean, rows, groups, units = means_of(n_topics), [], [], []
+    for g, (n, m, spread) in enumerate(zip(sizes, samples, between, strict=True)):
+        for of_unit in dirichlet(rng, spread * mean, n):
+            rows.append(dirichlet(rng, within * of_unit, m))
+            groups += [g] * m
+            units += [len(rows)] * m
+    return Drawn(np.concatenate(rows), np.array(groups), np.array(units), mean=mean)
+
+
+def of_strata(rng: Generator, sizes: list[list[int]], spread: float, n_topics: int = 6) -> Drawn:
+    """Draw strata with means of their own, in which groups are so many units each."""
+    rows, groups, strata = [], [], []
+    for s, of_groups in enumerate(sizes):
+        mean = dirichlet(rng, 5 * means_of(n_topics), 1)[0]
+        rows.append(dirichlet(rng, spread * mean, sum(of_groups)))
+        groups += np.repeat(np.arange(len(of_groups)), of_groups).tolist()
+        strata += [s] * sum(of_groups)
+    return Drawn(np.concatenate(rows), np.array(groups), strata=np.array(strata))
+
+
+def of_documents(
+    rng: Generator, sizes: list[int], words: list[int], model: type, n_empty: int = 0,
+    n_topics: int = 5, n_features: int = 200, overlap: float = 0.5,
+) -> Drawn:  # fmt: skip
+    """Draw documents of so many words in each group from topics that overlap, and fit a model.
+
+    The first `n_empty` documents of the last group are empty.
+    """
+    common = rng.dirichlet(np.full(n_features, 0.3))
+    topics = rng.dirichlet(np.full(n_features, 0.1), n_topics)
+    frequencies = rng.dirichlet(np.full(n_topics, 0.6), sum(sizes)) @ (
+        overlap * common + (1 - overlap) * topics
+    )
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    n_words = np.array(words)[groups]
+    n_words[np.flatnonzero(groups == len(sizes) - 1)[:n_empty]] = 0
+    counts = rng.multinomial(n_words, frequencies / frequencies.sum(axis=1, keepdims=True))
+    fitted = model(n_topics, random_state=int(rng.integers(2**31)), n_threads=1)
+    return Drawn(fitted.fit(counts), groups)
+
+
+# By name; those of FITS need seconds for each hundred sets, the others less.
+SETS: dict[str, Callable[[Generator], Drawn]] = {
+    "equal spread, 30 + 30": partial(of_samples, sizes=[30, 30], spread=[10, 10]),
+    "equal spread, 5 + 25": partial(of_samples, sizes=[5, 25], spread=[10, 10]),
+    "four groups, 3 + 3 + 3 + 3": partial(of_samples, sizes=[3] * 4, spread=[10] * 4),
+    "20 topics, some rare, 30 + 30": partial(
+        of_samples, sizes=[30, 30], spread=[10, 10], n_topics=20
+    ),
+    "8 wide + 40 narrow": partial(of_samples, sizes=[8, 40], spread=[2, 30]),
+    "8 narrow + 40 wide": partial(of_samples, sizes=[8, 40], spread=[30, 2]),
+    "8 wide + 40 narrow, 20 topics": partial(
+        of_samples, sizes=[8, 40], spread=[4, 60], n_topics=20
+    ),
+    "30 wide + 30 narrow": partial(of_samples, sizes=[30, 30], spread=[2, 30]),
+    "8 + 8 wide + 40 + 40 narrow": partial(of_samples, sizes=[8, 8, 40, 40], spread=[2, 2, 30, 30]),
+    "units of 3 + of 30 samples, 30 + 30": partial(
+        of_units, sizes=[30, 30], samples=[3, 30], between=[8, 8]
+    ),
+    "units of 1 + of 30 samples, 60 + 60": partial(
+        of_units, sizes=[60, 60], samples=[1, 30], between=[1e6, 1e6]
+    ),
+    "8 units of 3 + 40 of 30 samples": partial(
+        of_units, sizes=[8, 40], samples=[3, 30], between=[8, 8]
+    ),
+    "units of 2 + of 40 samples, 20 + 20": partial(
+        of_units, sizes=[20, 20], samples=[2, 40], between=[8, 8]
+    ),
+    "three confounded strata": partial(of_strata, sizes=[[12, 3], [3, 12], [8, 8]], spread=10),
+}
+FITS: dict[str, Callable[[Generator], Drawn]] = {
+    "TopicModel, 100 of 20 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[20, 200], model=TopicModel
+    ),
+    "LDA, 100 of 20 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[20, 200], model=LDA
+    ),
+    "TopicModel, 40 empty of 100 + 100": partial(
+        of_documents, sizes=[100, 100], words=[100, 100], model=TopicModel, n_empty=40
+    ),
+}
