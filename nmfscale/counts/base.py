@@ -90,6 +90,8 @@ class CountMatrix(ABC):
     largest: Any
     _nnz: int
     _dtype: np.dtype[Any]
+    # Which columns of other counts these are, -1 for those without counts; None if all of them.
+    columns_taken: Any = None
     _layout: Any = None
 
     def __init__(

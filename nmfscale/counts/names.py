@@ -158,6 +158,27 @@ def matched(
     return values.iloc[places] if axis == 0 else values.iloc[:, places]
 
 
+def of_samples(values: Any, counts: Any, argument: str) -> Any:
+    """Return an argument with its entries, or rows, in the order of the samples of counts."""
+    return matched(values, counts.sample_names, argument)
+
+
+def of_features(values: Any, counts: Any, argument: str, *, axis: int = 0) -> Any:
+    """Return an argument with its entries along an axis in the order of the features of counts."""
+    return matched(values, counts.feature_names, argument, axis=axis, of="features")
+
+
+def same_topics(one: Any, other: Any) -> Any:
+    """Return a table with its columns in the order of those of another, where both have the same.
+
+    Columns are topics. Two tables may call them differently: they are then taken by position.
+    """
+    names, given = names_of(one, 1), names_of(other, 1)
+    if names is None or given is None or len(names) != len(given) or set(names) != set(given):
+        return other
+    return matched(other, names, "factors", axis=1, of="topics", whom="loadings")
+
+
 def places_of(
     given: Any, names: Any, argument: str, *, of: str = "samples", whom: str = "X",
     remedy: str = "",

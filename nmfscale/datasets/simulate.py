@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from ..counts.names import same_topics
 from ..counts.structure import non_negative
 
 Seed = int | np.random.Generator | np.random.RandomState | None
@@ -192,7 +193,7 @@ def simulate_from_factors(
     """
     L, F = (
         non_negative(factor, name, (None, None)).astype(np.float64, copy=False)
-        for name, factor in (("L", L), ("F", F))
+        for name, factor in (("L", L), ("F", same_topics(L, F)))
     )
     if L.shape[1] != F.shape[1]:
         raise ValueError(f"L has {L.shape[1]} components, F has {F.shape[1]}; they must agree.")

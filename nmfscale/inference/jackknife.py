@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.names import names_of
 from ..counts.warn import warn_caller
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..methods.conversion import poisson_to_multinomial
@@ -286,7 +287,7 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
             )
     F = model.components_.T * getattr(model, "scales_", 1.0)
     F = np.ascontiguousarray(F, dtype=np.float64)
-    return F, gamma_prior(model.prior_factors, F.shape, "prior_factors")
+    return F, gamma_prior(model.prior_factors, F.shape, "prior_factors", names=names_of(model, 1))
 
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..counts.names import matched, names_of
 from .factors import Array
 
 
@@ -72,6 +73,7 @@ def clustering_score(
     >>> clustering_score(loadings, ["a", "b", "b", "b"], soft=True).of_topics.round(2).tolist()
     [0.75, 0.92]
     """
+    groups = matched(groups, names_of(loadings), "groups", whom="loadings")
     S, of_samples = np.asarray(loadings, np.float64), np.asarray(groups)
     if S.ndim != 2 or of_samples.shape != S.shape[:1]:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..counts.names import matched, names_of, same_topics
 from ..counts.structure import non_negative
 
 Floats = NDArray[np.floating[Any]]
@@ -160,6 +161,12 @@ def multinomial_to_poisson(
     array([[1., 2.],
            [3., 2.]])
     """
+    samples, whom = names_of(proportions), "proportions"
+    size_factors = matched(size_factors, samples, "size_factors", whom=whom)
+    topics = names_of(proportions, 1)
+    if topics is None:
+        topics, whom = names_of(frequencies, 1), "frequencies"
+    scales = matched(scales, topics, "scales", of="topics", whom=whom)
     proportions, frequencies = _factor_pair(
         proportions, frequencies, names=("proportions", "frequencies")
     )
@@ -222,7 +229,7 @@ def _factor_pair(
 ) -> tuple[Floats, Floats]:
     """Check two matrices with one column per topic."""
     left = non_negative(first, names[0], (None, None))
-    right = non_negative(second, names[1], (None, None))
+    right = non_negative(same_topics(first, second), names[1], (None, None))
     if left.shape[1] != right.shape[1]:
         raise ValueError(
             f"{names[0]} has {left.shape[1]} columns and {names[1]} has {right.shape[1]}; "

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples, same_topics
 from ..counts.structure import non_negative
 from ..counts.warn import warn_caller
 from ..engine.threads import single_blas_thread
@@ -121,11 +122,14 @@ def check_factors(
 ) -> tuple[Array | None, Array | None]:
     """Check factors that the user gives as a start: non-negative, and below 1e15.
 
+    Rows of tables are matched with samples and features by name, columns of both with each other.
+
     An array of floats is returned itself: a fit reads it once, and copies it then.
     """
     n_samples, n_features = counts.shape
+    F = same_topics(L, of_features(F, counts, "F"))
     return (
-        _checked_factor(L, "L", "n_samples", (n_samples, n_components)),
+        _checked_factor(of_samples(L, counts, "L"), "L", "n_samples", (n_samples, n_components)),
         _checked_factor(F, "F", "n_features", (n_features, n_components)),
     )
 
@@ -140,7 +144,7 @@ def _checked_factor(
 
 def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
     """Return the number of each sample's cluster, counted in the sorted order of labels."""
-    labels = np.asarray(init)
+    labels = np.asarray(of_samples(init, counts, "init"))
     if labels.shape != (counts.shape[0],):
         raise ValueError(
             f"init is an array of shape {labels.shape}; cluster labels need shape "

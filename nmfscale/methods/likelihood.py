@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples, same_topics
 from ..counts.structure import non_negative
 from ..engine.threads import resolve_threads
 from ..readers.open import as_counts
@@ -173,11 +174,14 @@ def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> A
 
 
 def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
-    """Return counts and factors in float64, of matching shapes."""
+    """Return counts and factors in float64, of matching shapes, matched by name."""
     counts = as_counts(X, integer="allow")
     factors = [
         non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
-        for name, given, n_rows in (("L", L, counts.shape[0]), ("F", F, counts.shape[1]))
+        for name, given, n_rows in (
+            ("L", of_samples(L, counts, "L"), counts.shape[0]),
+            ("F", same_topics(L, of_features(F, counts, "F")), counts.shape[1]),
+        )
     ]
     if factors[0].shape[1] != factors[1].shape[1]:
         raise ValueError(

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_scalar
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples, same_topics
 from ..counts.structure import non_negative
 from ..engine.local import LocalExecutor
 from ..engine.threads import resolve_threads
@@ -91,6 +92,8 @@ def mixture_proportions(
     if n_iter is not None:
         check_scalar(n_iter, "n_iter", Integral, min_val=1)
     counts = as_counts(X, integer="allow")
+    frequencies = of_features(frequencies, counts, "frequencies")
+    start = same_topics(frequencies, of_samples(start, counts, "start"))
     F = non_negative(frequencies, "frequencies", (counts.shape[1], None)).astype(np.float64)
     sums, shape = F.sum(axis=0), (counts.shape[0], F.shape[1])
     if not sums.all():

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
+from ..counts.names import matched
 from ..counts.structure import non_negative
 from .factors import Array
 from .likelihood import checked_factors, loglik_multinomial, loglik_poisson
@@ -29,21 +30,30 @@ def real_numbers(values: Any, name: str) -> Array:
             f"{name} is {reprlib.repr(values)} ({type(values).__name__}): numbers are needed, in a "
             f"list or a NumPy array ({error})."
         ) from None
-    return array.astype(np.float64)
+    # in the order of C: sums of the columns of a table have other bits in its own order
+    return array.astype(np.float64, order="C")
 
 
 def gamma_prior(
-    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0
-) -> tuple[Array, Array] | None:
+    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0,
+    names: Any = None,
+) -> tuple[Array, Array] | None:  # fmt: skip
     """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
 
-    They are those of parameters times `unit`, which broadcasts to them.
+    They are those of parameters times `unit`, which broadcasts to them. Tables with a row for each
+    sample or feature are matched with their `names`.
     """
     if given is None:
         return None
     if isinstance(given, tuple) and len(given) != 2:
         raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
     alpha, rate = given if isinstance(given, tuple) else (given, None)
+    alpha, rate = (
+        matched(value, names, f"{name}: {what}", of="rows", whom="the factor")
+        if np.ndim(value) == 2
+        else value
+        for what, value in (("alpha", alpha), ("rate", rate))
+    )
     if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
         rate = np.where(real_numbers(alpha, f"{name}: alpha") == 1, 0.0, 1.0)
     arrays = []
@@ -193,10 +203,10 @@ def logposterior_poisson(
     """
     counts, L, F = checked_factors(X, L, F)
     priors = [
-        (values, gamma_prior(given, values.shape, name))
-        for name, values, given in (
-            ("prior_factors", F, prior_factors),
-            ("prior_loadings", L, prior_loadings),
+        (values, gamma_prior(given, values.shape, name, names=names))
+        for name, values, given, names in (
+            ("prior_factors", F, prior_factors, counts.feature_names),
+            ("prior_loadings", L, prior_loadings, counts.sample_names),
         )
     ]
     total = math.fsum(loglik_poisson(counts, L, F, n_threads=n_threads))
@@ -243,7 +253,8 @@ def logposterior_multinomial(
     -2.3671
     """
     counts, L, F = checked_factors(X, L, F)
-    prior, sums = gamma_prior(prior_factors, F.shape, "prior_factors"), F.sum(axis=0)
+    prior = gamma_prior(prior_factors, F.shape, "prior_factors", names=counts.feature_names)
+    sums = F.sum(axis=0)
     if prior is not None and not sums.all():
         raise ValueError(
             f"F: column {int(sums.argmin())} is zero, and a topic without factors has no density; "

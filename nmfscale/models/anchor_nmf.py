@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
 from ..methods.anchors import AnchorSearch, anchor_loadings, loadings_needs, needs_of
@@ -260,6 +261,7 @@ sample_totals_, feature_totals_, unseen_features_
                 "samples and for the features; None stands for 1."
             )
         names = "weighting: samples", "weighting: features"
+        found = of_samples(found[0], counts, names[0]), of_features(found[1], counts, names[1])
         samples, features = (
             None if each is None else checked_array(each, (size,), name, positive=False)
             for each, size, name in zip(found, counts.shape, names, strict=True)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import matched, names_of, of_samples, same_topics
 from ..engine.protocol import Executor, Model
 from ..methods.conversion import balancing_scales
 from ..methods.factors import Constraints
@@ -215,10 +216,12 @@ class CountFactorization(CountModel):
         refusal = refusal_of(self.solver, self.inner_iter)
         counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
         dtype = self._dtype()
+        topics = names_of(same_topics(L, F), 1)
+        fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
         L, F = check_factors(L, F, counts, self.n_components)
-        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        sizes = _sizes_of(size_factors, counts)
         constraints = constraints_of(
-            counts.shape, self.n_components, self.solver, L, F, sizes=sizes,
+            counts, self.n_components, self.solver, L, F, sizes=sizes,
             row_weights=row_weights, topics=fixed_topics, features=fixed_features,
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
@@ -269,8 +272,8 @@ class CountFactorization(CountModel):
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
         if of_features or given["fixed_topics"] is not None:
             return np.zeros(counts.shape[1], bool)
-        unseen, held = super()._unseen(counts, given), given["fixed_features"]
-        return unseen if held is None else unseen & ~np.asarray(held, bool)
+        unseen, held = super()._unseen(counts, given), self.fixed_features_
+        return unseen if held is None else unseen & ~held
 
     def _make(
         self, counts: CountMatrix, blocks: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
@@ -361,7 +364,7 @@ class CountFactorization(CountModel):
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
         **given: Any,
     ) -> Iterator[tuple[slice, Array]]:  # fmt: skip
-        sizes = checked_vector(size_factors, counts.shape[0], "size_factors", positive=True)
+        sizes = _sizes_of(size_factors, counts)
         projection = self._projection(counts, sizes, gathered=gathered)
 
         def loadings() -> Iterator[tuple[slice, Array]]:
@@ -386,7 +389,9 @@ class CountFactorization(CountModel):
         F, unit = self._held()
         if sizes is not None:
             unit = unit * sizes[:, None]
-        prior = gamma_prior(self.prior_loadings, shape, "prior_loadings", unit=unit)
+        prior = gamma_prior(
+            self.prior_loadings, shape, "prior_loadings", unit=unit, names=counts.sample_names
+        )
         return Projection(counts, F, n_threads=n_threads, prior=prior)
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
@@ -403,6 +408,12 @@ class CountFactorization(CountModel):
         The prior is that of the loadings of the fit.
         """
         raise NotImplementedError
+
+
+def _sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
+    """Return positive sizes of samples, or None."""
+    given = of_samples(size_factors, counts, "size_factors")
+    return checked_vector(given, counts.shape[0], "size_factors", positive=True)
 
 
 def _unscaled(fitted: Fitted, scales: Array, constraints: Constraints) -> Fitted:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods import lda
 from ..methods.gamma import GammaPrior
@@ -317,9 +318,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         factors, gamma = components_shape, loadings_shape
         if factors is not None:
             deep = self.hierarchical
+            factors = of_features(factors, counts, "components_shape", axis=1)
             factors = checked_array(factors, (K, m), "components_shape", positive=deep).T
             factors = factors if deep else points_of(factors)
         if gamma is not None:
+            gamma = of_samples(gamma, counts, "loadings_shape")
             gamma = checked_array(gamma, (n, K), "loadings_shape")
         eta = float(self.shape_factors) if self.hierarchical else 0.0
 

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
@@ -348,9 +349,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
-            topics = checked_array(topics, (K, m), "topic_word_posterior", positive=eta > 0).T
+            name = "topic_word_posterior"
+            topics = of_features(topics, counts, name, axis=1)
+            topics = checked_array(topics, (K, m), name, positive=eta > 0).T
             topics = topics if eta > 0 else points_of(topics)
         if gamma is not None:
+            gamma = of_samples(gamma, counts, "doc_topic_posterior")
             gamma = checked_array(gamma, (n, K), "doc_topic_posterior")
 
         def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalLDA:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.gamma_noise import posterior_of
 from ..methods.noisy_topics import Held, NoisyTopics, find_start, needs_of
@@ -268,6 +269,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
         unseen, held = super()._unseen(counts, given), given["fixed_features"]
+        held = of_features(held, counts, "fixed_features")
         return unseen if held is None else unseen & ~np.asarray(held, bool)
 
     def _given(
@@ -275,10 +277,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
     ) -> tuple[Array | None, Array | None, Held]:
         """Return loadings and means that were given, and what is held of them, all checked."""
         n, m = counts.shape
+        fixed_samples = of_samples(fixed_samples, counts, "fixed_samples")
+        fixed_features = of_features(fixed_features, counts, "fixed_features")
         held = Held(
             checked_mask(fixed_samples, n, "fixed_samples"),
             checked_mask(fixed_features, m, "fixed_features"),
         )
+        L, mu = of_samples(L, counts, "L"), of_features(mu, counts, "mu")
         for name, mask, given, what in (
             ("fixed_samples", held.samples, L, "L"), ("fixed_features", held.features, mu, "mu"),
         ):  # fmt: skip

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods import ssnmf, ssnmf_descent
 from ..methods.entries import constant_of
@@ -294,10 +295,14 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         return _TOLERANCES[self._pair.data] if self.tol is None else self.tol
 
     def _start(
-        self, given: tuple[Any, Any, Any], shape: tuple[int, int], n_targets: int
+        self, given: tuple[Any, Any, Any], counts: CountMatrix, n_targets: int
     ) -> dict[str, Array]:
         """Return what was given of a start, by the names of `Start`."""
-        (n, m), K = shape, self.n_components
+        (n, m), K = counts.shape, self.n_components
+        loadings, components, targets = given
+        loadings = of_samples(loadings, counts, "loadings")
+        components = of_features(components, counts, "components", axis=1)
+        given = loadings, components, targets
         expected = {"S": (n, K), "A": (K, m), "B": (n_targets, K)}
         said = "loadings", "components", "target_components"
         found = {
@@ -313,7 +318,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
-        known, classes = supervision_of(y, label_weights, counts.shape[0])
+        known, classes = supervision_of(y, label_weights, counts)
         rng = check_random_state(self.random_state if self.validation_fraction else 0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
         used, dtype = counts, self._dtype()
@@ -321,7 +326,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             if client is not None:
                 raise ValueError("data_weights are for fits in this process: leave out client.")
             used, entries = weighted_entries(counts, data_weights, losses.data)
-        given = self._start(start, counts.shape, known.n_targets)
+        given = self._start(start, counts, known.n_targets)
         if entries is None:
             constant = float(counts.row_sums(lambda x: constant_of(x, 1.0, losses.data)).sum())
         else:

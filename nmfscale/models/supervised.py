@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
+from ..counts.names import of_samples, shown
 from ..counts.warn import warn_caller
 from ..methods.labels import predicted
 from ..methods.ssnmf_steps import Losses, Representation, representation_needs
@@ -125,8 +125,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        found = self._predicted(X, layer, raw, data_weights)
-        return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
+        return self._labels_of(self._to_predict(X, layer, raw), data_weights)
 
     def predict_proba(
         self, X: Any, *, layer: str | None = None, raw: bool = False, data_weights: Any = None
@@ -156,17 +155,25 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        return self._predicted(X, layer, raw, data_weights)
+        return self._predicted(self._to_predict(X, layer, raw), data_weights)
 
-    def _predicted(self, X: Any, layer: str | None, raw: bool, data_weights: Any) -> Array:
-        """Return S B^T, for classes with rows that sum to one."""
+    def _to_predict(self, X: Any, layer: str | None, raw: bool) -> CountMatrix:
+        """Return new counts, if the model can predict at all."""
         check_is_fitted(self)
         if not len(self.target_components_):
             raise ValueError(
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        counts = self._new_counts(X, layer=layer, raw=raw)
+        return self._new_counts(X, layer=layer, raw=raw)
+
+    def _labels_of(self, counts: CountMatrix, data_weights: Any) -> Array:
+        """Return predicted labels, or targets, of new counts."""
+        found = self._predicted(counts, data_weights)
+        return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
+
+    def _predicted(self, counts: CountMatrix, data_weights: Any) -> Array:
+        """Return S B^T, for classes with rows that sum to one."""
         S = self._loadings(counts, dtype=np.float64, data_weights=data_weights)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
@@ -180,7 +187,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             warn_caller(
                 f"{len(nothing):,} of {len(found):,} samples have nothing to predict a label from, "
                 f"such as any feature of a topic: {some}. They get the most frequent class, "
-                f"{reprlib.repr(self.classes_[self.class_prior_.argmax()])}."
+                f"{shown(self.classes_[self.class_prior_.argmax()])}."
             )
         return np.asarray(found / total[:, None])
 
@@ -209,7 +216,10 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError
             As :meth:`predict`.
         """
-        found = self.predict(X, layer=layer, raw=raw, data_weights=data_weights)
+        counts = self._to_predict(X, layer, raw)
+        y = of_samples(y, counts, "y")
+        sample_weight = of_samples(sample_weight, counts, "sample_weight")
+        found = self._labels_of(counts, data_weights)
         if not hasattr(self, "classes_"):
             return float(r2_score(y, found, sample_weight=sample_weight))
         labels = np.asarray(y)

@@ -12,6 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import type_of_target
 
 from ..counts.base import CountMatrix
+from ..counts.names import names_of, of_features, of_samples
 from ..counts.warn import warn_caller
 from ..methods.entries import EntryWeights, constant_of
 from ..methods.labels import Supervision
@@ -21,8 +22,10 @@ from .validation import checked_array
 Array = NDArray[Any]
 
 
-def supervision_of(y: Any, weights: Any, n_samples: int) -> tuple[Supervision, Array | None]:
+def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervision, Array | None]:
     """Return what is known of the samples, and the classes; None for targets that are numbers."""
+    n_samples = counts.shape[0]
+    y, weights = of_samples(y, counts, "y"), of_samples(weights, counts, "label_weights")
     if y is None:
         if weights is not None:
             raise ValueError("label_weights are given, but no labels y to weigh.")
@@ -154,15 +157,38 @@ def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) 
     return known._replace(weights=weights, held_out=held)
 
 
+def _columns_of(weights: Any, taken: Any) -> Any:
+    """Return the columns of weights of entries that counts were taken from.
+
+    Columns that were not given (-1) have weight 0.
+    """
+    shape, absent = np.shape(weights), np.asarray(taken) < 0
+    if len(shape) != 2 or max(taken) >= shape[1]:  # the check of shapes says what is wrong
+        return weights
+    if not sp.issparse(weights):
+        return np.where(absent, 0.0, np.asarray(weights)[:, taken])
+    of_absent = sp.csr_array(np.broadcast_to(absent, (shape[0], len(taken))))
+    return sp.csr_array(weights)[:, taken].multiply(~absent) + of_absent
+
+
 def weighted_entries(
     counts: CountMatrix, given: Any, loss: str
 ) -> tuple[CountMatrix, EntryWeights]:
-    """Return counts times the weights of their entries, and these."""
+    """Return counts times the weights of their entries, and these.
+
+    Weights without names of features are in the order of the columns that were given, of which
+    some may have been selected.
+    """
     if counts.from_file:
         raise ValueError(
             "data_weights need counts in memory, and these are read from a file as the fit goes: "
             "read them with read_counts, and leave out memory_limit and client."
         )
+    given = of_samples(given, counts, "data_weights")
+    given = of_features(given, counts, "data_weights", axis=1)
+    taken = counts.columns_taken
+    if taken is not None and names_of(given, 1) is None:
+        given = _columns_of(given, taken)
     X = counts.take_rows().astype(np.float64)
     if given.shape != X.shape:
         raise ValueError(f"data_weights has shape {given.shape}; that of X, {X.shape}, is needed.")

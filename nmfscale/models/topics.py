@@ -309,4 +309,6 @@ def _reordered(value: Any, order: list[int], name: str) -> Any:
         return tuple(_reordered(each, order, "") for each in value)
     if np.shape(value)[-1:] in ((), (1,)):
         return value
+    if hasattr(value, "iloc") and value.ndim == 2:  # its rows have names
+        return value.iloc[:, order]
     return np.asarray(value)[..., order]

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.base import CountMatrix
+from ..counts.names import name_array, of_features, of_samples, plain
 from ..methods.factors import Constraints
 from ..methods.priors import gamma_prior, real_numbers
 
@@ -78,12 +80,14 @@ def checked_mask(values: Any, size: int, name: str) -> Array | None:
 def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) -> list[int]:
     """Return the numbers of features that are given by number or name."""
     found: list[int] = []
-    known: dict[str, int] = {}
-    for each in () if given is None else np.asarray(given, dtype=object).tolist():
-        if isinstance(each, str):
+    known: dict[Any, int] = {}
+    for each in () if given is None else name_array(given).tolist():
+        if isinstance(each, str | bytes | tuple):
             if names is None:
                 raise ValueError(f"anchors: {each!r} is a name, and the features have none.")
-            known = known or {str(name): i for i, name in reversed(list(enumerate(names)))}
+            if not known:
+                numbered = list(enumerate(name_array(names).tolist()))[::-1]
+                known = {text(name): i for i, name in numbered for text in (str, plain)}
             if each not in known:
                 raise ValueError(f"anchors: no feature is named {each!r}.")
             found.append(known[each])
@@ -160,12 +164,14 @@ def check_penalty(l1_penalty: float, solver: str) -> None:
 
 
 def constraints_of(
-    shape: tuple[int, int], n_components: int, solver: str, L: Array | None, F: Array | None,
+    counts: CountMatrix, n_components: int, solver: str, L: Array | None, F: Array | None,
     *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,
     prior_factors: Any, prior_loadings: Any,
 ) -> Constraints:  # fmt: skip
     """Return what a fit from (L, F) may not move, its weights and its priors, all checked."""
-    n, m = shape
+    n, m = counts.shape
+    features = of_features(features, counts, "fixed_features")
+    samples = of_samples(samples, counts, "fixed_samples")
     masks = {
         "fixed_topics": (checked_mask(topics, n_components, "fixed_topics"), F, "F"),
         "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
@@ -188,7 +194,15 @@ def constraints_of(
         topics=masks["fixed_topics"][0],
         features=masks["fixed_features"][0],
         samples=masks["fixed_samples"][0],
-        weights=checked_vector(row_weights, n, "row_weights"),
-        prior_factors=gamma_prior(prior_factors, (m, n_components), "prior_factors"),
-        prior_loadings=gamma_prior(prior_loadings, (n, n_components), "prior_loadings", unit=unit),
+        weights=checked_vector(of_samples(row_weights, counts, "row_weights"), n, "row_weights"),
+        prior_factors=gamma_prior(
+            prior_factors, (m, n_components), "prior_factors", names=counts.feature_names
+        ),
+        prior_loadings=gamma_prior(
+            prior_loadings,
+            (n, n_components),
+            "prior_loadings",
+            unit=unit,
+            names=counts.sample_names,
+        ),  # fmt: skip
     )

@@ -30,9 +30,13 @@ def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> Coun
     from there, a block at a time.
     """
     stream = SelectedColumns(counts, columns, names)
+    found: CountMatrix
     if counts.from_file:
-        return FileCounts(stream)
-    return checked_counts(stream.rows(0, counts.shape[0]), whom=stream.whom, **stream.about)
+        found = FileCounts(stream)
+    else:
+        found = checked_counts(stream.rows(0, counts.shape[0]), whom=stream.whom, **stream.about)
+    found.columns_taken = columns
+    return found
 
 
 def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
@@ -50,7 +54,9 @@ def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
     )
     selected = np.arange(counts.shape[1])
     selected[left_out] = -1
-    return select_columns(counts, selected, counts.feature_names)
+    found = select_columns(counts, selected, counts.feature_names)
+    found.columns_taken = counts.columns_taken
+    return found
 
 
 class SelectedColumns(RowStream):

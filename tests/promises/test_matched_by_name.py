@@ -60,3 +60,150 @@ def test_questions_about_loadings(question):
         pd.testing.assert_frame_equal(found, expected)
     with pytest.raises(ValueError, match="such as 'cell0', 'cell1', 'cell2'"):
         ask(named, lambda values: of_samples(values).rename("old_{}".format))
+
+
+def shuffled(values, *names, axis=0):
+    """A table of values with these names along one axis or two, in another order."""
+    table = pd.DataFrame(np.asarray(values).reshape(len(values), -1))
+    for at, index in enumerate(names, axis):
+        order = np.random.default_rng(at).permutation(len(index))
+        table = table.set_axis(index, axis=at).take(order, axis=at)
+    return table.iloc[:, 0] if np.ndim(values) == 1 else table
+
+
+L, F = RNG.gamma(1.0, size=(N, K)), RNG.gamma(1.0, size=(M, K))
+SIZES = RNG.uniform(0.5, 2, N)
+Y = np.where(np.arange(N) % 3, GROUPS, None)
+WEIGHTS = RNG.uniform(0.5, 2, (N, M))
+PRIOR = RNG.uniform(1, 2, (M, K))
+TOPICS = pd.Index(["first", "second"])
+FEW = dict(max_iter=4, tol=0, random_state=0)
+
+# Estimators and arguments of their fit: values in order, and the axes that have names.
+FITS = {
+    "PoissonNMF": (
+        nmfscale.PoissonNMF(K, prior_factors=shuffled(PRIOR, FEATURES), **FEW),
+        nmfscale.PoissonNMF(K, prior_factors=PRIOR, **FEW),
+        dict(L=(L, SAMPLES, TOPICS), F=(F, FEATURES, TOPICS), row_weights=(SIZES, SAMPLES),
+             size_factors=(SIZES, SAMPLES), fixed_topics=(np.array([True, False]), TOPICS),
+             fixed_features=(np.arange(M) < 3, FEATURES), fixed_samples=(UNITS < 4, SAMPLES)),
+    ),
+    "TopicModel": (
+        nmfscale.TopicModel(2, init=of_samples(GROUPS), **FEW),
+        nmfscale.TopicModel(2, init=GROUPS, **FEW),
+        dict(row_weights=(SIZES, SAMPLES)),
+    ),
+    "LDA": (
+        nmfscale.LDA(K, **FEW), nmfscale.LDA(K, **FEW),
+        dict(topic_word_posterior=(F.T, None, FEATURES), doc_topic_posterior=(L, SAMPLES)),
+    ),
+    "GammaPoisson": (
+        nmfscale.GammaPoisson(K, **FEW), nmfscale.GammaPoisson(K, **FEW),
+        dict(components_shape=(F.T, None, FEATURES), loadings_shape=(L, SAMPLES)),
+    ),
+    "NoisyTopicModel": (
+        nmfscale.NoisyTopicModel(K, **FEW), nmfscale.NoisyTopicModel(K, **FEW),
+        dict(L=(L, SAMPLES), mu=(F[:, 0], FEATURES), fixed_samples=(UNITS < 4, SAMPLES),
+             fixed_features=(np.arange(M) < 3, FEATURES)),
+    ),
+    "SSNMF": (
+        nmfscale.SSNMF(K, **FEW), nmfscale.SSNMF(K, **FEW),
+        dict(y=(Y, SAMPLES), label_weights=(SIZES, SAMPLES),
+             data_weights=(WEIGHTS, SAMPLES, FEATURES), loadings=(L, SAMPLES), components=(F.T, None, FEATURES)),
+    ),
+    "AnchorNMF": (
+        nmfscale.AnchorNMF(K, weighting=lambda _: (of_samples(SIZES), shuffled(F[:, 0], FEATURES))),
+        nmfscale.AnchorNMF(K, weighting=lambda _: (SIZES, F[:, 0])),
+        {},
+    ),
+}  # fmt: skip
+
+
+def given(arguments):
+    """The arguments of a fit as arrays, and as tables with names in another order."""
+    plain = {name: values for name, (values, *_) in arguments.items()}
+    tables = {
+        name: shuffled(values, *[each for each in names if each is not None], axis=names[0] is None)
+        for name, (values, *names) in arguments.items()
+    }
+    return plain, tables
+
+
+@pytest.mark.parametrize("model", FITS)
+@pytest.mark.filterwarnings("ignore")
+def test_arguments_of_fits(model):
+    of_tables, of_arrays, arguments = FITS[model]
+    plain, tables = given(arguments)
+    expected, found = of_arrays.fit(X, **plain), of_tables.fit(COUNTS, **tables)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    np.testing.assert_array_equal(found.loadings_, expected.loadings_)
+    for name, (values, *names) in arguments.items():
+        old = shuffled(values, names[0]) if names[0] is not None else None
+        if old is not None:
+            renamed = old.rename("old_{}".format)
+            with pytest.raises(ValueError, match=f"{name} has no entry for .* such as '"):
+                of_tables.fit(COUNTS, **tables | {name: renamed})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_arguments_of_transform_and_score():
+    model = nmfscale.PoissonNMF(K, prior_loadings=shuffled(1 + L, SAMPLES), **FEW).fit(COUNTS)
+    same = nmfscale.PoissonNMF(K, prior_loadings=1 + L, **FEW).fit(X)
+    np.testing.assert_array_equal(
+        model.transform(COUNTS, size_factors=of_samples(SIZES)),
+        same.transform(X, size_factors=SIZES),
+    )
+    y, weights = shuffled(Y, SAMPLES), shuffled(WEIGHTS, SAMPLES, FEATURES)
+    model = nmfscale.SSNMF(K, **FEW).fit(COUNTS, y)
+    same = nmfscale.SSNMF(K, **FEW).fit(X, Y)
+    assert model.score(COUNTS, of_samples(GROUPS), sample_weight=of_samples(SIZES)) == same.score(
+        X, GROUPS, sample_weight=SIZES
+    )
+    expected = same.transform(X, data_weights=WEIGHTS)
+    order = RNG.permutation(M)
+    turned = nmfscale.as_counts(COUNTS.iloc[:, order])
+    for counts, given_weights in (
+        (COUNTS, weights), (turned, weights), (turned, WEIGHTS[:, order]), (COUNTS, WEIGHTS)
+    ):  # fmt: skip
+        found = model.transform(counts, data_weights=given_weights)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+FUNCTIONS = {
+    "loglik_poisson": lambda X, L, F, start: nmfscale.loglik_poisson(X, L, F),
+    "loglik_multinomial": lambda X, L, F, start: nmfscale.loglik_multinomial(X, L, F),
+    "deviance_poisson": lambda X, L, F, start: nmfscale.deviance_poisson(X, L, F),
+    "kkt_residuals": lambda X, L, F, start: nmfscale.kkt_residuals(X, L, F)[0],
+    "logposterior_poisson": lambda X, L, F, start: nmfscale.logposterior_poisson(
+        X, L, F, prior_factors=F + 1, prior_loadings=L + 1
+    ),
+    "logposterior_multinomial": lambda X, L, F, start: nmfscale.logposterior_multinomial(
+        X, L, F, prior_factors=F + 1
+    ),
+    "mixture_proportions": lambda X, L, F, start: nmfscale.mixture_proportions(
+        X, F, start, n_iter=2
+    ),
+    "simulate_from_factors": lambda X, L, F, start: nmfscale.simulate_from_factors(
+        L.loc[SAMPLES] if hasattr(L, "loc") else L,
+        F.loc[FEATURES] if hasattr(F, "loc") else F, random_state=0,
+    ).toarray(),
+    "multinomial_to_poisson": lambda X, L, F, start: nmfscale.multinomial_to_poisson(
+        L.loc[SAMPLES] if hasattr(L, "loc") else L, F,
+        shuffled(SIZES, SAMPLES) if hasattr(L, "loc") else SIZES,
+        pd.Series([3.0, 2.0], TOPICS[::-1]) if hasattr(L, "loc") else [2.0, 3.0],
+    )[0],
+    "clustering_score": lambda X, L, F, start: nmfscale.clustering_score(
+        L, shuffled(GROUPS, SAMPLES) if hasattr(L, "loc") else GROUPS
+    ).mean,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_arguments_of_functions(function):
+    ask = FUNCTIONS[function]
+    tables = shuffled(L, SAMPLES, TOPICS), shuffled(F, FEATURES, TOPICS)
+    # results have the topics of L, but proportions those of the frequencies
+    order = tables[function == "mixture_proportions"].columns.get_indexer(TOPICS)
+    expected, found = ask(X, L, F, L), ask(COUNTS, *tables, tables[0])
+    found = found[:, order] if np.shape(found) == (N, K) else found
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
