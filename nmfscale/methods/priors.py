@@ -50,7 +50,7 @@ def gamma_prior(
     alpha, rate = given if isinstance(given, tuple) else (given, None)
     alpha, rate = (
         matched(value, names, f"{name}: {what}", of="rows", whom="the factor")
-        if np.ndim(value) == 2
+        if getattr(value, "ndim", 0) == 2
         else value
         for what, value in (("alpha", alpha), ("rate", rate))
     )

@@ -109,7 +109,8 @@ FITS = {
     "SSNMF": (
         nmfscale.SSNMF(K, **FEW), nmfscale.SSNMF(K, **FEW),
         dict(y=(Y, SAMPLES), label_weights=(SIZES, SAMPLES),
-             data_weights=(WEIGHTS, SAMPLES, FEATURES), loadings=(L, SAMPLES), components=(F.T, None, FEATURES)),
+             data_weights=(WEIGHTS, SAMPLES, FEATURES), loadings=(L, SAMPLES),
+             components=(F.T, None, FEATURES)),
     ),
     "AnchorNMF": (
         nmfscale.AnchorNMF(K, weighting=lambda _: (of_samples(SIZES), shuffled(F[:, 0], FEATURES))),
