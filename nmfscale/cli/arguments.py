@@ -43,7 +43,7 @@ _EXAMPLES = {
   nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
-  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz
+  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
   nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB""",
     "info": """examples:
   nmfscale info cells.h5ad
@@ -163,11 +163,18 @@ def _store(command: argparse.ArgumentParser) -> None:
 
 
 def _transform(command: argparse.ArgumentParser) -> None:
+    from ..models.names import MISSING
+
     add = command.add_argument
     add("model", metavar="MODEL", help="file written by fit")
     _add_input(command)
     what = ".npy, written as it goes; .npz; .csv or .tsv, also with .gz"
     add("-o", "--output", required=True, metavar="OUT", help=what)
+    what = (
+        "features of the model that INPUT lacks are an error; or they take no part, as they were "
+        "not measured (restrict); or they have counts of 0, as words that do not occur (zero)"
+    )
+    add("--missing", choices=MISSING, default="error", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
     _add_run_options(command)
 

@@ -189,7 +189,8 @@ def transform(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     counts = read_input(arguments)
-    loadings = model.transform(counts, out=target if as_it_goes else None)
+    where = target if as_it_goes else None
+    loadings = model.transform(counts, out=where, missing=arguments.missing)
     if not as_it_goes:
 
         def write(path: Path) -> None:

@@ -17,6 +17,7 @@ _OPTIONS = {
     "layer": "--layer", "raw": "--raw", "genome": "--genome", "transpose": "--transpose",
     "solver": "--solver", "init": "--init", "tol": "--tol", "dtype": "--dtype",
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
+    "missing": "--missing",
 }  # fmt: skip
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(

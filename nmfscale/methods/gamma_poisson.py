@@ -99,9 +99,13 @@ def hold(
     topics: Array, totals: Array | None, prior: GammaPrior | None, n_lanes: int, dtype: Any,
     n_threads: int,
 ) -> tuple[Held, Array]:  # fmt: skip
-    """Return factors as the rows need them, and S; without a prior they are points."""
+    """Return factors as the rows need them, and S; without a prior they are points.
+
+    `totals` is T, and of points S, if that is not 1.
+    """
     if prior is None or totals is None:
-        return HeldTopics(topics, 0.0, n_lanes, dtype, n_threads), np.ones(topics.shape[1])
+        sums = np.ones(topics.shape[1]) if totals is None else totals
+        return HeldTopics(topics, 0.0, n_lanes, dtype, n_threads), sums
     held = HeldGammas(topics, totals, prior, n_lanes, dtype, n_threads)
     return held, held.sums
 

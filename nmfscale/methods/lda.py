@@ -208,6 +208,20 @@ def proportions(gamma: Array) -> Array:
     return shares
 
 
+def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
+    """Return gamma (n, K) of samples in which only some features were measured, for all features.
+
+    What is above the prior is the expected counts of each topic. They are divided by the part of
+    the topic that was measured, `shares` (K,), and keep their total.
+    """
+    counts = gamma - alpha
+    whole = np.divide(counts, shares, out=np.zeros_like(counts), where=shares > 0)
+    total = whole.sum(axis=1, keepdims=True)
+    scale = np.divide(counts.sum(axis=1, keepdims=True), total, where=total > 0, out=total * 0)
+    found: Array = alpha + whole * scale
+    return found
+
+
 class Inference(posteriors.Inference):
     """Posteriors of the rows of counts with topics (m, K) held, a block at a time, in float64.
 

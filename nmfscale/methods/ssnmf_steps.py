@@ -273,6 +273,8 @@ class Represent(Step):
 
 def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) -> None:
     """Find the loadings of rows that have weights of entries, whose Gram matrices are their own."""
+    if not len(given):
+        return
     lanes, first = np.unique(given["lane"], return_index=True)
     for lane, begin, end in zip(lanes, first, np.append(first[1:], len(given)), strict=True):
         a, v = A[given["column"][begin:end]], given["v"][begin:end]

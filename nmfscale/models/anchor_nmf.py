@@ -280,6 +280,18 @@ sample_totals_, feature_totals_, unseen_features_
             ConvergenceWarning,
         )
 
+    def _restricted(self, features: Array) -> Self:
+        lacking = np.flatnonzero(~features[self.anchors_])
+        if lacking.size:
+            names = self.anchors_ if self.anchor_names_ is None else self.anchor_names_
+            raise ValueError(
+                f"X lacks anchors, such as {str(names[lacking[0]])!r} of topic {lacking[0]}, whose "
+                "counts are the loadings: without them there are none."
+            )
+        found = super()._restricted(features)
+        found.anchors_ = (np.cumsum(features) - 1)[self.anchors_]
+        return found
+
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:

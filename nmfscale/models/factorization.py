@@ -295,6 +295,7 @@ class CountFactorization(CountModel):
         out: str | os.PathLike[str] | None = None,
         *,
         size_factors: ArrayLike | None = None,
+        missing: str = "error",
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
@@ -313,6 +314,11 @@ class CountFactorization(CountModel):
             is replaced.
         size_factors : array-like of shape (n_samples,), default=None
             Known sizes, as in :meth:`fit`.
+        missing : {"error", "restrict", "zero"}, default="error"
+            What becomes of features of the fit that `X` lacks. "error" refuses them. "restrict" is
+            for features that were not measured, such as genes of another assay: they take no part,
+            and loadings are those with which the others are explained best. "zero" is for features
+            whose absence means a count of 0, such as words of texts with a vocabulary of their own.
         layer, raw
             As in :meth:`fit`.
 
@@ -346,6 +352,12 @@ class CountFactorization(CountModel):
         scikit-learn demands of every estimator: give ``X[model.feature_names_in_]``. Without names,
         features are taken in the order of the fit.
 
+        With ``missing="restrict"`` the expected count of a sample is that of the features that `X`
+        has. Loadings mean what they mean elsewhere: amounts of whole topics, and for a
+        :class:`TopicModel` their shares, of the counts that all features of the fit would have. A
+        topic with few counts among the features that are there has less certain loadings, and one
+        with none has loadings of 0.
+
         Examples
         --------
         >>> import tempfile
@@ -358,7 +370,7 @@ class CountFactorization(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        return self._transform(X, out, layer, raw, size_factors=size_factors)
+        return self._transform(X, out, missing, layer, raw, size_factors=size_factors)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,

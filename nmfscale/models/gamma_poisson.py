@@ -368,6 +368,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             self.shape_rates_, self.mean_rates_ = shapes.copy(), shapes / rates
         self.elbo_ = fitted.objective
 
+    def _restricted(self, features: Array) -> Self:
+        found = super()._restricted(features)
+        if self.shape_factors_ is None:  # else their sums follow of the posterior
+            found.loadings_totals_ = found.components_.sum(axis=1, dtype=np.float64)
+        return found
+
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return the posteriors of new samples, unless memory is short of them."""
         needs = lda.inference_needs(counts, self.n_components_)

@@ -32,6 +32,9 @@ _OF_A_FIT = {
     "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
 }  # fmt: skip
 
+# What is less of a topic is the floor of points that are zero.
+_LEAST_SHARE = 1e-12
+
 
 class LDA(CountModel):
     """Latent Dirichlet allocation by variational inference.
@@ -157,6 +160,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         "doc_topic_prior_": "k",
     }
     _of_topics = ("doc_topic_prior",)
+
+    # of a restricted copy: what part of each topic its features are, (K,)
+    _shares: Array | None = None
 
     def __init__(
         self,
@@ -401,6 +407,16 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         posterior = np.ascontiguousarray(topics)
         return found | {"topic_word_posterior_": posterior, "components_": shares}
 
+    def _restricted(self, features: Array) -> Self:
+        found = super()._restricted(features)
+        sums = (model.topic_word_posterior_.sum(axis=1) for model in (found, self))
+        found._shares = np.divide(*sums)
+        found._shares[found._shares < _LEAST_SHARE] = 0
+        if self.topic_word_prior_ == 0:  # points are to sum to one
+            scale = np.where(found._shares > 0, found._shares, 1)
+            found.topic_word_posterior_ = found.topic_word_posterior_ / scale[:, None]
+        return found
+
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return the posteriors of new samples, unless memory is short of them."""
         needs = lda.inference_needs(counts, self.n_components_)
@@ -415,7 +431,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:
         inference = self._inference(counts, gathered=gathered)
-        return ((rows, lda.proportions(gamma)) for rows, gamma in inference.blocks())
+        return ((rows, self._proportions(gamma)) for rows, gamma in inference.blocks())
+
+    def _proportions(self, gamma: Array) -> Array:
+        if self._shares is not None:
+            gamma = lda.of_all_features(gamma, self.doc_topic_prior_, self._shares)
+        return lda.proportions(gamma)
 
     def _log_probability(self, counts: CountMatrix) -> float:
         return self._inference(counts, gathered=False).elbo()

@@ -40,11 +40,17 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         setattr(estimator, kept, np.asarray(names, dtype=object))
 
 
-def matched_counts(estimator: Any, X: Any, counts: CountMatrix) -> CountMatrix:
+def matched_counts(
+    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error"
+) -> tuple[CountMatrix, Array | None]:
     """Return new counts with the features of the fit in its order, matched by name.
 
     Where one side has no names, there must be as many features as in the fit. A DataFrame whose
     columns are those of the fit in another order is refused, as scikit-learn demands.
+
+    Features of the fit that are not there are an error; or they are left out of the counts
+    ("restrict"), and a mask (m,) of those that are there is returned besides; or they have counts
+    of 0 ("zero").
     """
     # of a DataFrame with columns of text; other columns are no concern of scikit-learn
     is_frame = hasattr(X, "columns") and _get_feature_names(X) is not None
@@ -55,26 +61,29 @@ def matched_counts(estimator: Any, X: Any, counts: CountMatrix) -> CountMatrix:
         if is_frame or names is None:  # warns if names are on one side only
             _check_feature_names(estimator, X if is_frame else None, reset=False)
         _warn_of_one_side(estimator, names, whom)
-        return counts
+        return counts, None
     names, known = same_kind(names, known)
     if names.tolist() == known.tolist():
-        return counts
+        return counts, None
     lacking = _lacking(names, known)
-    if (
-        is_frame
-        and hasattr(estimator, "feature_names_in_")
-        and (lacking or len(names) == len(known))
-    ):
+    refused = bool(lacking) and (missing == "error" or len(lacking) == len(known))
+    asked = is_frame and hasattr(estimator, "feature_names_in_")
+    if asked and (refused or not lacking and len(names) == len(known)):
         remedy = _REMEDY if lacking else "give X[model.feature_names_in_]."
         try:
             validate_data(estimator, X, reset=False, skip_check_array=True)
         except ValueError as error:
             raise ValueError(f"{error}{remedy[0].upper()}{remedy[1:]}") from None
-    if lacking:
+    if refused:
         raise ValueError(_lacks(names, known, lacking, whom))
     columns = _places(names, known, whom)
-    warn_caller(_done(names, known, columns, whom))
-    return select_columns(counts, columns)
+    warn_caller(_done(names, known, columns, whom, missing))
+    there = columns >= 0
+    if there.all():
+        return select_columns(counts, columns), None
+    if missing == "zero":
+        return select_columns(counts, columns, known), None
+    return select_columns(counts, columns[there], known[there]), there
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
@@ -93,9 +102,20 @@ def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
         )
 
 
+def check_missing(missing: Any) -> None:
+    """Refuse what says nothing of features that are missing."""
+    if missing not in MISSING:
+        raise ValueError(
+            f"missing={missing!r}: {', '.join(map(repr, MISSING))} say what becomes of features of "
+            "the fit that X lacks."
+        )
+
+
+MISSING = ("error", "restrict", "zero")
 _REMEDY = (
-    "add them, with counts of 0 where nothing was counted, or fit the model to the features that "
-    "both have."
+    "give missing='restrict' if they were not measured, as genes in another assay: they then take "
+    "no part; or missing='zero' if their absence means counts of 0, as of words in texts with a "
+    "vocabulary of their own."
 )
 
 
@@ -107,6 +127,12 @@ def _lacking(names: Array, known: Array) -> list[Any]:
 def _lacks(names: Array, known: Array, lacking: list[str], whom: str) -> str:
     """Say what is missing, and beside it what might be the same under another name."""
     others = _unknown(names, known)
+    if len(lacking) == len(known):
+        return (
+            f"X has none of the {len(known):,} features that {whom} was fitted to, such as "
+            f"{such_as(lacking)}; those of X are such as {such_as(others)}: give X names of the "
+            "same kind."
+        )
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
         f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, such "
@@ -115,7 +141,7 @@ def _lacks(names: Array, known: Array, lacking: list[str], whom: str) -> str:
 
 
 def _places(names: Array, known: Array, whom: str) -> Array:
-    """Return where in `names` each of the known ones is, all of which are there."""
+    """Return where in `names` each of the known ones is; -1 for those that are not there."""
     wanted = set(known.tolist())
     for labels, where in ((known, f"that {whom} was fitted to"), (names, "of X")):
         if repeated := repeated_names(labels.tolist(), wanted):
@@ -125,20 +151,26 @@ def _places(names: Array, known: Array, whom: str) -> Array:
                 "var_names_make_unique(), or give the features of the fit in its order."
             )
     place = {name: at for at, name in enumerate(names.tolist())}
-    return np.array([place[name] for name in known.tolist()])
+    return np.array([place.get(name, -1) for name in known.tolist()])
 
 
-def _done(names: Array, known: Array, columns: Array, whom: str) -> str:
+def _done(names: Array, known: Array, columns: Array, whom: str, missing: str) -> str:
     """Say what was done to the features."""
     others, said = _unknown(names, known), []
+    if lacking := known[columns < 0].tolist():
+        what = "they take no part" if missing == "restrict" else "their counts are taken as 0"
+        said.append(
+            f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, "
+            f"such as {such_as(lacking)}: {what} (missing={missing!r})."
+        )
     if others:
         are = "feature that" if len(others) == 1 else "features that"
         said.append(
             f"X has {len(others):,} {are} {whom} was not fitted to, such as {such_as(others)}: "
             f"{'it is' if len(others) == 1 else 'they are'} ignored."
         )
-    if (np.diff(columns) < 0).any():
-        what = "The others stand" if others else "X has its features"
+    if (np.diff(columns[columns >= 0]) < 0).any():
+        what = "The others stand" if said else "X has its features"
         said.append(f"{what} in another order than in the fit: they are matched by name.")
     return " ".join(said)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -52,8 +53,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return Losses(*pair)
 
     def transform(
-        self, X: Any, out: str | os.PathLike[str] | None = None, *, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None,
+        self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str = "error",
+        layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return the loadings of samples, old or new, by their data alone.
 
@@ -67,10 +68,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
             As in :meth:`fit`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        missing : {"error", "restrict", "zero"}, default="error"
+            What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         layer, raw
             As in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
-            As in :meth:`fit`.
+            As in :meth:`fit`, with a column for each feature of the fit.
 
         Returns
         -------
@@ -82,7 +85,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError
             As :meth:`PoissonNMF.transform`.
         """
-        return self._transform(X, out, layer, raw, data_weights=data_weights)
+        return self._transform(X, out, missing, layer, raw, data_weights=data_weights)
 
     def _blocks(
         self, counts: CountMatrix, *, gathered: bool, **given: Any
@@ -92,6 +95,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
         )
         loss, less_one, weights = self._pair.data, None, given.get("data_weights")
         if weights is not None:
+            if self._features is not None:
+                weights = weights if sp.issparse(weights) else np.asarray(weights)
+                weights = weights[:, np.flatnonzero(self._features)]
             counts, entries = weighted_entries(counts, weights, loss)
             less_one = entries.less_one
         return Representation(
@@ -100,13 +106,14 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ).blocks()  # fmt: skip
 
     def predict(
-        self, X: Any, *, layer: str | None = None, raw: bool = False, data_weights: Any = None
-    ) -> Array:
+        self, X: Any, *, missing: str = "error", layer: str | None = None, raw: bool = False,
+        data_weights: Any = None,
+    ) -> Array:  # fmt: skip
         """Return labels, or targets, of samples.
 
         Parameters
         ----------
-        X, layer, raw, data_weights
+        X, missing, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -125,16 +132,18 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        return self._labels_of(self._to_predict(X, layer, raw), data_weights)
+        model, counts = self._to_predict(X, missing, layer, raw)
+        return model._labels_of(counts, data_weights)
 
     def predict_proba(
-        self, X: Any, *, layer: str | None = None, raw: bool = False, data_weights: Any = None
-    ) -> Array:
+        self, X: Any, *, missing: str = "error", layer: str | None = None, raw: bool = False,
+        data_weights: Any = None,
+    ) -> Array:  # fmt: skip
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
         ----------
-        X, layer, raw, data_weights
+        X, missing, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -155,17 +164,20 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        return self._predicted(self._to_predict(X, layer, raw), data_weights)
+        model, counts = self._to_predict(X, missing, layer, raw)
+        return model._predicted(counts, data_weights)
 
-    def _to_predict(self, X: Any, layer: str | None, raw: bool) -> CountMatrix:
-        """Return new counts, if the model can predict at all."""
+    def _to_predict(
+        self, X: Any, missing: str, layer: str | None, raw: bool
+    ) -> tuple[Self, CountMatrix]:
+        """Return new counts, if the model can predict at all, and the model: see `_arranged`."""
         check_is_fitted(self)
         if not len(self.target_components_):
             raise ValueError(
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        return self._new_counts(X, layer=layer, raw=raw)
+        return self._arranged(X, missing, layer, raw)
 
     def _labels_of(self, counts: CountMatrix, data_weights: Any) -> Array:
         """Return predicted labels, or targets, of new counts."""
@@ -192,14 +204,14 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return np.asarray(found / total[:, None])
 
     def score(  # type: ignore[override]
-        self, X: Any, y: Any, *, sample_weight: Any = None, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None,
+        self, X: Any, y: Any, *, sample_weight: Any = None, missing: str = "error",
+        layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> float:  # fmt: skip
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
         Parameters
         ----------
-        X, layer, raw, data_weights
+        X, missing, layer, raw, data_weights
             As in :meth:`transform`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Labels, of which those that stand for none are left out; or targets.
@@ -216,10 +228,10 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError
             As :meth:`predict`.
         """
-        counts = self._to_predict(X, layer, raw)
+        model, counts = self._to_predict(X, missing, layer, raw)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
-        found = self._labels_of(counts, data_weights)
+        found = model._labels_of(counts, data_weights)
         if not hasattr(self, "classes_"):
             return float(r2_score(y, found, sample_weight=sample_weight))
         labels = np.asarray(y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,9 @@ topic_names_, row_weights_, fixed_topics_, fixed_features_, fixed_samples_
 
     loadings_are_proportions = True
 
+    # of a restricted copy: sums of the topics over all features of the fit, (K, 1)
+    _whole: NDArray[Any] | None = None
+
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
         super()._keep(fitted, sizes)
         L, F = fitted.arrays["L"], fitted.arrays["F"]
@@ -92,9 +95,16 @@ topic_names_, row_weights_, fixed_topics_, fixed_features_, fixed_samples_
             "scales_": averaged(self.scales_, parts, totals),
         }
 
+    def _restricted(self, features: NDArray[Any]) -> Self:
+        found = super()._restricted(features)
+        # so that proportions are of all features of the fit
+        found._whole = self.components_.sum(axis=1, keepdims=True, dtype=np.float64)
+        return found
+
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         # a topic without factors has equal frequencies, but no share in any sample
-        return poisson_to_multinomial(L * (self.scales_ > 0), self.components_.T).proportions
+        sums = self.components_ if self._whole is None else self._whole
+        return poisson_to_multinomial(L * (self.scales_ > 0), sums.T).proportions
 
     def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
         alive = self.scales_ > 0

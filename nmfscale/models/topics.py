@@ -93,11 +93,7 @@ class TopicsMixin:
                 f"order is {list(order)!r}: each of the {K} topics is needed, once; merge_topics "
                 "puts topics together."
             )
-        found = copy.copy(self)
-        for name, axes in self._all_axes().items():
-            value = getattr(self, name, None)
-            if "k" in axes and value is not None:
-                setattr(found, name, np.ascontiguousarray(value.take(taken, axes.index("k"))))
+        found = self._taken("k", taken)
         for name in self._of_topics:
             setattr(found, name, _reordered(getattr(self, name), taken, name))
         return found
@@ -240,6 +236,15 @@ class TopicsMixin:
     def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
         """Return the attributes of the model whose topics are these parts of the present ones."""
         raise NotImplementedError
+
+    def _taken(self, axis: str, numbers: Any) -> Self:
+        """Return a copy with some entries along an axis of the arrays: see `AXES`."""
+        found = copy.copy(self)
+        for name, axes in self._all_axes().items():
+            value = getattr(self, name, None)
+            if axis in axes and value is not None:
+                setattr(found, name, np.ascontiguousarray(value.take(numbers, axes.index(axis))))
+        return found
 
     def _all_axes(self) -> dict[str, str]:
         return AXES | self._axes

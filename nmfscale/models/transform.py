@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +26,7 @@ from ..methods.completion import log_shares, split_counts
 from ..methods.transform import write_array
 from ..readers.columns import leave_out
 from ..readers.open import as_counts
-from .names import keep_names, matched_counts
+from .names import check_missing, keep_names, matched_counts
 from .validation import npy_target
 
 Array = NDArray[Any]
@@ -41,11 +41,16 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     components_: Array
     dtype: Any
     feature_names_in_: Array
+    n_features_in_: int
     topic_names_: Array
     integer: str
     memory_limit: float | str | None
     n_components: int
     n_threads: int | None
+
+    # of the fit, those that a restricted copy knows: a mask
+    _features: Array | None = None
+    _taken: Any
 
     # scikit-learn would take them for something that pipelines pass on.
     __metadata_request__transform = {"out": UNUSED}
@@ -56,6 +61,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         X: Any,
         out: str | os.PathLike[str] | None = None,
         *,
+        missing: str = "error",
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
@@ -70,6 +76,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             As in :meth:`fit`; features are matched by name as in :meth:`PoissonNMF.transform`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
+        missing : {"error", "restrict", "zero"}, default="error"
+            What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         layer, raw
             As in :meth:`fit`.
 
@@ -91,16 +99,16 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        return self._transform(X, out, layer, raw)
+        return self._transform(X, out, missing, layer, raw)
 
     def _transform(
-        self, X: Any, out: str | os.PathLike[str] | None, layer: str | None = None,
-        raw: bool = False, **given: Any,
+        self, X: Any, out: str | os.PathLike[str] | None, missing: str,
+        layer: str | None = None, raw: bool = False, **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        counts = self._new_counts(X, layer=layer, raw=raw)
-        return self._with_index(self._loadings(counts, target, **given), X, counts)
+        model, counts = self._arranged(X, missing, layer, raw)
+        return self._with_index(model._loadings(counts, target, **given), X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
         """Return what scikit-learn makes the DataFrame of that was asked for, with its index.
@@ -154,6 +162,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         *,
         completion: float | None = None,
         random_state: Any = None,
+        missing: str = "error",
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -174,6 +183,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             seen are left out.
         random_state : int, RandomState instance or None, default=None
             Determines how counts are split.
+        missing : {"error", "restrict", "zero"}, default="error"
+            As in :meth:`transform`. With "restrict" probabilities are those of a count among the
+            features that `X` has.
         layer, raw
             As in :meth:`fit`.
 
@@ -224,12 +236,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"completion={completion!r}: the share of the counts that is held out is needed, a "
                 "number between 0 and 1."
             )
-        counts = self._new_counts(X, layer=layer, raw=raw)
+        model, counts = self._arranged(X, missing, layer, raw)
         if completion is not None:
-            return self._completion(counts, completion, check_random_state(random_state))
+            return model._completion(counts, completion, check_random_state(random_state))
         if counts.total == 0:
             return 0.0
-        return self._log_probability(counts) / counts.total
+        return model._log_probability(counts) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         if not counts.is_integer:
@@ -255,6 +267,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         *,
         completion: float | None = None,
         random_state: Any = None,
+        missing: str = "error",
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -264,7 +277,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, layer, raw
+        completion, random_state, missing, layer, raw
             As in :meth:`score`.
 
         Returns
@@ -277,8 +290,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
         """
-        how = dict(completion=completion, random_state=random_state, layer=layer, raw=raw)
-        return float(np.exp(-self.score(X, **cast(Any, how))))
+        how = dict(completion=completion, random_state=random_state, missing=missing)
+        return float(np.exp(-self.score(X, **cast(Any, how), layer=layer, raw=raw)))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.
@@ -329,17 +342,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False,
         in_memory: bool = True,
     ) -> CountMatrix:  # fmt: skip
-        counts = as_counts(
-            X,
-            layer=layer,
-            raw=raw,
-            integer=cast(Any, self.integer),
-            whom=type(self).__name__,
-            in_memory=in_memory and self.memory_limit is None,
-            memory_limit=self.memory_limit,
-        )
+        counts = self._read(X, layer, raw, in_memory)
         if not reset:
-            return matched_counts(self, X, counts)
+            return matched_counts(self, X, counts)[0]
         keep_names(self, X, counts)
         self.sample_names_ = counts.sample_names
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
@@ -348,9 +353,35 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             del self.topic_names_
         return counts
 
-    def _new_counts(self, X: Any, *, layer: str | None, raw: bool) -> CountMatrix:
-        """Return counts of samples, new or old, as far as the model can explain them."""
-        return self._explained(self._counts(X, reset=False, layer=layer, raw=raw))
+    def _read(self, X: Any, layer: str | None, raw: bool, in_memory: bool = True) -> CountMatrix:
+        return as_counts(
+            X,
+            layer=layer,
+            raw=raw,
+            integer=cast(Any, self.integer),
+            whom=type(self).__name__,
+            in_memory=in_memory and self.memory_limit is None,
+            memory_limit=self.memory_limit,
+        )
+
+    def _arranged(
+        self, X: Any, missing: str, layer: str | None, raw: bool
+    ) -> tuple[Self, CountMatrix]:
+        """Return counts of samples, new or old, with the features of the model that is returned.
+
+        That is this one, or with ``missing="restrict"`` a copy with the features that `X` has.
+        """
+        check_missing(missing)
+        counts, there = matched_counts(self, X, self._read(X, layer, raw), missing)
+        model = self if there is None else self._restricted(there)
+        return model, model._explained(counts)
+
+    def _restricted(self, features: Array) -> Self:
+        """Return a copy that knows some features alone, a mask (m,); loadings mean the same."""
+        found = self._taken("m", np.flatnonzero(features))
+        found.n_features_in_ = int(features.sum())
+        found._features = features
+        return found
 
     def _explained(self, counts: CountMatrix) -> CountMatrix:
         """Return counts without those of features that the fit never saw.

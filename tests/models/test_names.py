@@ -113,7 +113,7 @@ def test_a_table_with_more_columns_is_matched_and_one_in_another_order_refused()
     assert found.tobytes() == one.transform(table).tobytes()
     with pytest.raises(ValueError, match=r"same order .*\n.*Give X\[model.feature_names_in_\]"):
         one.transform(table[NAMES[::-1]])
-    with pytest.raises(ValueError, match="now missing:\n- gene0\n- gene1\nAdd them, with counts"):
+    with pytest.raises(ValueError, match="now missing:\n- gene0\n- gene1\nGive missing="):
         one.transform(table[NAMES[2:]])
 
 
@@ -122,11 +122,11 @@ def test_features_that_are_missing_are_named():
     names[names == "gene7"] = "GENE7"
     told = (
         "X lacks 1 of the 12 features that TopicModel was fitted to, such as 'gene7'; those of X "
-        "are such as .*'GENE7'.*: add them, with counts of 0 .*, or fit the model to the"
+        "are such as .*'GENE7'.*: give missing='restrict' if they were not measured"
     )
     with pytest.raises(ValueError, match=told):
         fitted().transform(named(counts, names))
-    with pytest.raises(ValueError, match="lacks 2 of the 12 .*'gene10', 'gene11': add"):
+    with pytest.raises(ValueError, match="lacks 2 of the 12 .*'gene10', 'gene11': give missing="):
         fitted().score(named(X[:, :10], NAMES[:10]))
 
 
