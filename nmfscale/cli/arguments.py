@@ -163,8 +163,6 @@ def _store(command: argparse.ArgumentParser) -> None:
 
 
 def _transform(command: argparse.ArgumentParser) -> None:
-    from ..models.names import MISSING
-
     add = command.add_argument
     add("model", metavar="MODEL", help="file written by fit")
     _add_input(command)
@@ -174,7 +172,7 @@ def _transform(command: argparse.ArgumentParser) -> None:
         "features of the model that INPUT lacks are an error; or they take no part, as they were "
         "not measured (restrict); or they have counts of 0, as words that do not occur (zero)"
     )
-    add("--missing", choices=MISSING, default="error", help=what)
+    add("--missing", choices=("error", "restrict", "zero"), default="error", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
     _add_run_options(command)
 
