@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 
 from .base import RowRange
+from .foreign import ObjectTypeError, known_matrix
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
@@ -74,6 +75,8 @@ def compressed_rows(
     matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False
 ) -> CompressedRows:
     """Convert a matrix whose top row is number `first`; check it, make it canonical."""
+    if not isinstance(matrix, list):  # looked through where it came from
+        matrix = known_matrix(matrix, names.whom)
     if sp.issparse(matrix):
         rows, shape = rows_of_sparse(matrix, names)
     else:
@@ -163,22 +166,20 @@ def rows_of_blocks(
 
 def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
     """Return a two-dimensional array of real numbers, not copied if it is one."""
-    if hasattr(matrix, "dask") and hasattr(matrix, "compute"):
-        raise TypeError(
-            f"{names.whom} is a dask collection; pass its .compute() to hold it in memory."
-        )
     if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
         raise ValueError(f"{names.whom} has masked entries; fill them (.filled) before the fit.")
-    array = np.asarray(matrix)
+    try:
+        array = np.asarray(matrix)
+    except (RuntimeError, TypeError) as error:
+        what = f"{names.whom} is a {type(matrix).__name__}, of which NumPy makes no array"
+        raise ObjectTypeError(f"{what}: {error}") from error
     check_kind(array.dtype, names, array)
     if array.dtype.kind == "O" and array.ndim:
         array = _numbers(array, names, first)
     elif array.dtype.kind == "O":
-        found = array.item()
-        remedy = " Pass adata.raw.X or adata.raw.to_adata()." * hasattr(found, "to_adata")
         raise ValueError(
             f"Expected 2D array, got scalar array instead: {names.whom} is a "
-            f"{type(found).__name__}, which is no matrix of counts that is known here.{remedy}"
+            f"{type(array.item()).__name__}, which is no matrix of counts that is known here."
         )
     checked: Array = check_array(array, dtype=None, ensure_all_finite=False)
     return checked

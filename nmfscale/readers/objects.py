@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
+from ..counts.foreign import ObjectTypeError, known_matrix
 from ..counts.memory import checked_counts
 from ..counts.names import names_of
 from .dask_array import DaskRows, is_dask_array
@@ -20,6 +21,24 @@ def is_annotated(X: Any) -> bool:
     """Whether an object is an AnnData object, told without importing anndata."""
     anndata = sys.modules.get("anndata")
     return anndata is not None and isinstance(X, anndata.AnnData)
+
+
+def known_object(X: Any, whom: str) -> Any:
+    """Return an object that holds one matrix of counts, or a matrix; refuse any other."""
+    if is_annotated(X):
+        return X
+    mudata = sys.modules.get("mudata")
+    if mudata is None or not isinstance(X, mudata.MuData):
+        return known_matrix(X, whom)
+    names = list(X.mod)
+    if len(names) == 1:
+        return X.mod[names[0]]
+    known = ", ".join(map(repr, names)) or "none"
+    example = f"mdata[{names[0]!r}]" if names else "an AnnData object"
+    raise ObjectTypeError(
+        f"{whom} is a MuData object with several modalities: {known}. Pass one of them, as "
+        f"{example}."
+    )
 
 
 def object_counts(X: Any, given: dict[str, Any], whom: str, in_memory: bool) -> CountMatrix:

@@ -23,7 +23,7 @@ from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.store import StoredCounts, open_store
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
-from .objects import is_annotated, object_counts
+from .objects import is_annotated, known_object, object_counts
 from .stream import MEMORY_LIMIT, open_stream
 
 
@@ -105,6 +105,9 @@ def open_counts(
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     given = given_choices(**choices)
+    holder = "X" if whom == "X" else f"X passed to {whom}"
+    if not isinstance(source, (str, os.PathLike, CountMatrix)):
+        source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
         counts, holder = _file_counts(Path(source), given, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
@@ -119,7 +122,6 @@ def open_counts(
         if len(shape) == 2 and np.isfinite(shape).all():  # not so of some dask arrays
             check_table_size(shape, whom, limit)
         counts = object_counts(source, given, whom, in_memory)
-        holder = "X" if whom == "X" else f"X passed to {whom}"
     if counts is not source or integer == "require":
         warn_fraction(counts.first_fraction, integer, holder)
     if counts is not source:

@@ -1,0 +1,196 @@
+"""Objects of other libraries: taken, converted, or refused before NumPy walks through them.
+
+NumPy makes an array of whatever has a length and items. Where items are made when they are asked
+for, that may take for ever. Types are told by the names of their packages: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
+from numbers import Number
+from typing import Any, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+_KNOWN = (
+    "Pass a NumPy array, a SciPy sparse matrix, a DataFrame, an AnnData object, a dask array, or "
+    "the path of a file."
+)
+_TEXTS = "Texts have to be counted, for example by scikit-learn's CountVectorizer."
+_CORPUS = "Pass gensim.matutils.corpus2csc(corpus, num_terms=len(dictionary)).T, documents x words."
+# By package and class, or by package.
+_REMEDIES = {
+    "anndata.AnnCollection": "Pass collection.to_adata(), which is in memory.",
+    "anndata.AnnCollectionView": "Pass view.to_adata(), which is in memory.",
+    "anndata.Raw": "Pass adata.raw.X or adata.raw.to_adata().",
+    "anndata": "Pass the AnnData object, with layer= or raw= for a part of it.",
+    "cupy": "Pass X.get().",
+    "cupyx": "Pass X.get().",
+    "dask.DataFrame": "Pass X.to_dask_array(lengths=True), or X.compute().",
+    "dask": "Pass its .compute() to hold it in memory.",
+    "distributed": "Pass its .result().",
+    "gensim": _CORPUS,
+    "mudata": "Pass one of its modalities, as mdata['rna'].",
+    "polars.LazyFrame": "Pass X.collect().",
+    "pyspark": "Pass X.toPandas().",
+}
+_REMEDIES_OF_LISTS = {
+    "anndata.AnnData": "Join them: anndata.concat(X).",
+    "mudata": "Pass a modality of one of them, as X[0]['rna'].",
+    "pandas.DataFrame": "Join them: pandas.concat(X).",
+    "polars.DataFrame": "Join them: polars.concat(X).",
+    "scipy": "Join them: scipy.sparse.vstack(X, format='csr').",
+    "sparse": "Join them: sparse.concatenate(X).",
+    "dask": "Join them: dask.array.concatenate(X).",
+}
+_LISTS = list | tuple | deque
+# Those that make an array at once, or say why not.
+_ARRAYS = "__array__", "__array_interface__", "__array_struct__"
+_ITEMS = "__len__", "__getitem__", "__iter__"
+
+
+class ObjectTypeError(TypeError, ValueError):
+    """An object is no matrix of counts (a ValueError as well, as what NumPy refuses is)."""
+
+
+def known_matrix(X: Any, whom: str = "X") -> Any:
+    """Return an object of which NumPy or SciPy makes a matrix at once; refuse any other.
+
+    Arrays of pydata's ``sparse`` become matrices of SciPy, tables of Arrow DataFrames.
+    """
+    kind = type(X)
+    packages = _packages(kind)
+    if X is None or isinstance(X, np.ndarray | Number) or sp.issparse(X):
+        return X
+    if isinstance(X, _LISTS):
+        _check_list(X, whom)
+        return X
+    if "sparse" in packages:
+        return _of_sparse(X, whom)
+    if "pyarrow" in packages and hasattr(kind, "to_pandas") and hasattr(kind, "column_names"):
+        return X.to_pandas()
+    if "dask" in packages and hasattr(kind, "numblocks"):
+        return X
+    if "anndata" in packages and hasattr(kind, "format"):  # a part of an AnnData object in a file
+        return X
+    remedy = _remedy(kind, _REMEDIES)
+    if remedy is None and (_has(kind, _ARRAYS) or _is_buffer(X)):
+        return X
+    _refuse(X, whom, remedy or _remedy_of_collection(kind))
+
+
+def _refuse(X: Any, whom: str, remedy: str) -> NoReturn:
+    what = f"{whom} is {_type_name(type(X))}, which is no matrix of counts that is known here"
+    raise ObjectTypeError(f"{what}. {remedy}")
+
+
+def _type_name(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOaeiou' else 'a'} {kind.__name__}"
+
+
+def _packages(kind: type) -> list[str]:
+    """Names of the packages of a class and of those that it is derived from."""
+    return [str(base.__module__).partition(".")[0] for base in kind.__mro__]
+
+
+def _remedy(kind: type, known: dict[str, str]) -> str | None:
+    packages = _packages(kind)
+    names = [*(f"{package}.{kind.__name__}" for package in packages), *packages]
+    return next((known[name] for name in names if name in known), None)
+
+
+def _remedy_of_collection(kind: type) -> str:
+    if issubclass(kind, Iterator):
+        return f"It can be read once only: pass numpy.array(list(X)) of rows of numbers. {_TEXTS}"
+    if issubclass(kind, Mapping):
+        return "Pass pandas.DataFrame(X), samples x features."
+    if issubclass(kind, Set):
+        return f"Its items have no order. {_KNOWN}"
+    return _KNOWN
+
+
+def _has(kind: type, names: tuple[str, ...]) -> bool:
+    return any(hasattr(kind, name) for name in names)
+
+
+def _is_buffer(X: Any) -> bool:
+    if isinstance(X, range):
+        return True
+    try:
+        memoryview(X)
+    except TypeError:
+        return False
+    return not isinstance(X, bytes | bytearray)
+
+
+def _of_sparse(X: Any, whom: str) -> Any:
+    """Return the SciPy matrix of an array of pydata's sparse."""
+    if X.ndim != 2:
+        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape your data.")
+    if X.fill_value != 0:
+        what = f"a {type(X).__name__} with fill_value={X.fill_value}"
+        raise ValueError(f"{whom} is {what}: entries that are not stored must be 0.")
+    # DOK lacks it
+    return (X if hasattr(X, "to_scipy_sparse") else X.to_coo()).to_scipy_sparse()
+
+
+# Lists ----------------------------------------------------------------------------------------
+
+
+def _check_list(X: Any, whom: str) -> None:
+    """Refuse a list of anything but numbers or rows of numbers, by the types of its items."""
+    _check_items(X, whom, "a list")
+    rows = [row for row in X if isinstance(row, _LISTS)]
+    if any(_has_lists(row) for row in rows):
+        pairs = all(isinstance(item, _LISTS) and len(item) == 2 for row in rows for item in row)
+        what = "a list of lists of pairs" if pairs else "a list of lists of lists"
+        remedy = f"If they are words and their counts, as of gensim: {_CORPUS}" if pairs else _KNOWN
+        raise ObjectTypeError(f"{whom} is {what}, not of rows of numbers. {remedy}")
+    for row in rows:
+        _check_items(row, whom, "a list of lists")
+    lengths = list(map(len, rows))
+    if len(rows) == len(X) and len(set(lengths)) > 1:
+        odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
+        has_text = any(isinstance(item, str) for row in rows for item in row)
+        remedy = _TEXTS if has_text else "Complete them, or leave rows out."
+        raise ValueError(
+            f"{whom} is a list of rows that differ in length: row 0 has {lengths[0]} entries, row "
+            f"{odd} has {lengths[odd]}. {remedy}"
+        )
+
+
+def _has_lists(row: Any) -> bool:
+    return any(issubclass(kind, _LISTS) for kind in set(map(type, row)))
+
+
+def _check_items(X: Any, whom: str, what: str) -> None:
+    for kind in set(map(type, X)):
+        remedy = None if issubclass(kind, _LISTS | Number | bytes) else _remedy_of_item(X, kind)
+        if remedy is not None:
+            at = next(i for i, item in enumerate(X) if type(item) is kind)
+            found = f"{whom} is {what}, and item {at} is {_type_name(kind)}"
+            raise ObjectTypeError(f"{found}, not {_NUMBERS[what]}. {remedy}")
+
+
+_NUMBERS = {"a list": "a row of numbers", "a list of lists": "a number"}
+
+
+def _remedy_of_item(X: Any, kind: type) -> str | None:
+    """Say what to pass in place of a list of such items, None where NumPy may have it."""
+    if issubclass(kind, os.PathLike) or (issubclass(kind, str) and _are_files(X)):
+        return "Read each of them, as nmfscale.read_counts(X[0]), and join them."
+    known = _remedy(kind, _REMEDIES_OF_LISTS) or _remedy(kind, _REMEDIES)
+    if known is not None:
+        return known
+    if issubclass(kind, Mapping):
+        return "Pass sklearn.feature_extraction.DictVectorizer().fit_transform(X)."
+    if issubclass(kind, str) or _has(kind, _ARRAYS) or not _has(kind, _ITEMS):
+        return None
+    return _remedy_of_collection(kind)
+
+
+def _are_files(X: Any) -> bool:
+    return all(isinstance(item, str) and len(item) < 4096 and os.path.exists(item) for item in X)

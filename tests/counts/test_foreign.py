@@ -1,0 +1,141 @@
+"""Objects of other libraries where counts are expected, by stand-ins with the names of theirs."""
+
+import sys
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import nmfscale
+from nmfscale.readers.open import as_counts, read_counts
+
+TABLE = np.array([[0, 2, 1], [3, 0, 0]])
+
+
+class Walked(BaseException):
+    """Somebody walks through an object whose items are made when they are asked for."""
+
+
+def walked(*_):
+    """Take the place of a method that nobody may call."""
+    raise Walked
+
+
+class Endless:
+    """What NumPy takes for a sequence."""
+
+    __len__ = __getitem__ = __iter__ = walked
+
+
+def of(package, name, bases=(Endless,), **members):
+    """Return an object of a class of another package."""
+    return type(name, bases, {"__module__": f"{package}.core", **members})()
+
+
+def dense(counts):
+    return sp.csr_array((counts.data, counts.indices, counts.indptr), counts.shape).toarray()
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        (of("mudata", "MuData"), r"X is a MuData.*mdata\['rna'\]"),
+        (of("anndata", "AnnCollection"), r"X is an AnnCollection.*to_adata\(\)"),
+        (of("anndata", "Layers"), r"Layers.*Pass the AnnData object, with layer="),
+        ([of("anndata", "AnnData")] * 2, r"item 0 is an AnnData.*anndata\.concat\(X\)"),
+        ((of("mudata", "MuData"),), "item 0 is a MuData"),
+        (of("dask", "DataFrame", __array__=walked, columns=[]), r"to_dask_array\(lengths=True\)"),
+        (of("dask", "Delayed"), r"Delayed.*\.compute\(\)"),
+        (of("distributed", "Future"), r"\.result\(\)"),
+        (of("polars", "LazyFrame", columns=[]), r"X\.collect\(\)"),
+        (of("pyspark", "DataFrame", columns=[]), r"X\.toPandas\(\)"),
+        (of("gensim", "MmCorpus"), r"corpus2csc\(corpus, num_terms=len\(dictionary\)\)\.T"),
+        ([[(0, 1), (3, 2)], [], [(1, 1)]], "list of lists of pairs.*gensim.*corpus2csc"),
+        ([[[1, 2, 3]], [[1]]], "a list of lists of lists"),
+        (of("mine", "Endless"), "Endless, which is no matrix of counts that is known here. Pass a"),
+        ([1, of("mine", "Endless")], "item 1 is an Endless, not a row of numbers"),
+        (
+            [[1, 2], [3, of("mine", "Endless")]],
+            "a list of lists, and item 1 is an Endless, not a n",
+        ),
+        (iter([[1, 2]]), "can be read once only"),
+        ((row for row in TABLE), r"generator.*numpy\.array\(list\(X\)\)"),
+        (map(list, TABLE), "map.*can be read once only"),
+        ({"a": [1, 2]}, r"X is a dict.*pandas\.DataFrame\(X\)"),
+        ([{"a": 1}, {"b": 2}], r"item 0 is a dict.*DictVectorizer"),
+        ({1, 2}, "X is a set.*no order"),
+        ([{1}, {2}], "item 0 is a set"),
+        ([Path("a.h5ad"), Path("b.h5ad")], r"PosixPath.*nmfscale\.read_counts\(X\[0\]\)"),
+        ([__file__, __file__], r"item 0 is a str.*nmfscale\.read_counts"),
+        ([sp.csr_array(TABLE)] * 2, r"csr_array.*scipy\.sparse\.vstack"),
+        ([["a", "b"], ["c"]], "row 0 has 2 entries, row 1 has 1. Texts have to be counted"),
+        ([[1, 2], [3]], "rows that differ in length"),
+        (b"counts", "X is a bytes"),
+        (object(), "X is an object"),
+    ],
+)
+def test_refused_by_type(X, said):
+    for use in (as_counts, read_counts):
+        with pytest.raises(ValueError, match=said):
+            use(X)
+    with pytest.raises((TypeError, ValueError)):
+        nmfscale.PoissonNMF(2).fit(X)
+
+
+def sparse_array(fill_value=0, ndim=2):
+    members = {"fill_value": fill_value, "ndim": ndim, "shape": (2, 3)[:ndim]}
+    return of("sparse", "COO", (), to_scipy_sparse=lambda self: sp.coo_array(TABLE), **members)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        TABLE.tolist(),
+        tuple(map(tuple, TABLE)),
+        deque(TABLE.tolist()),
+        list(TABLE),
+        memoryview(TABLE),
+        sparse_array(),
+        of("mine", "Array", (), __array__=lambda self, dtype=None, copy=None: TABLE),
+    ],
+)
+def test_what_means_one_matrix_is_taken(X):
+    np.testing.assert_array_equal(dense(as_counts(X)), TABLE)
+
+
+def test_sparse_arrays_that_are_no_counts():
+    with pytest.raises(ValueError, match="COO with fill_value=2: entries that are not stored"):
+        as_counts(sparse_array(2))
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
+        as_counts(sparse_array(ndim=1))
+
+
+def test_chunks_of_dask_arrays_may_be_sparse_arrays():
+    X = pytest.importorskip("dask.array").from_array(TABLE, chunks=(1, 3))
+
+    def chunk(block):
+        members = {"fill_value": 0, "ndim": 2, "shape": block.shape}
+        made = sp.coo_array(block)
+        return of("sparse", "COO", (), to_scipy_sparse=lambda self: made, **members)
+
+    for in_memory in (True, False):
+        counts = as_counts(X.map_blocks(chunk, meta=TABLE[:0]), in_memory=in_memory)
+        np.testing.assert_array_equal(counts.column_totals, TABLE.sum(axis=0))
+
+
+def test_modalities(monkeypatch):
+    """One has one meaning."""
+    anndata = pytest.importorskip("anndata")
+    found = anndata.AnnData(sp.csr_array(TABLE).astype(np.float32))
+
+    class MuData(Endless):
+        def __init__(self, mod):
+            self.mod = mod
+
+    module = type("mudata", (), {"MuData": MuData})
+    monkeypatch.setitem(sys.modules, "mudata", module)
+    np.testing.assert_array_equal(dense(as_counts(MuData({"rna": found}))), TABLE)
+    with pytest.raises(TypeError, match=r"modalities: 'rna', 'prot'. Pass one .* mdata\['rna'\]"):
+        as_counts(MuData({"rna": found, "prot": found}))
