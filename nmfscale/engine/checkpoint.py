@@ -16,7 +16,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -31,7 +31,7 @@ from ..counts.sell import LANES
 from ..counts.validation import CHUNK
 from ..counts.warn import warn_caller
 from ..storage.arrays import put, put_json, read_checked, read_json
-from ..storage.atomic import UNFINISHED, atomic_hdf5, file_lock
+from ..storage.atomic import UNFINISHED, FileInUseError, FileLock, atomic_hdf5
 from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
@@ -220,17 +220,16 @@ def _recorded(folder: str | os.PathLike[str], name: str) -> Any:
 def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
     """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it."""
     folder = _make(_path(given).resolve())
-    with ExitStack() as stack:
-        try:
-            alone = stack.enter_context(file_lock(folder / _LOCK))
-        except BlockingIOError as error:
-            raise CheckpointError(
-                f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of "
-                "that fit, or give another folder."
-            ) from None
-        for path in folder.glob(left) if alone else ():
-            shutil.rmtree(path, ignore_errors=True)
-        yield folder
+    try:
+        with FileLock(folder / _LOCK) as alone:
+            for path in folder.glob(left) if alone else ():
+                shutil.rmtree(path, ignore_errors=True)
+            yield folder
+    except FileInUseError as error:
+        raise CheckpointError(
+            f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of that "
+            "fit, or give another folder."
+        ) from None
 
 
 def _path(folder: Any) -> Path:

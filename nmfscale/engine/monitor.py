@@ -43,6 +43,8 @@ def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         if pressed:
+            # here already: what gives Ctrl-C back below may be interrupted before it begins
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt
         pressed = True
         heard()

@@ -23,7 +23,7 @@ from ..cluster.tasks import NoWorkersError, RetryPolicy, UnfitWorkerError
 from ..counts.base import CountMatrix
 from ..counts.blocks import cut_blocks
 from ..counts.warn import warn_caller
-from ..storage.atomic import file_id, file_lock
+from ..storage.atomic import FileInUseError, FileLock, file_id
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
@@ -229,12 +229,12 @@ def _scratch() -> Iterator[Path]:
     temporary = Path(tempfile.gettempdir())
     for left in temporary.glob(f"{_PREFIX}fit-*"):
         if left.is_dir():
-            with suppress(BlockingIOError), file_lock(Path(f"{left}.lock")) as alone:
+            with suppress(FileInUseError), FileLock(Path(f"{left}.lock")) as alone:
                 if alone:
                     shutil.rmtree(left, ignore_errors=True)
     place = temporary / f"{_PREFIX}fit-{secrets.token_hex(8)}"
     # locked before it is there, so that no other process takes it for left
-    with file_lock(Path(f"{place}.lock")):
+    with FileLock(Path(f"{place}.lock")):
         place.mkdir(mode=0o700)
         try:
             yield place

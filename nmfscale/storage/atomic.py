@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from .interrupts import DeferredInterrupts
 
 # What a file is called until it is complete; a process that is killed may leave one behind.
 UNFINISHED = ".part-"
@@ -122,26 +122,19 @@ class _Disk:
     def __init__(self, file: int, target: Path):
         self._file, self._target, self._at = file, target, 0
         self._failure: OSError | None = None
-        self._handler: Any = None
-        self._pressed: list[Any] = []
+        self._interrupts = DeferredInterrupts()
 
     def __enter__(self) -> _Disk:
-        if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):
-                self._handler = handler
-                signal.signal(signal.SIGINT, lambda *pressed: self._pressed.append(pressed))
+        self._interrupts.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+        self._interrupts.__exit__(*exception)
         self.check()
 
     def check(self) -> None:
         """Raise what went wrong so far, and let a Ctrl-C have its effect."""
-        while self._pressed:
-            self._handler(*self._pressed.pop())
+        self._interrupts.deliver()
         if (failure := self._failure) is not None:
             raise OSError(failure.errno, failure.strerror, str(self._target)) from failure
 
@@ -186,22 +179,58 @@ class _Disk:
 _locks: set[int] = set()
 
 
-@contextmanager
-def file_lock(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file, made for that; whether there is one: not every file system has locks.
+class FileInUseError(BlockingIOError):
+    """Another process, or another fit of this one, has locked a file."""
 
-    It is let go when the process ends, however it does, and does not pass on to its children. If
-    another has it, a BlockingIOError says who that is.
+
+class FileLock:
+    """A lock on a file, made for that, held inside `with`: True, or False without such locks.
+
+    Not every file system has locks. It is released when the process ends, however it does, and does
+    not pass on to its children. If another process or fit has it, a FileInUseError names the
+    process. Ctrl-C at any moment leaves it either held by a running `with`, or released.
     """
-    file = _lock(path)
-    try:
-        yield file is not None
-    finally:
+
+    _file = -1
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> bool:
+        """Take the lock; whether there is one."""
+        try:
+            with DeferredInterrupts():
+                file = _lock(self._path)
+                self._file = -1 if file is None else file
+        except KeyboardInterrupt:
+            self._release()
+            raise
+        return self._file >= 0
+
+    def __exit__(self, *exception: object) -> None:
+        """Release the lock."""
+        self._release()
+
+    def __del__(self) -> None:
+        """Release it after a Ctrl-C between the end of `__enter__` and the block."""
+        if self._file >= 0:
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            with DeferredInterrupts():
+                self._let_go()
+        except KeyboardInterrupt:
+            self._let_go()  # Ctrl-C may have come before it was held back
+            raise
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, -1
         if file in _locks:  # not so in a child
             _locks.remove(file)
             with suppress(OSError):
-                if _is_at(file, path):
-                    path.unlink()
+                if _is_at(file, self._path):
+                    self._path.unlink()
             os.close(file)
 
 
@@ -222,7 +251,7 @@ def _lock(path: Path) -> int | None:
         except BlockingIOError:
             owner = os.pread(file, 1000, 0).decode(errors="replace") or "another process"
             os.close(file)
-            raise BlockingIOError(errno.EAGAIN, owner, str(path)) from None
+            raise FileInUseError(errno.EAGAIN, owner, str(path)) from None
         except OSError:
             path.unlink(missing_ok=True)
             os.close(file)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import h5py
 import internals
@@ -19,10 +20,11 @@ from sklearn.exceptions import ConvergenceWarning
 from small_fits import X, bits, model
 
 from nmfscale import kernels
-from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks
+from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks, folder_in_use
+from nmfscale.engine.monitor import first_ctrl_c
 from nmfscale.methods.fit import SOLVERS
 from nmfscale.readers.open import as_counts
-from nmfscale.storage.atomic import file_lock
+from nmfscale.storage.atomic import FileLock
 from nmfscale.storage.store_writer import pack
 
 fcntl = pytest.importorskip("fcntl")
@@ -320,6 +322,57 @@ def test_a_folder_whose_process_was_killed_and_left_a_child(tmp_path):
     assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
 
 
+def interrupted_at(number, work):
+    """Do some work with a Ctrl-C at one of its lines; whether there are so many."""
+    left = number
+
+    def trace(frame, event, _):
+        nonlocal left
+        place, name = Path(frame.f_code.co_filename), frame.f_code.co_name
+        if name == "__del__" or not {"nmfscale", "signal.py"} & {place.name, *place.parts}:
+            return None  # in __del__ errors are ignored
+        if event == "line":
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+def test_ctrl_c_at_any_line_leaves_a_folder_free(tmp_path):
+    def use():
+        with folder_in_use(tmp_path, "nothing"):
+            pass
+
+    number = 0
+    while interrupted_at(number := number + 1, use):
+        with FileLock(tmp_path / ".in-use") as alone:
+            assert alone
+        use()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert number > 30
+
+
+def test_ctrl_c_at_any_line_gives_ctrl_c_back(tmp_path):
+    def press_once_and_end():
+        with first_ctrl_c(lambda: None):
+            signal.raise_signal(signal.SIGINT)
+
+    number = 0
+    while interrupted_at(number := number + 1, press_once_and_end):
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, number
+    assert number > 5
+
+
 @pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
 def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
     def refuse(*_):
@@ -333,11 +386,11 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
 
 
 def test_the_lock_of_another_stays(tmp_path):
-    with file_lock(tmp_path / "a") as alone:
+    with FileLock(tmp_path / "a") as alone:
         os.replace(tmp_path / "a", tmp_path / "b")
-        with file_lock(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
+        with FileLock(tmp_path / "a") as another, pytest.raises(BlockingIOError, match="process"):
             assert alone and another
-            with file_lock(tmp_path / "b"):
+            with FileLock(tmp_path / "b"):
                 pass
         (tmp_path / "a").write_text("somebody's")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
