@@ -357,14 +357,20 @@ def check_integer(integer: Any) -> None:
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
 
-def warn_fraction(first_fraction: str | None, integer: IntegerPolicy, holder: str) -> None:
-    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`."""
+def warn_fraction(
+    first_fraction: str | None, integer: IntegerPolicy, holder: str, others: Sequence[str] = ()
+) -> None:
+    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`.
+
+    `others` are the matrices that it has besides.
+    """
     if first_fraction is None or integer == "allow":
         return
     message = (
         f"{holder} holds counts that are not whole numbers: {first_fraction}. "
         "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
     )
+    also = f" It has {', '.join(others)} too." if others else ""
     if integer == "require":
-        raise ValueError(f"{message}.")
-    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.")
+        raise ValueError(f"{message}.{also}")
+    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.{also}")

@@ -91,7 +91,19 @@ def annotated_counts(
     }
     if is_dask_array(matrix):
         return _dask_counts(matrix, whom, in_memory, **names)
+    others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
+    whom = f"{whom} ({'; '.join(others)})" if others else whom
     return checked_counts(matrix, whom=whom, **names)
+
+
+def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_: Any) -> list[str]:
+    """Name the matrices of an AnnData object, or of its file, besides the one that was chosen."""
+    chosen = "raw/X" if raw else "X" if layer is None else f"layers/{layer}"
+    # X of a view would be copied
+    has_x = chosen != "X" and not adata.is_view and adata.X is not None
+    there = [*["X"] * has_x, *["raw/X"] * (adata.raw is not None)]
+    there += [f"layers/{name}" for name in adata.layers]
+    return [name for name in there if name != chosen]
 
 
 def _group_labels(obs: Any, column: str) -> NDArray[Any]:

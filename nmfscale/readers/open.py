@@ -23,7 +23,7 @@ from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.store import StoredCounts, open_store
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
-from .objects import is_annotated, known_object, object_counts
+from .objects import is_annotated, known_object, object_counts, other_matrices
 from .stream import MEMORY_LIMIT, open_stream
 
 
@@ -105,7 +105,7 @@ def open_counts(
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     given = given_choices(**choices)
-    holder = "X" if whom == "X" else f"X passed to {whom}"
+    holder, others = "X" if whom == "X" else f"X passed to {whom}", []
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
@@ -122,8 +122,10 @@ def open_counts(
         if len(shape) == 2 and np.isfinite(shape).all():  # not so of some dask arrays
             check_table_size(shape, whom, limit)
         counts = object_counts(source, given, whom, in_memory)
+        if is_annotated(source) and counts.first_fraction is not None:
+            others = other_matrices(source, **given)
     if counts is not source or integer == "require":
-        warn_fraction(counts.first_fraction, integer, holder)
+        warn_fraction(counts.first_fraction, integer, holder, others)
     if counts is not source:
         check_totals(counts, holder)
     return counts

@@ -202,6 +202,17 @@ def test_h5ad(adata, tmp_path, compression):
     np.testing.assert_array_equal(dense(as_counts(path, layer="dense")), TABLE[:, [1, 3]])
 
 
+def test_objects_name_their_other_matrices(adata, tmp_path):
+    there = "It has X, raw/X, layers/columns, layers/dense too"
+    with pytest.warns(UserWarning, match=rf"^X passed to PoissonNMF holds .*\. {there}\.$"):
+        as_counts(adata, layer="logs", whom="PoissonNMF")
+    with pytest.raises(ValueError, match=rf"Pass the raw counts .*\. {there}\.$"):
+        read_counts(adata, layer="logs", integer="require")
+    adata.X = -adata.X
+    with pytest.raises(ValueError, match=r"passed to X \(raw/X is there too; layers/columns is th"):
+        as_counts(adata)
+
+
 def test_h5ad_opened_in_place(adata, tmp_path):
     anndata = pytest.importorskip("anndata")
     adata.write_h5ad(tmp_path / "counts.h5ad")
