@@ -149,9 +149,15 @@ def _first(folder: Path, *names: str) -> NameFile | None:
 
 def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -> _Files:
     """Find the files whose names have a word such as barcodes where the matrix has its own."""
-    samples, features = (
-        _nearest(path, stem, words, shape, notes) for words in (_SAMPLES, _FEATURES)
+    (samples, certain), (features, also) = (
+        _nearest(path, stem, words, notes) for words in (_SAMPLES, _FEATURES)
     )
+    files = _Files(samples, features, None, None)
+    if not any(files.fit(_turned(shape, each)) for each in (False, True)):
+        for file, is_own in ((samples, certain), (features, also)):
+            if file is not None and not is_own:
+                notes.append(f"{file.path.name} has {len(file.rows):,} lines, and was not used")
+        samples, features = samples if certain else None, features if also else None
     found = [file.path for file in (samples, features) if file is not None]
     words = {_word(_stem(each), (*_SAMPLES, *_FEATURES)) for each in found}
     transposed = None
@@ -163,32 +169,40 @@ def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -
 
 
 def _nearest(
-    path: Path, stem: str, words: tuple[str, ...], shape: tuple[int, int], notes: list[str]
-) -> NameFile | None:
-    """Return the file with one of the words whose name is nearest to that of the matrix."""
+    path: Path, stem: str, words: tuple[str, ...], notes: list[str]
+) -> tuple[NameFile | None, bool]:
+    """Return the file with one of the words whose name is nearest to that of the matrix.
+
+    And whether it is certain to be its own.
+    """
     own, ranked = _rest(stem, _COUNTS), []
+    is_tenx = bool(_word(stem, _TRANSPOSED))
     for other in path.parent.iterdir():
         name = other.name.lower().removesuffix(".gz")
         word = _word(_stem(other), (*_SAMPLES, *_FEATURES))
         if word not in words or not name.endswith(_ENDINGS) or not other.is_file():
             continue
         rest = [part for part in _rest(_stem(other), (word,)) if part != "matrix"]
+        ending = next(at for at, end in enumerate(_ENDINGS) if name.endswith(end))
         # its own; one of several matrices; of any name, where nothing else can be meant
         rank = 0 if rest == own else 1 if set(rest) <= set(own) else 2
-        ending = next(at for at, end in enumerate(_ENDINGS) if name.endswith(end))
+        if rank == 0 and not own and not is_tenx and ending > 0:
+            rank = 1  # a list of a few genes, perhaps
         ranked.append((rank, words.index(word), ending, other.suffix == ".gz", other))
     if not ranked:
-        return None
+        return None, True
     rank, *_, best = min(ranked)
-    if rank == 2 and (
-        len({_stem(each[-1]) for each in ranked}) > 1 or len(mtx_files(path.parent)) > 1
-    ):
-        return None
-    file = read_name_file(best)
-    if rank and not any(map(file.fits, shape)):
-        notes.append(f"{best.name} has {len(file.rows):,} lines, and was not used")
-        return None
-    return file
+    stems = {_stem(each[-1]) for each in ranked}
+    is_only = len(stems) == 1 and len(mtx_files(path.parent)) == 1
+    if rank == 2 and not (is_only and is_tenx):
+        return None, True
+    try:
+        return read_name_file(best), rank == 0
+    except ValueError as error:
+        if rank < 2:
+            raise
+        notes.append(f"{best.name} was not used: {error}")
+        return None, True
 
 
 def _word(stem: str, words: tuple[str, ...]) -> str:

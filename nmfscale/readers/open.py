@@ -42,9 +42,11 @@ def as_counts(
     Parameters
     ----------
     X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountMatrix
-        Counts, samples x features (n_samples, n_features). It is never written to, and its
-        arrays are used as they are if they are compressed sparse rows without duplicates and
-        explicit zeros. A packed store is opened, another path read by :func:`read_counts`.
+        Counts, samples x features (n_samples, n_features). DataFrames may be those of Polars or
+        tables of Arrow, sparse arrays those of pydata; of MuData objects those with one modality
+        are taken. It is never written to, and its arrays are used as they are if they are
+        compressed sparse rows without duplicates and explicit zeros. A packed store is opened,
+        another path read by :func:`read_counts`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     raw : bool, default=False
@@ -71,6 +73,8 @@ def as_counts(
 
     Raises
     ------
+    TypeError
+        If `X` is no matrix, nor an object with one: a list of AnnData objects, a generator.
     ValueError
         If a count is negative, infinite, missing, complex or above 2**53, if the counts of a row
         add up to less than 1e-9 but not to 0, if there is no row or no column, if the input is not

@@ -720,6 +720,19 @@ class TestDemo:
         assert not plot.exists()
 
 
+def test_which_side_is_the_samples_is_asked_for(tmp_path, capsys):
+    (tmp_path / "tenx").mkdir()
+    (tmp_path / "tenx" / "matrix.mtx").write_text(
+        "%%MatrixMarket matrix coordinate integer general\n3 2 3\n1 1 4\n2 2 1\n3 2 2\n"
+    )
+    words = "fit", tmp_path / "tenx", "-k", 1, "--quiet", "-o", tmp_path / "model.h5"
+    said = failure(capsys, *words)
+    assert "--transpose if its rows are features" in said and "--no-transpose if they are" in said
+    for option, n_features in (("--transpose", 3), ("--no-transpose", 2)):
+        assert run(*words, option, "--force") == 0
+        assert nmfscale.load(tmp_path / "model.h5").n_features_in_ == n_features
+
+
 @pytest.mark.parametrize("more", [[], ["--force"]])
 @pytest.mark.parametrize(
     "words",

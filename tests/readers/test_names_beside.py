@@ -197,10 +197,24 @@ def test_files_that_do_not_fit(tmp_path):
         read_counts(path, transpose=False)
     write_text(tmp_path / "my_genes.tsv", "ACTB\n")
     assert read_counts(path).feature_names.tolist() == IDS
-    counts = write_folder(tmp_path / "other", "a_counts.mtx", TABLE, {"marker_genes.txt": "CD4\n"})
-    found = read_counts(counts)
-    np.testing.assert_array_equal(dense(found), TABLE)
-    assert "marker_genes.txt has 1 lines, and was not used" in found.report()
+
+
+def test_lists_of_a_few_genes_are_no_names(tmp_path):
+    """Nor do they tell which side is the samples', though there are as many as samples."""
+    few = "CD4\nCD8A\nMS4A1\n"
+    path = write_folder(tmp_path / "a", "counts.mtx", TABLE, {"marker_genes.txt": few})
+    np.testing.assert_array_equal(dense(read_counts(path)), TABLE)
+    files = {"genes.txt": "CD4\n", "barcodes.tsv": BARCODES}
+    path = write_folder(tmp_path / "b", "counts.mtx", TABLE.T, files)
+    counts = read_counts(path)
+    np.testing.assert_array_equal(dense(counts), TABLE)
+    assert counts.sample_names.tolist() == CELLS and counts.feature_names is None
+    assert "genes.txt has 1 lines, and was not used" in counts.report()
+    files = {"marker_genes.txt": few, "barcodes.tsv": BARCODES}
+    path = write_folder(tmp_path / "c", "matrix.mtx", TABLE.T, files)
+    np.testing.assert_array_equal(dense(read_counts(path)), TABLE)
+    (tmp_path / "c" / "marker_genes.txt").write_bytes(b"\xe9\n")
+    assert "line 1: the byte 0xe9" in read_counts(path).report()
 
 
 def test_a_line_without_its_type_is_named(tmp_path):
