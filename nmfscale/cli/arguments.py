@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +69,8 @@ _EXAMPLES = {
   nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
 }
 
+# A file or folder; the shell leaves ~ alone in --option=~/file and in quotation marks.
+_PATH = os.path.expanduser
 # Tens of thousands of threads end the process, without a word.
 _MOST_THREADS = 4096
 
@@ -129,7 +132,8 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _demo(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("-o", "--output", metavar="DIR", default="nmfscale-demo", help="default: %(default)s")
+    what = "default: %(default)s"
+    add("-o", "--output", type=_PATH, metavar="DIR", default="nmfscale-demo", help=what)
     _add_run_options(command)
 
 
@@ -137,13 +141,14 @@ def _fit(command: argparse.ArgumentParser) -> None:
     _add_input(command)
     add = command.add_argument
     add("-k", type=_COUNT, required=True, help="number of topics")
-    add("-o", "--output", metavar="MODEL.h5", default="model.h5", help="default: %(default)s")
+    what = "default: %(default)s"
+    add("-o", "--output", type=_PATH, metavar="MODEL.h5", default="model.h5", help=what)
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
     what = (
         "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty where "
         "there is none; or a column of obs of an .h5ad"
     )
-    add("--labels", metavar="FILE|COLUMN", help=what)
+    add("--labels", type=_PATH, metavar="FILE|COLUMN", help=what)
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
@@ -156,7 +161,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
 def _store(command: argparse.ArgumentParser) -> None:
     _add_input(command, packed=False)
     add = command.add_argument
-    add("output", metavar="OUT.nmf", help="the packed store to write")
+    add("output", type=_PATH, metavar="OUT.nmf", help="the packed store to write")
     what = "such as 2GB: text is sorted on disk beyond a quarter of it"
     add("--memory-limit", type=_size, metavar="SIZE", help=what)
     _add_run_options(command)
@@ -164,10 +169,10 @@ def _store(command: argparse.ArgumentParser) -> None:
 
 def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("model", metavar="MODEL", help="file written by fit")
+    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
     _add_input(command)
     what = ".npy, written as it goes; .npz; .csv or .tsv, also with .gz"
-    add("-o", "--output", required=True, metavar="OUT", help=what)
+    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
     what = (
         "features of the model that INPUT lacks are an error; or they take no part, as they were "
         "not measured (restrict); or they have counts of 0, as words that do not occur (zero)"
@@ -186,8 +191,8 @@ def _info(command: argparse.ArgumentParser) -> None:
 def _plot(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = "files written by fit; several for --kind progress"
-    add("models", metavar="MODEL", nargs="+", help=what)
-    add("-o", "--output", required=True, metavar="OUT", help=".png, .pdf or .svg")
+    add("models", type=_PATH, metavar="MODEL", nargs="+", help=what)
+    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=".png, .pdf or .svg")
     add(
         "--kind", choices=("structure", "progress", "top"), default="structure",
         help="topic proportions of the samples, how the fit went, or leading features "
@@ -197,7 +202,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
         "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
         "obs of a .h5ad, or of a table with a header whose first column names the samples"
     )
-    add("--groups", metavar="FILE[:COLUMN]", help=what)
+    add("--groups", type=_PATH, metavar="FILE[:COLUMN]", help=what)
     what = "for top: features of each topic (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
     what = "for progress (default: %(default)s)"
@@ -260,9 +265,9 @@ def _export(command: argparse.ArgumentParser) -> None:
         "all counts that the model expects (1: nothing particular). Topics count from 0."
     )
     add = command.add_argument
-    add("model", metavar="MODEL", help="file written by fit")
+    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
     what = "a table: .csv or .tsv, also with .gz; or a folder for all tables"
-    add("-o", "--output", required=True, metavar="OUT", help=what)
+    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
     what = "which one (default: loadings; all in a folder)"
     add("--table", choices=("loadings", "components", "top"), help=what)
     what = "of the tables in a folder (default: csv)"
@@ -288,11 +293,11 @@ def _cluster(command: argparse.ArgumentParser) -> None:
     what = "always on 127.0.0.1; another one if it is taken (default: %(default)s)"
     add("--dashboard-port", type=_PORT, default=8787, metavar="N", help=what)
     what = "encrypt, and admit only who has the certificates in this folder; made if missing"
-    add("--tls", metavar="DIR", help=what)
+    add("--tls", type=_PATH, metavar="DIR", help=what)
     what = "of each worker, such as 8GB (default: an equal share of the machine's)"
     add("--memory-limit", type=_size, metavar="SIZE", help=what)
     what = "folder for temporary files of the workers (default: that of the system)"
-    add("--local-directory", metavar="DIR", help=what)
+    add("--local-directory", type=_PATH, metavar="DIR", help=what)
 
 
 _UNITS = """First ask what was drawn. Beers of a brewery, posts of a blog, cells of a patient
@@ -317,24 +322,27 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
 def _add_labels(command: argparse.ArgumentParser) -> None:
     """Add the model and labels of its samples."""
     add = command.add_argument
-    add("model", metavar="MODEL", help="file written by fit")
+    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
     what = (
         "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
         "or of a table with a header whose first column names the samples; samples without a label "
         "are left out"
     )
-    add("--groups", required=True, metavar="FILE[:COLUMN]", help=what)
+    add("--groups", required=True, type=_PATH, metavar="FILE[:COLUMN]", help=what)
     what = "what was drawn, such as patients; likewise (default: samples)"
-    add("--units", metavar="FILE[:COLUMN]", help=what)
+    add("--units", type=_PATH, metavar="FILE[:COLUMN]", help=what)
     what = "parts of the study: units are permuted, or drawn, within these only; likewise"
-    add("--strata", metavar="FILE[:COLUMN]", help=what)
+    add("--strata", type=_PATH, metavar="FILE[:COLUMN]", help=what)
 
 
 def _add_results(command: argparse.ArgumentParser, job: str) -> None:
     """Add where results go, and how they are found."""
     add = command.add_argument
     what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a picture, .png, .pdf or .svg; again"
-    add("-o", "--output", metavar="OUT", action="append", default=[], help=f"{what} for more")
+    add(
+        "-o", "--output", type=_PATH, metavar="OUT", action="append", default=[],
+        help=f"{what} for more",
+    )  # fmt: skip
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
     _add_job_options(command, job, "OUT")
     _add_run_options(command)
@@ -343,13 +351,14 @@ def _add_results(command: argparse.ArgumentParser, job: str) -> None:
 def _add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
     """Add what a job needs that takes long: checkpoints, clusters."""
     add = command.add_argument
-    add("--checkpoint", metavar="DIR", help=f"folder for the state of {job}")
+    add("--checkpoint", type=_PATH, metavar="DIR", help=f"folder for the state of {job}")
     what = f"go on from the newest checkpoint, if any; then replaces {result}"
     add("--resume", action="store_true", help=what)
     where = command.add_mutually_exclusive_group().add_argument
     where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")
     where("--workers", type=_COUNT, metavar="N", help=f"processes of a Dask cluster for {job}")
-    add("--tls", metavar="DIR", help="certificates of the cluster, see nmfscale cluster --help")
+    what = "certificates of the cluster, see nmfscale cluster --help"
+    add("--tls", type=_PATH, metavar="DIR", help=what)
 
 
 def _add_input(
@@ -362,9 +371,10 @@ def _add_input(
         f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
         "or a 10x folder"
     )
-    add(option or "input", metavar="INPUT", help=what, **options)
-    add("--feature-names", metavar="FILE", help="names of the features, one on each line")
-    add("--sample-names", metavar="FILE", help="names of the samples, one on each line")
+    add(option or "input", type=_PATH, metavar="INPUT", help=what, **options)
+    what = "names of the features, one on each line"
+    add("--feature-names", type=_PATH, metavar="FILE", help=what)
+    add("--sample-names", type=_PATH, metavar="FILE", help="names of the samples, one on each line")
     add("--layer", help=".h5ad: layer to read in place of X")
     add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     add("--genome", help="10x: genome to read")

@@ -49,7 +49,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         if path is not None:
             import numpy as np
 
-            found = _as_many(path, _text(path).splitlines(), counts.shape[axis], "names", what)
+            found = _as_many(path, _lines(_text(path)), counts.shape[axis], "names", what)
             setattr(counts, name, np.array(found, object))
     return counts
 
@@ -77,6 +77,12 @@ def _text(path: str) -> str:
         ) from error
 
 
+def _lines(text: str) -> list[str]:
+    """Split text at ends of lines alone: names may hold other marks that Python splits at."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.removesuffix("\r") for line in lines]
+
+
 def file_and_column(given: str) -> tuple[str, str | None]:
     """Split FILE:COLUMN; what is the name of a file as it stands has no column."""
     path, mark, column = given.rpartition(":")
@@ -96,13 +102,22 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
     widths = {len(row) for row in rows if row != [""]}
     if widths == {1}:
         labels = _as_many(path, [row[0] for row in rows], n_samples, "labels", "samples")
-        return [label or None for label in labels]
+        return [_label(label) for label in labels]
     if widths != {2}:
         raise ValueError(f"{path} must hold a label, or a sample name and a label, on each line.")
     if sample_names is None:
         raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
-    label_of = {name: label or None for name, label in (row for row in rows if row != [""])}
-    return _by_name(path, label_of, sample_names)
+    pairs = [row for row in rows if row != [""]]
+    names, of_names = [row[0] for row in pairs], [_label(row[1]) for row in pairs]
+    return _by_name(path, names, of_names, sample_names)
+
+
+# What R and pandas write where there is no label.
+_MISSING = {"", "NA", "<NA>", "NaN", "nan"}
+
+
+def _label(cell: str) -> str | None:
+    return None if cell in _MISSING else cell
 
 
 _UNITS = re.compile(
@@ -152,7 +167,7 @@ def _names_and_column(
     for number, row in enumerate(body, 2):
         if len(row) != len(header) + shift:
             raise ValueError(f"{path}, row {number}: {len(row)} cells, not {len(header) + shift}.")
-    return [row[0] for row in body], [row[at + shift] or None for row in body]
+    return [row[0] for row in body], [_label(row[at + shift]) for row in body]
 
 
 def _matched(
@@ -167,20 +182,36 @@ def _matched(
                 "no names of samples."
             )
         return labels
-    label_of = dict(zip(map(str, names), labels, strict=True))
-    if len(label_of) < len(labels):
-        raise ValueError(f"{path} names samples twice: make their names unique.")
-    return _by_name(path, label_of, sample_names)
+    return _by_name(path, names, labels, sample_names)
 
 
-def _by_name(path: str, label_of: dict[str, str | None], names: Any) -> list[str | None]:
-    """Return the labels of samples, each of which has one."""
-    missing = [str(name) for name in names if str(name) not in label_of]
+def _by_name(
+    path: str, names: Iterable[Any], labels: list[str | None], sample_names: Any
+) -> list[str | None]:
+    """Return the labels of samples, each of which has one, matched by name."""
+    from ..counts.names import as_text, repeated_names, such_as
+
+    given, wanted = as_text(names).tolist(), as_text(sample_names).tolist()
+    if given == wanted:
+        return labels
+    label_of: dict[str, str | None] = {}
+    for name, label in zip(given, labels, strict=True):
+        if label_of.setdefault(name, label) != label:
+            raise ValueError(
+                f"{path} names samples twice, such as {name!r} with the labels "
+                f"{label_of[name] or 'none'!r} and {label or 'none'!r}: make their names unique."
+            )
+    missing = [name for name in wanted if name not in label_of]
     if missing:
         raise ValueError(
             f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
         )
-    return [label_of[str(name)] for name in names]
+    if repeated := repeated_names(wanted):
+        raise ValueError(
+            f"several samples of the model have one name, such as {such_as(repeated)}, so that "
+            f"{path} cannot be matched by name: make names unique before the fit."
+        )
+    return [label_of[name] for name in wanted]
 
 
 def labels_of(given: str, counts: Any) -> Any:
@@ -197,7 +228,7 @@ def _table(path: str) -> list[list[str]]:
     text, is_csv = _text(path), path.lower().endswith(".csv")
     if not is_csv and "\t" not in text:
         # R puts quotation marks around each label; a single one is part of it.
-        return [[re.sub(r'^"([^"]*)"$', r"\1", line)] for line in text.splitlines()]
+        return [[re.sub(r'^"([^"]*)"$', r"\1", line)] for line in _lines(text)]
     lines = csv.reader(
         io.StringIO(text, newline=""), delimiter="," if is_csv else "\t", strict=True
     )

@@ -199,15 +199,11 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     names_of_samples = getattr(model, "sample_names_", None)
     warn_of_order(given.values(), names_of_samples)
     labels = _labels(given, len(model.loadings_), names_of_samples)
-    n_left_out = int((~labels["kept"]).sum())
-    if n_left_out and getattr(arguments, "kind", None) == "fit":
-        raise ValueError(
-            f"{arguments.groups} has no label for {n_left_out:,} samples: fits have all samples, "
-            "so give each a label."
-        )
-    if n_left_out:
-        why = f"{arguments.groups} has no label for {n_left_out:,} samples"
-        log(f"warning: {why}: they are left out.")
+    left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
+    if left_out and getattr(arguments, "kind", None) == "fit":
+        raise ValueError(f"{left_out}: fits have all samples, so give each a label.")
+    if left_out:
+        log(f"warning: {left_out}: they are left out.")
     _say_what_may_be_units(arguments, labels)
     names = ("checkpoint", "resume")
     how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
@@ -240,6 +236,15 @@ def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]
         log(f"columns of {path} that may be units: {', '.join(columns)}; --units {path}:COLUMN")
 
 
+def _unlabelled(source: Any, missing: Any, names: Any) -> str:
+    """Say how many samples have no label, and which is the first; nothing if all have one."""
+    places = missing.nonzero()[0]
+    if not places.size:
+        return ""
+    first = int(places[0]) if names is None else repr(str(names[places[0]]))
+    return f"{source} has no label for {places.size:,} samples (the first is {first})"
+
+
 def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[str, Any]:
     """Return labels of the samples that have a group, and which these are."""
     import numpy as np
@@ -250,6 +255,13 @@ def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[st
         if each is not None
     }
     kept = np.array([label is not None for label in read["groups"]])
+    for name, labels in read.items():
+        missing = kept & np.array([label is None for label in labels])
+        if complaint := _unlabelled(f"--{name} {given[name]}", missing, names):
+            raise ValueError(
+                f"{complaint} that have a group: give each of them a label, or leave out their "
+                "label in --groups, which leaves out the sample."
+            )
     return {name: labels[kept] for name, labels in read.items()} | {"kept": kept}
 
 

@@ -216,13 +216,14 @@ def same_kind(one: Array, other: Array) -> tuple[Array, Array]:
     """
     is_text = [[isinstance(name, str) for name in names] for names in (one, other)]
     if all(is_text[0]) and not any(is_text[1]):
-        return one, _as_text(other)
+        return one, as_text(other)
     if all(is_text[1]) and not any(is_text[0]):
-        return _as_text(one), other
+        return as_text(one), other
     return one, other
 
 
-def _as_text(names: Array) -> Array:
+def as_text(names: Iterable[Any]) -> Array:
+    """Return names as text; bytes are UTF-8."""
     return name_array([
         name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
         for name in names

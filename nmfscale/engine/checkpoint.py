@@ -31,7 +31,7 @@ from ..counts.sell import LANES
 from ..counts.validation import CHUNK
 from ..counts.warn import warn_caller
 from ..storage.arrays import put, put_json, read_checked, read_json
-from ..storage.atomic import UNFINISHED, FileInUseError, FileLock, atomic_hdf5
+from ..storage.atomic import UNFINISHED, FileInUseError, FileLock, atomic_hdf5, user_path
 from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
@@ -71,7 +71,7 @@ class Checkpoint:
         every: float = 60.0,
         resume: bool = False,
     ):
-        self.folder, self.about, self.every, self.resume = Path(folder), about, every, resume
+        self.folder, self.about, self.every, self.resume = user_path(folder), about, every, resume
         self._saved_at, self._failures = time.monotonic(), 0
         self.saved: int | None = None
         _make(self.folder)
@@ -235,7 +235,7 @@ def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
 def _path(folder: Any) -> Path:
     if not isinstance(folder, (str, os.PathLike)) or not str(folder):
         raise ValueError(f"checkpoint={folder!r}: the path of a folder is needed.")
-    return Path(folder)
+    return user_path(folder)
 
 
 def _make(folder: Path) -> Path:

@@ -29,7 +29,6 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from ..storage.arrays import (
     read_names,
     read_text,
 )
-from ..storage.atomic import atomic_hdf5, target_of
+from ..storage.atomic import atomic_hdf5, target_of, user_path
 from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.version import package_version
 from .topics import AXES
@@ -128,7 +127,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Tell whether `path` is an HDF5 file that calls itself a model of ours."""
-    return format_of(path) == FORMAT
+    return format_of(user_path(path)) == FORMAT
 
 
 def _dataset_name(attribute: str) -> str:
@@ -215,10 +214,11 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
 
 def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
     """Call `read` with the file; damage of any kind is a ValueError."""
+    path = user_path(path)
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
     try:
-        return read_file(Path(path), read)
+        return read_file(path, read)
     except _DAMAGE as error:
         if is_transient(error):
             raise

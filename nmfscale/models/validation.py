@@ -14,6 +14,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import name_array, of_features, of_samples, plain
 from ..methods.factors import Constraints
 from ..methods.priors import gamma_prior, real_numbers
+from ..storage.atomic import user_path
 
 Array = NDArray[Any]
 
@@ -146,7 +147,7 @@ def dirichlet_priors(
 
 def npy_target(out: str | os.PathLike[str]) -> Path:
     """Return where an array can be written, known before any work is done."""
-    target = Path(os.path.realpath(out))
+    target = Path(os.path.realpath(user_path(out)))
     if target.suffix.lower() != ".npy" or target.is_dir():
         raise ValueError(f"out={str(out)!r}: the name of a file that ends in .npy is needed.")
     if not target.parent.is_dir():

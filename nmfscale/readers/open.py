@@ -20,6 +20,7 @@ from ..counts.base import (
 )
 from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import check_table_size, parse_bytes
+from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
@@ -113,7 +114,7 @@ def open_counts(
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
-        counts, holder = _file_counts(Path(source), given, in_memory, limit)
+        counts, holder = _file_counts(user_path(source), given, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
         counts, holder = _file_counts(Path(source.filename), given, in_memory, limit)
         # the object's names may have been changed since it was opened

@@ -17,7 +17,7 @@ from ..counts.names import checked_names
 from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
-from ..storage.atomic import retry
+from ..storage.atomic import retry, user_path
 from .formats import given_choices, open_table
 from .sources import MemoryLimits, OpenedTable, named_errors
 
@@ -195,7 +195,7 @@ def open_stream(
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
     limits = MemoryLimits(memory_limit, table_limit)
-    table = open_table(Path(path), limits, given_choices(**choices))
+    table = open_table(user_path(path), limits, given_choices(**choices))
     try:
         check_table_size(table.source.shape, table.whom, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))

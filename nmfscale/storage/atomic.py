@@ -53,9 +53,14 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path in which ~ at the beginning stands for the home of the user."""
+    return Path(os.path.expanduser(path))
+
+
 def target_of(path: str | os.PathLike[str]) -> Path:
     """Return the file that a path means; refuse one that cannot be written."""
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(user_path(path)))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
     check_replaceable(target)

@@ -47,7 +47,7 @@ from ..counts.memory import Counts
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of
 from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names
-from .atomic import file_id, retry
+from .atomic import file_id, retry, user_path
 from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
 from .store_blocks import (
     ORDERS,
@@ -273,7 +273,7 @@ class StoredCounts(CountMatrix):
 
     def __init__(self, path: str | os.PathLike[str]):
         # blocks are read when the current folder may be another
-        self.path = Path(path).absolute()
+        self.path = user_path(path).absolute()
         with self.path.open("rb"):
             pass
         self._is_store = False

@@ -61,6 +61,35 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_names_are_split_at_ends_of_lines_alone(folder, tmp_path, mark, end):
+    names = [f"word {j}" for j in range(39)] + [f"one{mark}name"]
+    (tmp_path / "words.txt").write_bytes((end.join(names) + end).encode())
+    words = ["fit", folder / "counts.npz", "-k", 2, "-o", tmp_path / "model.h5", "--max-iter", 2]
+    assert run(*words, "--feature-names", tmp_path / "words.txt", "--quiet") == 0
+    assert nmfscale.load(tmp_path / "model.h5").feature_names_in_.tolist() == names
+
+
+def test_the_home_of_the_user_is_found(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "labels.txt").write_text("a\nb\n" * 30)
+    assert run("store", folder / "counts.npz", "~/counts.nmf", "--quiet") == 0
+    fit = ["fit", "~/counts.nmf", "-k", 2, "-o", "~/model.h5", "--max-iter", 2, "--quiet"]
+    assert run(*fit, "--checkpoint=~/state", "--sample-names=~/labels.txt") == 0
+    assert run("plot", "~/model.h5", "-o", "~/plot.png", "--groups", "~/labels.txt") == 0
+    model = nmfscale.load("~/model.h5")
+    model.transform("~/counts.nmf", out="~/loadings.npy")
+    model.save("~/again.h5")
+    nmfscale.write_store(simulated(), "~/other.nmf")
+    model.set_params(tol=0).fit(nmfscale.StoredCounts("~/other.nmf"), checkpoint="~/other")
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "counts.nmf", "model.h5", "state", "plot.png", "loadings.npy", "again.h5", "other.nmf",
+        "other", "labels.txt",
+    }  # fmt: skip
+
+
 class TestFit:
     def test_same_model_as_in_python(self, folder, tmp_path, capsys):
         target = tmp_path / "model.h5"
@@ -569,6 +598,31 @@ class TestPlot:
         words = [folder / "named.h5", "-o", tmp_path / "plot.svg", "--groups", tmp_path / name]
         assert self.plot(*words) == 0
         assert "(no group)" in (tmp_path / "plot.svg").read_text()
+
+    @pytest.mark.parametrize("header", ["", "name\tkind\n"])
+    def test_names_that_are_repeated(self, tmp_path, header):
+        (tmp_path / "labels.tsv").write_text(f"{header}b\tx\na\ty\nb\tx\n")
+        given = f"{tmp_path / 'labels.tsv'}{':kind' if header else ''}"
+        assert read_groups(given, 2, ["a", "b"]) == ["y", "x"]
+        with pytest.raises(ValueError, match="several samples of the model have one name, such as"):
+            read_groups(given, 3, ["a", "b", "a"])
+        (tmp_path / "labels.tsv").write_text(f"{header}b\tx\na\ty\nb\tNA\n")
+        match = "names samples twice, such as 'b' with the labels 'x' and 'none'"
+        with pytest.raises(ValueError, match=match):
+            read_groups(given, 2, ["a", "b"])
+        assert read_groups(given, 3, ["b", "a", "b"]) == ["x", "y", None]
+
+    @pytest.mark.parametrize("names", [np.array([7, 30]), np.array([b"7", b"30"]), ["7", "30"]])
+    def test_names_of_any_type_match_their_text(self, tmp_path, names):
+        (tmp_path / "labels.csv").write_text("30,x\n7,y\n")
+        assert read_groups(str(tmp_path / "labels.csv"), 2, names) == ["y", "x"]
+
+    @pytest.mark.parametrize("cell", ["NA", "", "<NA>", "NaN"])
+    def test_what_stands_for_no_label(self, tmp_path, cell):
+        (tmp_path / "labels.csv").write_text(f"name,kind\na,{cell}\nb,x\n")
+        assert read_groups(f"{tmp_path / 'labels.csv'}:kind", 2, ["b", "a"]) == ["x", None]
+        (tmp_path / "labels.txt").write_text(f"x\n{cell}\n")
+        assert read_groups(str(tmp_path / "labels.txt"), 2, None) == ["x", None]
 
     @pytest.mark.parametrize(
         ("text", "model", "complaint"),

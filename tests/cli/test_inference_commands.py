@@ -140,7 +140,10 @@ def test_fits_are_those_of_python(folder, model, tmp_path, capsys):
 def test_samples_without_a_label_are_left_out(folder, model, tmp_path, capsys):
     out = tmp_path / "tests.csv"
     assert run(*words(folder, "test", "some"), "--permutations", 99, "-o", out) == 0
-    assert "has no label for 1 samples: they are left out" in capsys.readouterr().err
+    assert (
+        "has no label for 1 samples (the first is 'cell 0'): they are left out"
+        in capsys.readouterr().err
+    )
     expected = nmfscale.permutation_test(
         model.loadings_[1:], GROUPS[1:], n_permutations=99, random_state=1
     )
@@ -148,7 +151,13 @@ def test_samples_without_a_label_are_left_out(folder, model, tmp_path, capsys):
     assert rows_of(out)[0]["n_units"] == "59"
     given = [*words(folder, "bootstrap", "some"), "--kind", "fit"]
     said = failure(capsys, *given, "--counts", folder / "counts.npz")
-    assert "has no label for 1 samples: fits have all samples" in said
+    assert "has no label for 1 samples (the first is 'cell 0'): fits have all samples" in said
+
+
+def test_samples_with_a_group_need_a_unit(folder, capsys):
+    given = [*words(folder, "test"), "--units", f"{folder / 'cells.csv'}:some"]
+    said = failure(capsys, *given)
+    assert "cells.csv:some has no label for 1 samples (the first is 'cell 0') that have a" in said
 
 
 def test_the_seed_that_is_drawn_is_said(folder, capsys):
