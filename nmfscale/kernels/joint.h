@@ -5,7 +5,7 @@
  *     sum down mu_c   - up log mu_c     of a divergence
  *
  * That of the counts is b'Gb / 2 - b'num (STEP_SQUARES), or b'total - sum y log mu.  A row may have a linear term `rate` of its
- * own, and with STEP_SQUARES a quadratic one, b'Eb / 2 with E = `quadratic`.
+ * own, and with STEP_SQUARES a matrix of its own, `quadratic`, in place of G.
  */
 
 /* Where a coordinate goes whose loss has the derivatives g and q + h, with q constant and h = sum y a^2 / mu^2.  The gradient is
@@ -42,21 +42,21 @@ INLINE void NAME(label_derivatives)(const row_problem *p, const slice_rows *rows
     }
 }
 
-/* Derivatives of least squares by coordinate k; 0 is returned where too little of the curvature is left to move by. */
-INLINE VEC NAME(square_derivatives)(const row_problem *p, const slice_rows *rows, int lane0, int k, const VEC *b, VEC *g, VEC *q)
+/* Derivatives of least squares by coordinate k. */
+INLINE void NAME(square_derivatives)(const row_problem *p, const slice_rows *rows, int lane0, int k, const VEC *b, VEC *g,
+                                     VEC *q)
 {
-    const REAL *G = p->gram, *E = rows->quadratic;
+    const REAL *G = p->gram, *own = rows->quadratic;
     const int K = p->n_components;
-    const VEC most = SET1(G[k * K + k] * (REAL)(REAL_IS_FLOAT ? 1e-5 : 1e-12));
+    if (!own) {
+        for (int l = 0; l < K; l++)
+            *g = FMA(SET1(G[k * K + l]), b[l], *g);
+        *q = SET1(G[k * K + k]);
+        return;
+    }
     for (int l = 0; l < K; l++)
-        *g = FMA(SET1(G[k * K + l]), b[l], *g);
-    *q = SET1(G[k * K + k]);
-    if (!E)
-        return SET1(1);
-    for (int l = 0; l < K; l++)
-        *g = FMA(LOAD(E + (l < k ? PACKED(k, l) : PACKED(l, k)) * LANES + lane0), b[l], *g);
-    *q = VMAX(*q + LOAD(E + PACKED(k, k) * LANES + lane0), SET1(0));
-    return AT_LEAST(*q, most);
+        *g = FMA(LOAD(own + (l < k ? PACKED(k, l) : PACKED(l, k)) * LANES + lane0), b[l], *g);
+    *q = LOAD(own + PACKED(k, k) * LANES + lane0);
 }
 
 /* Derivatives of a divergence by coordinate k; mu is kept current by the change of the coordinate before. */
@@ -123,13 +123,13 @@ static void NAME(descend_jointly)(const row_problem *p, const slice_counts *s, c
         }
         for (int step = 0; step < p->newton_steps * K; step++) {
             const int k = step % K;
-            VEC g = line[k], q = SET1(0), h = SET1(0), moves = SET1(1);
+            VEC g = line[k], q = SET1(0), h = SET1(0);
             if (squares)
-                moves = NAME(square_derivatives)(p, rows, lane0, k, b, &g, &q);
+                NAME(square_derivatives)(p, rows, lane0, k, b, &g, &q);
             else
                 NAME(count_derivatives)(n, columns + k * n, before, change, b[k], y, mu, &g, &h);
             NAME(label_derivatives)(p, rows, lane0, k, mu_labels, &g, &q, &h);
-            change = (VMAX(NAME(descended)(b[k], g, q, h), SET1((REAL)p->floor)) - b[k]) * moves;
+            change = VMAX(NAME(descended)(b[k], g, q, h), SET1((REAL)p->floor)) - b[k];
             b[k] = VMAX(b[k] + change, SET1((REAL)p->floor));
             before = columns + k * n;
             for (int c = 0; c < T; c++) {

@@ -50,6 +50,8 @@ RANDOM_ROUNDS = 30
 # Row arrays in memory at the worst moment; in a task; copies of the topics in float64. Measured:
 # 6.2 and 11 of 200,000 samples or 60,000 features, K = 20, the start included.
 _COPIES_ROWS, _COPIES_TASK, _COPIES_TOPICS = 7, 6, 12
+# An exponential that is smaller is not divided by: it has lost digits, or is zero.
+_LEAST_TOTAL = 1e-290
 # Of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
 _COPIES_BLOCK, _COPIES_HELD = 5, 6
 
@@ -67,10 +69,13 @@ class HeldTopics:
             logs, total = expected_log(values, 0, n_threads), np.empty(K)
             self.shift = logs.max(axis=1)
             self.bound = math.fsum(minus_divergence(values, eta, logs, 0, n_threads))
-            kernels.exp_digamma(values, shares, n_threads=n_threads)
             kernels.exp_digamma(values.sum(axis=0), total, n_threads=n_threads)
-            shares /= total
-            scale_to_largest(shares, logs, self.shift)
+            if total.min() > _LEAST_TOTAL:
+                kernels.exp_digamma(values, shares, n_threads=n_threads)
+                shares /= total
+                scale_to_largest(shares, logs, self.shift)
+            else:  # a topic without counts, and next to no prior
+                shares = np.exp(logs - self.shift[:, None])
         lanes = in_lane_order(m, n_lanes)
         self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
 

@@ -129,7 +129,13 @@ class MeanField(Model):
         self.points[target] = self.points[source]
 
     def _looked(self) -> dict[str, Any]:
-        return self.look() | {"momentum": self.beta, "bytes_read": self.blocks.bytes_read}
+        found = self.look()
+        if not math.isfinite(found["elbo"]):
+            raise FloatingPointError(
+                f"The evidence lower bound is {found['elbo']}: the start or a prior is too small "
+                "or too large for the counts. Rescale these, or leave them at their defaults."
+            )
+        return found | {"momentum": self.beta, "bytes_read": self.blocks.bytes_read}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Make a plain step, and see on the way what the present point is worth."""

@@ -89,6 +89,7 @@ class SemiSupervised(Model):
         self.weights, self._start = weights, start
         self.stride = kernels.row_stride(n_components)
         self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._weightless = None if weights is None else weights.weightless()[self._order]
         self.first = self.last = math.nan
         self.best, self.best_iteration = -math.inf, 0
         self.points: dict[str, dict[str, Array]] = {}
@@ -102,6 +103,10 @@ class SemiSupervised(Model):
         lanes = to_lanes(S, layout.row_order, self.stride, self.dtype, FLOOR, FLOOR, folder)
         self.blocks.put("S", lanes)
         A = np.ascontiguousarray(A[self._order], np.float64)
+        if self._weightless is not None:
+            A[self._weightless] = 0
+        if self._supervised:  # a class without labels has no part in the loss
+            B = np.where(self._targets_known[:, None], B, 0)
         self.points["S"] = {"A": np.maximum(A, FLOOR), "B": np.maximum(B, FLOOR)}
         self._put_labels()
         if self.known.held_out is not None:
@@ -184,8 +189,8 @@ class SemiSupervised(Model):
             down = np.einsum("jk,kl->jl", A, values["gram"])
         else:
             down = np.broadcast_to(values["total"], A.shape)
-        if self.weights is not None:
-            down = down + sums[1]
+        if self._weightless is not None:
+            down = entries.columns_left(down, sums[1], self._weightless)
         A = _multiplied(A, self._numerators(), down)
         B = _multiplied(B, values["up"], values["down"]) if self._supervised else B
         self.points["S"] = {"A": A, "B": B}
@@ -198,6 +203,16 @@ class SemiSupervised(Model):
     @property
     def _supervised(self) -> bool:
         return bool(self.known.weights.any())
+
+    @property
+    def _targets_known(self) -> Array:
+        """Say of which targets (T,) a sample has a label of some weight."""
+        known = self.known
+        if known.targets.ndim == 2:
+            wide = known.weights if known.weights.ndim == 2 else known.weights[:, None]
+            return np.broadcast_to((wide > 0).any(axis=0), known.n_targets)
+        found = np.bincount(known.targets.astype(np.intp), known.weights, known.n_targets)
+        return found > 0
 
     def finish(self, settled: bool) -> dict[str, Any]:
         """Stand at the last point, or at that of the best validation, with exact zeros."""

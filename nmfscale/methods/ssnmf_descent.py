@@ -23,7 +23,7 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..engine.protocol import Block, Needs, Sums, Values
-from . import labels
+from . import entries, labels
 from .entries import BlockEntries
 from .factors import Array, aligned_copy, in_lane_order, to_lanes
 from .ssnmf import SemiSupervised
@@ -95,10 +95,17 @@ class CoordinateDescent(SemiSupervised):
     def _features_moved(self, A: Array) -> Array:
         values, sums = self._found
         if self.losses.data == "frobenius":
-            more = _packed(sums[2]) if self.weights is not None else None
-            return self._least_squares(A, sums[0], values["gram"], more)
-        rate = np.zeros(A.shape) + (sums[1] if self.weights is not None else 0.0)
-        return self._newton(A, sums[0], values["total"], rate)
+            num, G, own = sums[0], values["gram"], None
+            if self._weightless is not None:
+                found, added = entries.curvature_left_of_columns(G, sums[2], self._weightless)
+                # with what was added to the curvature the minimum is drawn towards A
+                num, own = num + added * A, _packed(found)
+            return self._least_squares(A, num, G, own)
+        total, rate = values["total"], np.zeros(A.shape)
+        if self._weightless is not None:
+            rate = entries.columns_left(total + rate, sums[1], self._weightless)
+            total = 0 * total
+        return self._newton(A, sums[0], total, rate)
 
     def _targets_moved(self, B: Array) -> Array:
         values, _ = self._found
@@ -107,8 +114,8 @@ class CoordinateDescent(SemiSupervised):
             return self._least_squares(B, values["up"], np.zeros((B.shape[1],) * 2), H)
         return self._newton(B, H, np.zeros(B.shape[1]), values["down"])
 
-    def _least_squares(self, rows: Array, num: Array, G: Array, more: Array | None) -> Array:
-        """Return rows (n, K) nearer to the minimum of ``b'(G + E) b / 2 - num.b``, E in `more`."""
+    def _least_squares(self, rows: Array, num: Array, G: Array, own: Array | None) -> Array:
+        """Return rows (n, K) nearer to the minimum of ``b'G b / 2 - num.b``, with G or their `own`."""
         start, (n, K) = _padded(rows, FLOOR), rows.shape
         problem = problem_of(start, K, "frobenius", G, np.ones(K), newton_steps=_SWEEPS_HELD)
         out, n_slices = aligned_copy(start), len(start) // LANES
@@ -116,7 +123,7 @@ class CoordinateDescent(SemiSupervised):
         nothing = kernels.SlicedCounts(np.zeros(0, np.int32), np.zeros(0), offset, 0)
         kernels.descend_jointly(
             nothing, problem, start, out, n_threads=self.blocks.n_threads, rate=_padded(-num),
-            quadratic=more,
+            quadratic=own,
         )  # fmt: skip
         return np.ascontiguousarray(out[:n, :K])
 
@@ -179,22 +186,23 @@ class DescendRows(MoveRows):
         n_slices, G, total = len(before) // LANES, gram(self.A), self.A.sum(axis=0)
         B = np.zeros((len(self.B), before.shape[1]), before.dtype)
         B[:, :K] = self.B
+        up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)
+        own: dict[str, Any] = {}
+        if (found := block.get("entries")) is not None:
+            here = BlockEntries(found, rows_in_float64(block, K), self.A, data)
+            if data == "frobenius":
+                curvature, added = here.curvature_left_of_rows(G)
+                own = {
+                    "quadratic": aligned_copy(_packed(curvature), before.dtype),
+                    "rate": in_lanes(-added * rows_in_float64(block, K), before),
+                }
+            else:
+                own = {"rate": in_lanes(here.rows_left(total), before)}
+                total = 0 * total
         problem = problem_of(
             self.design, K, data, G, total, newton_steps=_SWEEPS[data],
             labels=B if len(B) else None, label_squares=self.losses.labels == "frobenius",
         )  # fmt: skip
-        up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)
-        own: dict[str, Any] = {}
-        if (found := block.get("entries")) is not None:
-            entries = BlockEntries(found, rows_in_float64(block, K), self.A, data)
-            if data == "frobenius":
-                own = {
-                    "quadratic": aligned_copy(_packed(entries.curvature_of_rows()), before.dtype)
-                }
-            else:
-                # of a row that has lost all its entries nothing is left
-                least = total * (4 * np.finfo(before.dtype).eps - 1)
-                own = {"rate": in_lanes(np.maximum(entries.of_rows(), least), before)}
         kernels.descend_jointly(
             sliced_counts(block.counts, len(self.design)), problem, before,
             block.empty("S", before), n_threads=n_threads, up=up, down=down, **own,

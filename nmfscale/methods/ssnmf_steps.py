@@ -16,7 +16,7 @@ from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from . import entries, labels
 from .entries import BlockEntries
-from .factors import Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
+from .factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
 from .steps import sliced_counts
 from .transform import plain_rows
 
@@ -144,39 +144,43 @@ class MoveRows(Step):
         K, before = self.A.shape[1], block["S"]
         S = rows_in_float64(block, K)
         G, total = gram(self.A), self.A.sum(axis=0)
-        problem = problem_of(self.design, K, self.losses.data, G, total, em_steps=1)
         pseudo, rate = labels.of_rows(block, S, self.B, self.losses.labels)
         pseudo *= self.scale
         rate *= self.scale
-        extra: Any = 0.0
+        given, left = rate, None
         if (found := block.get("entries")) is not None:
-            extra = BlockEntries(found, S, self.A, self.losses.data).of_rows()
-        given = rate + extra
-        if self.losses.data == "kl":  # of a row that has lost all its entries nothing is left
-            given = np.maximum(given, total * (4 * np.finfo(before.dtype).eps - 1))
+            # rows have sums of their own: of all together nothing is left to the kernel
+            left = BlockEntries(found, S, self.A, self.losses.data).rows_left(
+                np.einsum("ik,kl->il", S, G) if self.losses.data == "frobenius" else total
+            )
+            given, G, total = np.maximum(rate + left, LEAST), 0 * G, 0 * total
+        problem = problem_of(self.design, K, self.losses.data, G, total, em_steps=1)
         out = block.empty("S", before)
+        empty = 0.0 if left is None else 1.0
         kernels.update_rows(
             sliced_counts(block.counts, len(self.design)), problem, before, out,
-            n_threads=n_threads, pseudo=in_lanes(pseudo, before), rate=in_lanes(given, before),
+            n_threads=n_threads, pseudo=in_lanes(pseudo, before),
+            rate=in_lanes(given, before, empty),
         )  # fmt: skip
         if self.losses.data != self.losses.labels:
             down = G if self.losses.data == "frobenius" else total
-            _hold_back(out[: block.n_rows, :K], S, pseudo, rate, down, extra, self.losses.data)
+            _hold_back(out[: block.n_rows, :K], S, pseudo, rate, down, left, self.losses.data)
         return {}
 
 
-def in_lanes(values: Array, like: Array) -> Array:
-    """Return rows (n_rows, K) in memory of the shape of a row array."""
-    out = aligned_copy(np.zeros(like.shape), like.dtype)
+def in_lanes(values: Array, like: Array, empty: float = 0.0) -> Array:
+    """Return rows (n_rows, K) in memory of the shape of a row array, which has `empty` besides."""
+    out = aligned_copy(np.full(like.shape, empty), like.dtype)
     out[: len(values), : values.shape[1]] = values
     return out
 
 
 def _hold_back(
-    out: Array, S: Array, pseudo: Array, rate: Array, down: Array, extra: Any, data: str
+    out: Array, S: Array, pseudo: Array, rate: Array, down: Array, left: Array | None, data: str
 ) -> None:
     """Shorten steps of S where those of two different losses together may raise them.
 
+    `down` is the Gram matrix or the sums of A, `left` (n_rows, K) what rows have in their place.
     With r the step of one loading, divided by it, both losses are at most
     ``den r^2 / 2 - num r - p log r + q r`` of the norm and of the divergence. The update
     ``r = (num + p) / (den + q)`` lowers that, but for some large steps: these end at its minimum.
@@ -189,12 +193,15 @@ def _hold_back(
         return
     row, k = which
     s, r, label, down_label = S[which], out[which] / S[which], pseudo[which], rate[which]
-    more = extra[which] if np.ndim(extra) else 0.0
+    if left is not None:
+        own = left[which]
+    else:
+        own = down[k] if data == "kl" else np.einsum("ek,ek->e", S[row], down[k])
     if data == "kl":
-        num, den, q = label / s, down_label, down[k] + more
+        num, den, q = label / s, down_label, own
         p = r * (den + q) - num
     else:
-        p, q, den = label / s, down_label, np.einsum("ek,ek->e", S[row], down[k]) + more
+        p, q, den = label / s, down_label, own
         num = r * (den + q) - p
     rises = p * (r - 1 - np.log(r)) > (den / 2 + q) * (r - 1) ** 2
     c = q - num
@@ -250,14 +257,14 @@ class Represent(Step):
         how: dict[str, Any] = {"em_steps": self.n_steps}
         if self.loss == "frobenius":
             how = {"newton_steps": 1, "qp_sweeps": _SWEEPS, "qp_tolerance": _LITTLE}
-        problem = problem_of(self.design, K, self.loss, G, total, **how)
         given, more = block.get("entries"), {}
         if given is not None and self.loss == "kl":
             ones = np.ones((block.n_rows, K))
-            rate = BlockEntries(given, ones, self.A, "kl").of_rows()
-            rate = np.maximum(rate, total * (4 * np.finfo(float).eps - 1))
-            nothing = np.zeros((block.n_rows, K))
-            more = {"pseudo": in_lanes(nothing, start), "rate": in_lanes(rate, start)}
+            rate = BlockEntries(given, ones, self.A, "kl").rows_left(total)
+            nothing, total = np.zeros((block.n_rows, K)), 0 * total
+            rate = in_lanes(np.maximum(rate, LEAST), start, 1.0)
+            more = {"pseudo": in_lanes(nothing, start), "rate": rate}
+        problem = problem_of(self.design, K, self.loss, G, total, **how)
         out = block.empty("represented", start)
         kernels.update_rows(sliced, problem, start, out, n_threads=n_threads, **more)
         if given is not None and self.loss == "frobenius":
@@ -275,11 +282,15 @@ def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) 
     """Find the loadings of rows that have weights of entries, whose Gram matrices are their own."""
     if not len(given):
         return
+    given, nobody, lower = given.copy(), np.zeros((1, len(G))), np.tril_indices(len(G))
     lanes, first = np.unique(given["lane"], return_index=True)
     for lane, begin, end in zip(lanes, first, np.append(first[1:], len(given)), strict=True):
-        a, v = A[given["column"][begin:end]], given["v"][begin:end]
-        H, b, g = G + np.einsum("j,jk,jl->kl", v, a, a), np.zeros(len(G)), -num[lane]
-        moving = np.flatnonzero(np.diag(H) > 1e-12 * np.diag(G))
+        here, b, g = given[begin:end], np.zeros(len(G)), -num[lane]
+        here["lane"] = 0
+        H = np.zeros(G.shape)
+        H[lower] = BlockEntries(here, nobody, A, "frobenius").curvature_left_of_rows(G)[0][0]
+        H += np.tril(H, -1).T
+        moving = np.flatnonzero(np.diag(H) > 0)
         for _ in range(_SWEEPS):
             most = 0.0
             for k in moving:

@@ -19,7 +19,7 @@ from ..methods.gamma import GammaPrior
 from ..methods.gamma_poisson import Inference, VariationalGammaPoisson, dispersion, drawn_priors
 from ..methods.mean_field import Start, points_of
 from .base import CountModel, Fitted
-from .validation import SHAPE, checked_array, gamma_priors
+from .validation import SHAPE, checked_prior, checked_start, gamma_priors
 
 Array = NDArray[Any]
 
@@ -300,11 +300,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
                 mean = counts.total / counts.shape[0]
                 rate = np.full(len(shape), shape.sum() / mean if mean > 0 else 1.0)
             return GammaPrior(shape, rate), None
-        shapes = checked_array(self.shape_rates, (2,), "shape_rates")
+        checked_prior(self.shape_factors, (), "shape_factors")
+        shapes = checked_prior(self.shape_rates, (2,), "shape_rates")
         if self.mean_rates is None:
             means = np.array([dispersion(counts.row_totals), dispersion(counts.column_totals)])
         else:
-            means = checked_array(self.mean_rates, (2,), "mean_rates")
+            means = checked_prior(self.mean_rates, (2,), "mean_rates")
         return drawn_priors(shape, float(self.shape_factors), shapes, means)
 
     def _fit_counts(
@@ -319,11 +320,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         if factors is not None:
             deep = self.hierarchical
             factors = of_features(factors, counts, "components_shape", axis=1)
-            factors = checked_array(factors, (K, m), "components_shape", positive=deep).T
+            factors = checked_start(factors, (K, m), "components_shape", positive=deep).T
             factors = factors if deep else points_of(factors)
         if gamma is not None:
             gamma = of_samples(gamma, counts, "loadings_shape")
-            gamma = checked_array(gamma, (n, K), "loadings_shape")
+            gamma = checked_start(gamma, (n, K), "loadings_shape")
         eta = float(self.shape_factors) if self.hierarchical else 0.0
 
         def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalGammaPoisson:

@@ -22,7 +22,7 @@ from ..methods.lda import Inference, VariationalLDA
 from ..methods.mean_field import Start, points_of
 from ..methods.merging import merged_dirichlet, summed
 from .base import CountModel, Fitted
-from .validation import checked_array, dirichlet_priors
+from .validation import checked_start, dirichlet_priors
 
 Array = NDArray[Any]
 
@@ -357,11 +357,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         if topics is not None:
             name = "topic_word_posterior"
             topics = of_features(topics, counts, name, axis=1)
-            topics = checked_array(topics, (K, m), name, positive=eta > 0).T
+            topics = checked_start(topics, (K, m), name, positive=eta > 0).T
             topics = topics if eta > 0 else points_of(topics)
         if gamma is not None:
             gamma = of_samples(gamma, counts, "doc_topic_posterior")
-            gamma = checked_array(gamma, (n, K), "doc_topic_posterior")
+            gamma = checked_start(gamma, (n, K), "doc_topic_posterior")
 
         def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalLDA:
             def start() -> Start:

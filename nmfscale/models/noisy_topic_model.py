@@ -19,7 +19,7 @@ from ..methods.gamma_noise import posterior_of
 from ..methods.noisy_topics import Held, NoisyTopics, find_start, needs_of
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
-from .validation import checked_array, checked_mask
+from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 
 Array = NDArray[Any]
 
@@ -290,11 +290,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             if mask is not None and given is None:
                 raise ValueError(f"{name} holds entries of {what}: pass {what}= to fit.")
         if L is not None:
-            L = checked_array(L, (n, self.n_components), "L", positive=False)
+            L = checked_start(L, (n, self.n_components), "L", positive=False)
             if not L.any():
                 raise ValueError("L: all loadings are 0; without L a start is found by init.")
+            checked_size(L.sum(), "L: the sum of all loadings", LEAST_PRIOR, np.inf)
         if mu is not None:
-            mu = checked_array(mu, (m,), "mu", positive=False)
+            mu = checked_start(mu, (m,), "mu", positive=False)
             impossible = np.flatnonzero((mu == 0) & (counts.column_totals > 0))
             if impossible.size:
                 j = int(impossible[0])

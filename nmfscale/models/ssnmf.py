@@ -93,7 +93,7 @@ class SSNMF(SupervisedModel):
     class_prior_ : ndarray of shape (n_targets,)
         Share of each class in the labels, by their weights; likewise.
     empty_samples_ : ndarray of int
-        Samples of the fit in which nothing was counted.
+        Samples of the fit in which nothing was counted, or nothing of positive weight.
     loss_ : float
         The loss at the end.
     history_ : structured ndarray
@@ -223,11 +223,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             a matrix of non-negative targets (regression), of which NaN are unknown. A column of
             numbers that are not whole is a matrix. Without labels this is NMF.
         label_weights : array-like of shape (n_samples,) or that of targets, default=None
-            Non-negative weights of labels, or of single targets, in the loss.
+            Non-negative weights of labels, or of single targets, in the loss. A class whose labels
+            all have weight 0 is never predicted; not all labels may, nor all targets of a column.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
             Non-negative weights of entries in the loss, which multiply their terms, so that the
             value of one of weight 0 does not matter; or a sparse matrix that is nonzero where an
-            entry is missing. For counts in memory.
+            entry is missing. For counts in memory. A feature of weight 0 in all samples has no part
+            in any topic, and a sample without weights has loadings by its label alone.
         loadings : array-like of shape (n_samples, n_components), default=None
             S to start from; by default random numbers between 0 and 1.
         components : array-like of shape (n_components, n_features), default=None
@@ -326,6 +328,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             if client is not None:
                 raise ValueError("data_weights are for fits in this process: leave out client.")
             used, entries = weighted_entries(counts, data_weights, losses.data)
+            if not entries.less_one.nnz:  # all weights are 1
+                used, entries = counts, None
         given = self._start(start, counts, known.n_targets)
         if entries is None:
             constant = float(counts.row_sums(lambda x: constant_of(x, 1.0, losses.data)).sum())
@@ -359,7 +363,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             n_iter_no_change=self.n_iter_no_change, n_components=K, dtype=str(dtype),
             solver=self.solver, **how,
         )  # fmt: skip
-        self._keep(counts, known, classes, fitted.arrays, dtype)
+        self._keep(used, known, classes, fitted.arrays, dtype)
         self.loss_ = -fitted.objective
         return counts, fitted
 

@@ -51,6 +51,11 @@ def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervisi
     if weights is not None:
         given = np.array(checked_array(weights, (n_samples,), "label_weights", positive=False))
     given[unknown] = 0
+    if len(classes) and not given.any():
+        raise ValueError(
+            f"label_weights are 0 for all {int((~unknown).sum()):,} labels of y: give a positive "
+            "weight to one label at least, or y=None for a fit without labels."
+        )
     return Supervision(codes, given, max(len(classes), 1)), classes
 
 
@@ -133,6 +138,11 @@ def _targets(array: Array, weights: Any) -> Supervision:
         found = checked_array(weights, shape, "label_weights", positive=False)
         given *= found if found.ndim == 2 else found[:, None]
     given[unknown] = 0
+    if (nothing := np.flatnonzero(~given.any(axis=0))).size:
+        raise ValueError(
+            f"y[:, {nothing[0]}] has no target that is known and of positive weight: leave this "
+            "column out of y, or give it a target or a weight."
+        )
     return Supervision(np.where(unknown, 0.0, targets), given, targets.shape[1])
 
 

@@ -20,6 +20,10 @@ Array = NDArray[Any]
 
 # The shape of a Gamma prior by default, that of scHPF and hpfrec.
 SHAPE = 0.3
+# Parameters of priors, and of posteriors to start from: between these no logarithm or sum of a fit
+# overflows, and counts are not lost to rounding beside them.
+LEAST_PRIOR, MOST_PRIOR = 1e-20, 1e10
+MOST_START = 1e15
 
 
 def checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
@@ -64,6 +68,35 @@ def _check_numbers(array: Array, name: str, positive: bool) -> None:
             f"{name}[{', '.join(map(str, where))}] is {array[where]}; {kind} finite numbers are "
             "needed."
         )
+
+
+def checked_size(values: Any, name: str, least: float, most: float) -> None:
+    """Refuse positive numbers that are too small or too large for a fit; 0 passes."""
+    array = np.asarray(values, np.float64)
+    bad = (array > most) | ((array < least) & (array > 0))
+    if bad.any():
+        where = tuple(map(int, np.argwhere(bad)[0])) if array.ndim else ()
+        entry = f"[{', '.join(map(str, where))}]" if where else ""
+        raise ValueError(
+            f"{name}{entry} is {float(array[where]):g}: numbers from {least:g} to {most:g} are "
+            "needed."
+        )
+
+
+def checked_prior(values: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Return parameters of a prior, positive, in float64."""
+    array = checked_array(values, shape, name)
+    checked_size(array, name, LEAST_PRIOR, MOST_PRIOR)
+    return array
+
+
+def checked_start(
+    values: Any, shape: tuple[int, ...], name: str, *, positive: bool = True
+) -> Array:
+    """Return parameters to start from; those that are positive are not below any prior."""
+    array = checked_array(values, shape, name, positive=positive)
+    checked_size(array, name, 0.0, MOST_START)
+    return np.maximum(array, LEAST_PRIOR) if positive else array
 
 
 def checked_mask(values: Any, size: int, name: str) -> Array | None:
@@ -119,7 +152,7 @@ def gamma_priors(
     """Return shapes (K,) of Gamma priors of loadings, and rates if they are given, not drawn."""
     if shape is None:
         shape = SHAPE if drawn else 1 / n_components
-    shape = checked_array(shape, (n_components,), "shape_loadings")
+    shape = checked_prior(shape, (n_components,), "shape_loadings")
     if rate is None:
         return shape, None
     if drawn:
@@ -127,7 +160,7 @@ def gamma_priors(
             f"rate_loadings is {rate!r}, and with hierarchical=True rates are drawn: give "
             "mean_rates, or leave rate_loadings out."
         )
-    return shape, checked_array(rate, (n_components,), "rate_loadings")
+    return shape, checked_prior(rate, (n_components,), "rate_loadings")
 
 
 def dirichlet_priors(
@@ -136,7 +169,9 @@ def dirichlet_priors(
     """Return alpha and eta of a Dirichlet prior, 1 / K where they are not given."""
     equal = 1 / n_components
     given = equal if doc_topic_prior is None else doc_topic_prior
-    alpha = checked_array(given, (n_components,), "doc_topic_prior")
+    alpha = checked_prior(given, (n_components,), "doc_topic_prior")
+    if topic_word_prior is not None:
+        checked_size(topic_word_prior, "topic_word_prior", LEAST_PRIOR, MOST_PRIOR)
     if estimate == "symmetric" and np.ptp(alpha):
         raise ValueError(
             f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "

@@ -40,7 +40,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix, RowRange
+from ..counts.base import CountMatrix, RowRange, row_chunks
 from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
 from ..counts.cached import cached_property
 from ..counts.memory import Counts
@@ -325,30 +325,41 @@ class StoredCounts(CountMatrix):
         blocks = self._layout.blocks
         there = [i for i, block in enumerate(blocks) if block.start < stop and start < block.stop]
         for block, slices in self._layout.visit("rows", there):
-            chosen = None if wanted is None else wanted[block.start : block.stop]
-            rows = self._compressed(block.number, slices, chosen)
             low, high = max(start, block.start), min(stop, block.stop)
-            yield from rows.part(low - block.start, high - block.start).parts(CHUNK)
+            sizes = self.row_nnz[low:high]
+            if wanted is not None:
+                sizes = np.where(wanted[low:high], sizes, 0)
+            lanes = self._lanes_of(block.number)[low - block.start : high - block.start]
+            for first, last in row_chunks(np.append(0, np.cumsum(sizes)), CHUNK):
+                filled = sizes[first:last] > 0
+                yield self._compressed(slices, low + first, lanes[first:last], filled)
 
-    def _compressed(self, number: int, slices: SellBlock, wanted: Array | None) -> RowRange:
-        """Put a block's rows, or those wanted, back into compressed rows; the others are empty."""
-        block, order = self._layout.blocks[number], self._layout.orders[number]
-        lane = np.arange(LANES) + LANES * np.repeat(
-            np.arange(len(order) // LANES), np.diff(slices.offset)
-        ).reshape(-1, 1)
-        filled = slices.count > 0
-        if wanted is not None:
-            filled &= np.append(wanted, False)[order][lane].ravel()
-        row = order[lane.ravel()[filled]]
-        column = self._layout.column_order[slices.index[filled]]
-        data = slices.count[filled].astype(self.dtype if self.dtype.kind == "f" else np.int64)
+    def _lanes_of(self, number: int) -> Array:
+        """Return the lane of each row of a block."""
+        order = self._layout.orders[number]
+        lanes = np.flatnonzero(order >= 0)
+        out = np.empty(len(lanes), np.int64)
+        out[order[lanes]] = lanes
+        return out
+
+    def _compressed(self, slices: SellBlock, first: int, lanes: Array, filled: Array) -> RowRange:
+        """Put rows in some lanes of a block, `first` the first of them, into compressed rows again.
+
+        Those that are not filled are empty.
+        """
+        widths = np.where(filled, np.diff(slices.offset)[lanes // LANES], 0)
+        ends = np.cumsum(widths)
+        begin = slices.offset[lanes // LANES] * LANES + lanes % LANES
+        at = np.repeat(begin - LANES * (ends - widths), widths) + LANES * np.arange(ends[-1])
+        row = np.repeat(np.arange(len(lanes)), widths)
+        there = slices.count[at] > 0  # the others fill up short rows of a slice
+        at, row = at[there], row[there]
+        column = self._layout.column_order[slices.index[at]]
+        data = slices.count[at].astype(self.dtype if self.dtype.kind == "f" else np.int64)
         # a count in pieces is put together again: duplicates are summed
-        matrix = sp.coo_array(
-            (data, (row, column)), shape=(block.stop - block.start, self.shape[1])
-        ).tocsr()
+        matrix = sp.coo_array((data, (row, column)), shape=(len(lanes), self.shape[1])).tocsr()
         matrix.sort_indices()
-        data = matrix.data.astype(self.dtype)
-        return RowRange(block.start, matrix.indptr, matrix.indices, data)
+        return RowRange(first, matrix.indptr, matrix.indices, matrix.data.astype(self.dtype))
 
     def in_memory(self) -> Counts:
         """Read all counts into memory.

@@ -156,6 +156,32 @@ def test_values_of_weight_zero_do_not_matter(losses, solver):
     assert fits[0] == fits[1]
 
 
+@pytest.mark.parametrize("solver", ["mu", "cd"])
+@every_loss
+def test_a_sample_without_weights_is_explained_by_its_labels(losses, solver):
+    problem = Problem(0, scale=1e8)
+    problem.W[3], problem.L[3], problem.Y[3] = 0, 1, [1, 0, 0]
+    problem.W[:, 7] = 0  # a feature without weights has no part in topics
+    weights = {"label_weights": problem.L, "data_weights": problem.W}
+    fitted = problem.model(losses, supervision=1.5, solver=solver, max_iter=1)
+    fitted.fit(problem.X, problem.Y, **weights, **problem.start)
+    B, s = fitted.target_components_, problem.S[3]
+    if solver == "cd" and losses == ("frobenius", "frobenius"):
+        term = problem.Y[3], problem.L[3], B, "frobenius"
+        expected = oracle.descend_row(s, [term], 4)
+    else:  # coordinate descent on divergences begins with the updates of the paper
+        up, down = oracle.up_down(problem.Y[3], B @ s, problem.L[3], losses[1])
+        expected = s * (B.T @ up) / (B.T @ down)
+    assert_allclose(B @ fitted.loadings_[3], B @ expected, rtol=1e-6)
+    fitted.set_params(max_iter=40).fit(problem.X, problem.Y, **weights, **problem.start)
+    assert np.all(np.diff(losses_of(fitted)) <= 1e-10 * losses_of(fitted)[0])
+    assert fitted.loadings_.max() < 1e4
+    assert_array_equal(fitted.components_[:, 7], 0)
+    new = fitted.transform(problem.X, data_weights=problem.W)
+    assert_array_equal(new[3], 0)
+    assert np.isfinite(new).all()
+
+
 @pytest.mark.parametrize("loss", BOTH)
 def test_without_labels_it_is_nmf(loss):
     problem = Problem(2)

@@ -156,6 +156,8 @@ def test_weights_of_entries_are_refused_where_counts_are_elsewhere(tmp_path, mon
         ({}, {"y": np.full((150, 2), "a")}, "targets of several columns"),
         ({}, {"y": None, "label_weights": np.ones(150)}, "no labels y"),
         ({}, {"label_weights": -np.ones(150)}, "label_weights"),
+        ({}, {"label_weights": np.zeros(150)}, "label_weights are 0 for all 150 labels.*y=None"),
+        ({}, {"y": np.c_[np.ones(150), np.full(150, NAN)]}, r"y\[:, 1\] has no target"),
         ({}, {"data_weights": np.ones((2, 2))}, "data_weights has shape"),
         ({}, {"components": np.ones((4, 2))}, "components has shape"),
     ],
@@ -163,6 +165,18 @@ def test_weights_of_entries_are_refused_where_counts_are_elsewhere(tmp_path, mon
 def test_what_is_not_valid_is_refused(options, fit_options, message):
     with pytest.raises(ValueError, match=message):
         model(**options).fit(X, **{"y": LABELS} | fit_options)
+
+
+@pytest.mark.parametrize("solver", ["mu", "cd"])
+@pytest.mark.parametrize("losses", ["FF", "FD", "DF", "DD"])
+def test_a_class_without_weight_is_never_predicted(losses, solver):
+    weights = (LABELS != 1) * 1.0
+    fitted = model(losses=losses, solver=solver, max_iter=20, tol=0)
+    proba = fitted.fit(X, LABELS, label_weights=weights).predict_proba(X)
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    assert_array_equal(fitted.target_components_[1], 0)
+    assert_array_equal(proba[:, 1], 0)
+    assert_allclose(proba.sum(axis=1), 1)
 
 
 def test_without_labels_nothing_is_predicted():
