@@ -115,7 +115,7 @@ class CoordinateDescent(SemiSupervised):
         return self._newton(B, H, np.zeros(B.shape[1]), values["down"])
 
     def _least_squares(self, rows: Array, num: Array, G: Array, own: Array | None) -> Array:
-        """Return rows (n, K) nearer to the minimum of ``b'G b / 2 - num.b``, G perhaps their own."""
+        """Return rows (n, K) nearer to the minimum of ``b'G b / 2 - num.b``; G may be their own."""
         start, (n, K) = _padded(rows, FLOOR), rows.shape
         problem = problem_of(start, K, "frobenius", G, np.ones(K), newton_steps=_SWEEPS_HELD)
         out, n_slices = aligned_copy(start), len(start) // LANES
