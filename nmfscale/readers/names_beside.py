@@ -177,12 +177,12 @@ def _nearest(
     """
     own, ranked = _rest(stem, _COUNTS), []
     is_tenx = bool(_word(stem, _TRANSPOSED))
-    for other in path.parent.iterdir():
+    for other in _files_of(path.parent):
         name = other.name.lower().removesuffix(".gz")
         word = _word(_stem(other), (*_SAMPLES, *_FEATURES))
         if word not in words or not name.endswith(_ENDINGS) or not other.is_file():
             continue
-        rest = [part for part in _rest(_stem(other), (word,)) if part != "matrix"]
+        rest = _rest(_stem(other), (word,))
         ending = next(at for at, end in enumerate(_ENDINGS) if name.endswith(end))
         # its own; one of several matrices; of any name, where nothing else can be meant
         rank = 0 if rest == own else 1 if set(rest) <= set(own) else 2
@@ -205,6 +205,13 @@ def _nearest(
         return None, True
 
 
+def _files_of(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except PermissionError:  # a folder may be closed and the file in it open
+        return []
+
+
 def _word(stem: str, words: tuple[str, ...]) -> str:
     """Return the last of the words in a name, in lower case; "" without any."""
     found = _matches(stem, words)
@@ -218,7 +225,8 @@ def _rest(stem: str, words: tuple[str, ...]) -> list[str]:
         stem = f"{stem[: found[-1].start()]} {stem[found[-1].end() :]}"
     parts = re.split(r"[\s._-]+", stem.lower())
     # a series of GEO has one file of features for all its samples
-    return [part for part in parts if part and not re.fullmatch(r"gse\d+", part)]
+    other = {"", "matrix", "count", "counts"}
+    return [part for part in parts if part not in other and not re.fullmatch(r"gse\d+", part)]
 
 
 def _matches(stem: str, words: tuple[str, ...]) -> list[re.Match[str]]:

@@ -66,6 +66,7 @@ FEATURES_BY_SAMPLES = [
     ("PJ1matrix.mtx", {"PJ1barcodes.tsv": BARCODES, "PJ1genes.tsv": FEATURES}),
     ("GSM1_A.mtx", {"GSM1_A.barcodes.txt": BARCODES, "GSM1_A.features.tsv": FEATURES}),
     ("UniqueAndMult-EM.mtx", {"barcodes.tsv": BARCODES, "features.tsv": FEATURES}),
+    ("a_count_matrix.mtx", {"a_count_matrix_barcodes.tsv": BARCODES, "a_genes.tsv": ONLY_IDS}),
     ("spliced.mtx", {"barcodes.tsv": BARCODES, "features.tsv": FEATURES}),
 ]
 IN_BUSTOOLS = "cells_x_genes"
