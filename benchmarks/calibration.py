@@ -64,6 +64,8 @@ def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcom
             drawn.model, drawn.groups, **drawn.labels, scope="all", n_threads=1, **options
         )
         outcomes = {statistic: rejected(found.overall.pvalue)}
+        if statistic == "welch":
+            outcomes["spread"] = rejected(found.overall.dispersion_pvalue)
         if found.pairs:
             outcomes[f"{statistic}, a pair, scope all"] = rejected(found.pairs[0].pvalue)
         return outcomes
@@ -72,7 +74,7 @@ def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcom
 
 
 METHODS: dict[str, Callable[[Drawn, int, int], dict[str, Outcome]]] = {
-    name: of_statistic(name) for name in ("hellinger", "cosine", "balanced")
+    name: of_statistic(name) for name in ("welch", "hellinger", "cosine", "balanced")
 }
 
 
@@ -91,10 +93,10 @@ def measure(
         for method in methods:
             try:
                 found = METHODS[method](drawn, number, n_permutations)
-            except ValueError as error:  # such as a table that has no balance
-                if number == 0:
-                    print(f"{name}, {method}: {error}", flush=True)
-                continue
+            except ValueError as error:
+                if "balance" not in str(error) and "no weight" not in str(error):
+                    raise
+                continue  # a table of "balanced" that has no balance
             for outcome, value in found.items():
                 outcomes.setdefault((method, outcome), []).append(value)
     rows = []

@@ -95,7 +95,7 @@ def of_documents(
     """
     common = rng.dirichlet(np.full(n_features, 0.3))
     topics = rng.dirichlet(np.full(n_features, 0.1), n_topics)
-    frequencies = rng.dirichlet(np.full(n_topics, 0.6), sum(sizes)) @ (
+    frequencies = dirichlet(rng, 3 * means_of(n_topics), sum(sizes)) @ (
         overlap * common + (1 - overlap) * topics
     )
     groups = np.repeat(np.arange(len(sizes)), sizes)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,8 +148,8 @@ def pearson(tables: np.ndarray) -> np.ndarray:
     return ((tables - expected) ** 2 / expected).sum(axis=(1, 2))
 
 
-STATISTICS = {"hellinger": "hellinger", "cosine": "cosine", "balanced": "balanced",
-              "Pearson chi-square": pearson}  # fmt: skip
+STATISTICS = {"welch": "welch", "hellinger": "hellinger", "cosine": "cosine",
+              "balanced": "balanced", "Pearson chi-square": pearson}  # fmt: skip
 # Weight of the topics of the first group: exp(effect) times that of the others.
 EFFECTS = {
     "one frequent topic": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -273,6 +274,7 @@ def main() -> None:
     if options.smoke:
         options.topics, options.samples, options.permutations = [10], 200, 50
         options.repeats, options.sets, n_permutations = 1, 2, 19
+    warnings.simplefilter("ignore")  # of spread, by design
     both, here = options.speed == options.power, options.results == report.HERE / "results"
     if both or options.speed:
         rows = [

@@ -222,7 +222,7 @@ def _test(command: argparse.ArgumentParser) -> None:
     )
     add("--loadings", choices=("proportions", "amounts"), default="proportions", help=what)
     what = "how far apart groups are (default: %(default)s)"
-    add("--statistic", choices=tuple(STATISTICS), default="hellinger", help=what)
+    add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
     what = "what is permuted to test a pair: its own units, or all (default: %(default)s)"
     add("--scope", choices=("pair", "all"), default="pair", help=what)
     what = "random labellings; all of them where they are no more (default: %(default)s)"

@@ -50,6 +50,7 @@ def test(arguments: argparse.Namespace) -> int:
     columns |= {
         "pvalue_lower": [each.interval[0] for each in tests],
         "pvalue_upper": [each.interval[1] for each in tests],
+        "dispersion_pvalue": [each.dispersion_pvalue for each in tests],
         "smallest_pvalue": [each.smallest_pvalue for each in tests],
         "n_units": [sum(each.n_units) for each in tests],
         "exact": [each.exact for each in tests],
@@ -353,11 +354,12 @@ def _say_test(found: Any) -> None:
         f"statistic       {found.statistic}, {found.overall.null.size:,} labellings"
         f"{' (all there are)' if found.overall.exact else ''}\n"
     )
-    header = ["groups", "units", "observed", "z", "p"]
+    header = ["groups", "units", "observed", "z", "p", "p of spread"]
     rows = [header + (["max-T p", "BH p"] if found.pairs else [])]
     for test in tests:
         row = [_named(test, found), " + ".join(f"{n:,}" for n in test.n_units)]
         row += [f"{test.observed:.4g}", f"{test.zscore:.2f}", f"{test.pvalue:.2g}"]
+        row.append(f"{test.dispersion_pvalue:.2g}")
         if found.pairs:
             adjusted = test.pvalue_maxt, test.pvalue_bh
             row += [f"{p:.2g}" if test is not found.overall else "" for p in adjusted]

@@ -24,11 +24,12 @@ from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from .intervals import check_interval
 from .loadings import checked_loadings, proportions
 from .means import GroupEffects
-from .permutation import labelled_sets, null_distributions, units_with_topics
+from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue, standardized
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from .seeds import child_states
 from .statistics import Statistic
+from .units import units_with_topics
 
 Array = NDArray[Any]
 

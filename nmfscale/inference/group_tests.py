@@ -42,6 +42,11 @@ class GroupTest:
     n_unbalanced : int
         With statistic="balanced", labellings whose table has no balance. They count as at least as
         extreme as the data in every p-value, and in `null` have the largest value of any table.
+    dispersions : tuple of float
+        Spread of each group: the mean distance of its units' proportions to their mean.
+    dispersion_pvalue : float
+        p-value of a test whether these differ: the F statistic of the distances, residuals
+        permuted (Anderson 2006).
     """
 
     groups: tuple[Any, ...]
@@ -57,6 +62,8 @@ class GroupTest:
     exact: bool
     null: Array = field(repr=False)
     n_unbalanced: int = 0
+    dispersions: tuple[float, ...] = ()
+    dispersion_pvalue: float = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +108,7 @@ class PermutationTest:
 
         names = [
             "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",
-            "smallest_pvalue", "exact",
+            "smallest_pvalue", "exact", "dispersion_pvalue",
         ]  # fmt: skip
         tests = (self.overall, *self.pairs)
         rows = {name: [getattr(test, name) for test in tests] for name in names}

@@ -1,14 +1,14 @@
 """Statistics of labellings of units: some drawn at random, or all that there are.
 
-Rows are rounded to whole numbers, to about 2^-31 of each column's total, before anything else.
-Sums over groups are then exact, whatever their order, and a labelling that gives the same groups
-gives the same statistic but for its last digits. The test stays exact: it is one of the rounded
-rows.
+Rows are rounded to whole numbers, to about 2^-50 of each column's total, or of many units 2^-31,
+before anything else. Sums over groups are then exact, whatever their order, and a labelling that
+gives the same groups gives the same statistic but for its last digits. The test stays exact: it is
+one of the rounded rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,6 +27,8 @@ from .statistics import Statistic
 Array = NDArray[Any]
 # So many sums are in memory at a time.
 _SUMS = 1 << 18
+# Of so few units labellings tie by design or chance, in sums that are equal but for rounding.
+_FEW_UNITS = 4096
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,16 @@ class Labelled:
 
     `rows` are whole numbers (n_units, n_topics), stratum after stratum, and `scale` what one of
     them is worth in each column. `labels` are the numbers of their groups, `sizes` (n_strata,
-    n_groups) how many each stratum has, `tests` the groups of each test.
+    n_groups) how many each stratum has, `tests` the groups of each test. The kernel adds up numbers
+    of 32 bits: `low` lowest bits of rows are columns of their own, if any.
     """
 
-    rows: NDArray[np.int32]
+    rows: NDArray[np.int64]
     scale: Array
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tests: tuple[tuple[int, ...], ...]
+    low: int
 
     @classmethod
     def of(
@@ -51,18 +55,23 @@ class Labelled:
     ) -> Labelled:  # fmt: skip
         """Take units with these amounts of topics; labels are numbers from 0 without gaps."""
         order = np.argsort(strata, kind="stable")
-        rows, labels, strata = statistic.rows(amounts)[order], labels[order], strata[order]
-        whole, scale = _whole_numbers(rows)
+        rows = statistic.rows_of(amounts, strata)[order]
+        labels, strata = labels[order], strata[order]
+        low = 31 - len(rows).bit_length() if len(rows) <= _FEW_UNITS else 0
+        whole, scale = _whole_numbers(rows, min(52, 30 + low) if low else 31)
         _, strata = np.unique(strata, return_inverse=True)
         sizes = np.zeros((strata.max() + 1, labels.max() + 1), np.int64)
         np.add.at(sizes, (strata, labels), 1)
-        return cls(whole, scale, labels, sizes, tuple(tests))
+        return cls(whole, scale, labels, sizes, tuple(tests), low)
 
     def values(self, statistic: Statistic, sums: Array) -> Array:
         """Return the statistic of each test (n, n_tests) of sums (n, n_groups, n_topics)."""
         summary, n_units = statistic.summary(sums * self.scale), self.sizes.sum(axis=0)
-        found = [statistic.of(summary, n_units, list(test)) for test in self.tests]
-        return np.stack(found, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = [statistic.of(summary, n_units, list(test)) for test in self.tests]
+        values = np.stack(found, axis=1)
+        extreme = -np.inf if statistic.alternative == "less" else np.inf
+        return np.where(np.isnan(values), extreme, values)
 
     def observed(self, statistic: Statistic) -> Array:
         """Return the statistic of each test with the labels as they are."""
@@ -85,7 +94,7 @@ class Labelled:
         return out
 
     def _sums(self, labels: Array) -> Array:
-        # products with 0 and 1 of whole numbers below 2^31: exact in float64
+        # products with 0 and 1 of whole numbers whose sums are below 2^53: exact in float64
         rows = self.rows.astype(np.float64)
         parts = [(labels == g).astype(np.float64) @ rows for g in range(self.sizes.shape[1])]
         return np.stack(parts, axis=1)
@@ -97,11 +106,14 @@ class Labelled:
     @cached_property
     def _panels(self) -> NDArray[np.int32]:
         """Columns side by side in panels, as the kernel takes them."""
-        n, n_columns = self.rows.shape
+        columns = self.rows
+        if self.low:
+            columns = np.hstack([self.rows >> self.low, self.rows & ((1 << self.low) - 1)])
+        n, n_columns = columns.shape
         panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
         panels[:] = 0
         for k, panel in enumerate(panels):
-            part = self.rows[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
+            part = columns[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
             panel[:, : part.shape[1]] = part
         return panels
 
@@ -119,29 +131,33 @@ class Labelled:
             sums = aligned_empty((len(part), n_groups, width), np.int32)
             permuted_sums(self._panels, sizes, child_states(seed, part), sums, n_threads)
             at = slice(part.start - numbers.start, part.stop - numbers.start)
-            out[at] = self.values(statistic, sums[:, place, :n_topics])
+            found = sums[:, place, :n_topics].astype(np.float64)
+            if self.low:
+                found = found * 2.0**self.low + sums[:, place, n_topics : 2 * n_topics]
+            out[at] = self.values(statistic, found)
         return out
 
 
 class Permutations(ReplicateTask):
-    """Random labellings of several sets of units, each drawn for itself."""
+    """Random labellings of several sets of units, each drawn for itself, with its statistic."""
 
     name = "permutations"
 
-    def __init__(self, statistic: Statistic, sets: list[Labelled]):
-        self.statistic, self.sets = statistic, sets
+    def __init__(self, parts: Sequence[tuple[Statistic, Labelled]]):
+        self.parts = list(parts)
 
     def about(self) -> Iterator[Any]:
-        """Rows, labels and strata, and the name of the statistic."""
-        yield self.statistic.name
-        for each in self.sets:
+        """Rows, labels and strata, the statistics, and their values with the labels as they are."""
+        for statistic, each in self.parts:
+            yield from (statistic.name, statistic.code)
             yield from (each.rows, each.scale, each.sizes, repr(each.tests))
+            yield each.observed(statistic)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the statistics of all tests, those of one set after those of another."""
         found = [
-            each.random_values(self.statistic, child(seed, i), numbers, n_threads)
-            for i, each in enumerate(self.sets)
+            each.random_values(statistic, child(seed, i), numbers, n_threads)
+            for i, (statistic, each) in enumerate(self.parts)
         ]
         return {"statistic": np.concatenate(found, axis=1)}
 
@@ -169,16 +185,16 @@ def labellings(sizes: Array, numbers: Array) -> Array:
     return out
 
 
-def _whole_numbers(rows: Array) -> tuple[NDArray[np.int32], Array]:
-    """Round columns to whole numbers of which any sum is below 2^31, and what 1 is worth.
+def _whole_numbers(rows: Array, bits: int) -> tuple[NDArray[np.int64], Array]:
+    """Round columns to whole numbers of which any sum is below 2^bits, and what 1 is worth.
 
     What is above zero stays so: tables have a balance or not by where their zeros are.
     """
     totals = np.abs(rows).sum(axis=0)
-    scale = np.where(totals > 0, totals, 1.0) / (2**31 - 1 - rows.shape[0])
+    scale = np.where(totals > 0, totals, 1.0) / (2.0**bits - 1 - rows.shape[0])
     whole = np.rint(rows / scale)
     whole[(whole == 0) & (rows > 0)] = 1
-    return whole.astype(np.int32), scale
+    return whole.astype(np.int64), scale
 
 
 def _parts(numbers: range, size: int) -> Iterator[range]:

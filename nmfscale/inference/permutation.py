@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from os import PathLike
 from typing import Any
@@ -12,19 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
 from ..counts.warn import warn_caller
+from .dispersion import F_OF_DISTANCES, Dispersion
 from .group_tests import GroupTest, PermutationTest
 from .groups import (
     Labels,
-    checked_design,
-    checked_labels,
     log10_labellings,
     n_labellings,
     smallest_pvalue,
     warn_few_labellings,
-    warn_of_samples_as_units,
 )
 from .labelling import Labelled, Permutations
-from .loadings import proportions, topics_of_samples
 from .pvalues import (
     independent_max_t,
     interval,
@@ -35,6 +33,7 @@ from .pvalues import (
 )
 from .replicates import run_replicates
 from .statistics import Statistic, checked_statistic
+from .units import Units
 
 Array = NDArray[Any]
 
@@ -46,7 +45,7 @@ def permutation_test(
     loadings: str = "proportions",
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
-    statistic: str | Callable[[Array], Array] = "hellinger",
+    statistic: str | Callable[[Array], Array] = "welch",
     alternative: str | None = None,
     scope: str = "pair",
     n_permutations: int = 9999,
@@ -64,7 +63,10 @@ def permutation_test(
     First ask what was drawn. Where samples come in clusters that lie within a group (beers of a
     brewery, posts of a blog, cells of a patient), clusters are the units, and samples are not:
     pass `units=`. A test that permutes samples instead finds differences that are not there in a
-    large part of all studies. A unit's samples are added up, and whole units change their group.
+    large part of all studies. Whole units change their group.
+
+    Beside each test of means there is one of spread, `dispersion_pvalue`: whether units of some
+    groups are further from their mean than those of others [5]_.
 
     Parameters
     ----------
@@ -81,18 +83,22 @@ def permutation_test(
         What was drawn: each lies in one group and one stratum. By default each sample.
     strata : array-like of shape (n_samples,), optional
         Units are permuted within these only: what differs between them is no evidence.
-    statistic : {"hellinger", "cosine", "balanced"} or callable, default="hellinger"
-        "hellinger": the share of the sum of squares of root proportions that lies between groups,
-        sensitive to frequent and to rare topics. "cosine": of the sums over groups, the mean of all
+    statistic : {"welch", "hellinger", "cosine", "balanced"} or callable, default="welch"
+        "welch": the distance between mean proportions of groups, each unit counted once, over the
+        variance that each group has by itself [3]_, [4]_, as a normal score. It compares means,
+        whatever the spread and size of groups. "hellinger": the share of the sum of squares of root
+        proportions that lies between groups. "cosine": of the sums over groups, the mean of all
         pairs, small where groups differ [1]_ (Algorithms 3, 4). "balanced": of the balanced table
         (:func:`nmfscale.balance`), the sum of squared deviations from the neutral 1/sqrt(T), large
-        where groups differ [1]_ (section 4.4). A function takes tables of sums,
-        (n_tables, n_groups, n_topics), and returns a number for each. See Notes for their power.
+        where groups differ [1]_ (section 4.4). A function takes tables of sums over groups,
+        (n_tables, n_groups, n_topics), and returns a number for each. All but "welch" test whether
+        groups have the same distribution, spread included: see Notes.
     alternative : {"greater", "less", "two-sided"}, optional
         Values of a function that tell against equal groups; by default "greater".
     scope : {"pair", "all"}, default="pair"
         A pair is tested by permuting its own units, or those of all groups as in [1]_. With "all"
-        the test of a pair depends on how much the other groups vary.
+        the test of a pair by another statistic than "welch" depends on how much the other groups
+        vary.
     n_permutations : int, default=9999
         Random labellings; where all of them are no more, each is taken once, and p is exact.
     alpha : float, default=0.05
@@ -121,21 +127,27 @@ def permutation_test(
     -----
     UserWarning
         If samples without counts (of an array: rows of zeros) are left out, and with them units or
-        groups; more than 1,000 samples of a group are each taken for a unit; units are too few; or
-        labellings have no balance.
+        groups; more than 1,000 samples of a group are each taken for a unit; units are too few;
+        labellings have no balance; groups differ in spread, and the statistic answers to that; or
+        their units have other numbers of samples, or of counts, and the statistic is "hellinger".
 
     Notes
     -----
-    In simulations with 200 samples in four groups (``benchmarks/permutation.py``), tests at the 5%
-    level by "hellinger", "cosine" and "balanced" found a shift of one frequent topic in 79%, 90%
-    and 9% of the sets, of one rare topic in 86%, 8% and 81%, a smaller one of it in 33%, 6% and
-    55%, and a slight one of all topics in 62%, 54% and 12%. Balance weighs all topics alike: it
-    sees rare topics, and little else.
+    Tests at the 5% level by "welch" reject in 5% of the sets where means are equal, for any spread
+    and size of groups and number of samples in a unit; the others do not
+    (``benchmarks/calibration.py``). Where groups have 3 or 4 units, the test of spread rejects too
+    often. What each statistic finds is in ``benchmarks/permutation.py``: "welch" and "cosine" see
+    frequent topics, "balanced" rare ones, "hellinger" both.
 
     References
     ----------
     .. [1] Phelan. New perspectives on non-negative matrix factorization for grouped topic models.
     .. [2] Westfall, Young (1993). Resampling-based multiple testing. Wiley.
+    .. [3] Alekseyenko (2016). Multivariate Welch t-test on distances. Bioinformatics.
+    .. [4] Chung, Romano (2013). Exact and asymptotically robust permutation tests. Annals of
+       Statistics.
+    .. [5] Anderson (2006). Distance-based tests for homogeneity of multivariate dispersions.
+       Biometrics.
 
     Examples
     --------
@@ -153,22 +165,31 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
-    amounts, labels, strata_of = units_with_topics(model, groups, units, strata, loadings)
+    found = Units.of(model, groups, units, strata, loadings)
+    labels = found.groups
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)
-    sets = labelled_sets(chosen, amounts, labels, strata_of, members, scope)
+    sets = labelled_sets(chosen, found.rows, labels, found.strata, members, scope)
+    spread = _dispersions(found, members, scope)
+    of_spread = [(F_OF_DISTANCES, each.labelled) for each in spread]
     smallest = _smallest(sets, chosen, members, scope)
     names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
     whole = "units" if units is not None else "samples"
     warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
     observed = _observed(chosen, sets, members, labels.names)
+    if chosen.name == "hellinger":
+        found.warn_of_unlike(chosen.name)
     nulls, exact, interrupted = null_distributions(
-        chosen, sets, n_permutations, random_state=random_state, batch_size=batch_size,
+        chosen, sets, n_permutations, of_spread, random_state=random_state, batch_size=batch_size,
         n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,
     )  # fmt: skip
-    tests = _tests(chosen, members, labels, observed, nulls, exact, smallest, scope)
+    n = len(members)
+    tests = _tests(chosen, members, labels, observed, nulls[:n], exact[:n], smallest, scope)
+    tests = _with_dispersions(tests, members, spread, nulls[n:], exact[n:])
     _warn_of_unbalanced(tests)
+    if isinstance(statistic, str) and statistic != "welch":
+        _warn_of_spread(chosen.name, tests[0], alpha)
     return PermutationTest(
         chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted
     )
@@ -183,43 +204,6 @@ def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
         raise ValueError(f"n_permutations={n_permutations}; a positive integer is needed.")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha={alpha!r}; a number between 0 and 1 is needed.")
-
-
-def units_with_topics(
-    model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
-) -> tuple[Array, Labels, NDArray[np.int64]]:
-    """Return the topics of each unit, their groups and strata, without empty ones.
-
-    The proportions of a unit are the mean of those of its samples, its amounts their sum.
-    """
-    topics = topics_of_samples(model, loadings, warn=False)
-    names = topics.sample_names
-    labels = checked_labels(groups, len(topics), "groups", names)
-    design = checked_design(labels, units, strata, sample_names=names)
-    assert design.groups is not None
-    warn_of_samples_as_units(design)
-    rows, labels = design.sum_over_units(topics.rows), design.groups
-    if loadings == "proportions":
-        rows = proportions(rows)
-    kept = np.asarray(rows.any(axis=1))
-    left = labels.of(kept)
-    gone = [str(each) for each in labels.names if each not in left.names]
-    of_units = f", {int((~kept).sum()):,} units" if units is not None and not kept.all() else ""
-    of_groups = f", groups {', '.join(gone)}" if gone else ""
-    with_them = f"; with them{(of_units + of_groups)[1:]}" if of_units or of_groups else ""
-    topics.warn_of_empty(with_them)
-    labels = left
-    if len(labels.names) == kept.sum() > 2:
-        raise ValueError(
-            f"groups has another label for each of {len(labels.names):,} units: groups of several "
-            "units are needed. Was the right column given?"
-        )
-    if len(labels.names) < 2:
-        raise ValueError(
-            f"groups has only {', '.join(map(repr, labels.names)) or 'no labels'} among units that "
-            "have topics: two groups at least are needed."
-        )
-    return rows[kept], labels, design.strata.codes[kept]
 
 
 def labelled_sets(
@@ -268,30 +252,71 @@ def _observed(
         for table, test in zip(tables, members, strict=True):
             statistic.check(table, [names[g] for g in test])
     found: list[float] = np.concatenate([each.observed(statistic) for each in sets]).tolist()
+    for value, test in zip(found, members, strict=True):
+        if not np.isfinite(value):
+            raise ValueError(
+                f"statistic={statistic.name!r} of groups {' - '.join(str(names[g]) for g in test)} "
+                "is no finite number: amounts of their units are too unlike. Pass "
+                "loadings='proportions', or rescale what is given."
+            )
     return found
 
 
 def null_distributions(
-    statistic: Statistic, sets: list[Labelled], n: int, **options: Any
-) -> tuple[list[Array], list[bool], bool]:
-    """Return the statistics of labellings for each test, and whether these are all."""
-    few = [log10_labellings(each.sizes) < 15 and n_labellings(each.sizes) <= n for each in sets]
-    drawn = [each for each, is_few in zip(sets, few, strict=True) if not is_few]
+    statistic: Statistic, sets: list[Labelled], n: int,
+    more: Sequence[tuple[Statistic, Labelled]] = (), **options: Any,
+) -> tuple[list[Array], list[bool], bool]:  # fmt: skip
+    """Return the statistics of labellings for each test, and whether these are all.
+
+    `more` are sets with another statistic, whose tests come last.
+    """
+    parts = [*((statistic, each) for each in sets), *more]
+    few = [log10_labellings(of.sizes) < 15 and n_labellings(of.sizes) <= n for _, of in parts]
+    drawn = [each for each, is_few in zip(parts, few, strict=True) if not is_few]
     columns, interrupted = [], False
     if drawn:
-        found = run_replicates(Permutations(statistic, drawn), n, **options)
+        found = run_replicates(Permutations(drawn), n, **options)
         interrupted = found.interrupted
         if not len(found):
             raise KeyboardInterrupt
         columns = list(found["statistic"].T)
     nulls: list[Array] = []
     exact: list[bool] = []
-    for each, is_few in zip(sets, few, strict=True):
-        of_tests = list(each.all_values(statistic).T) if is_few else columns[: len(each.tests)]
+    for (of, each), is_few in zip(parts, few, strict=True):
+        of_tests = list(each.all_values(of).T) if is_few else columns[: len(each.tests)]
         columns = columns if is_few else columns[len(each.tests) :]
         nulls += [np.ascontiguousarray(null) for null in of_tests]
         exact += [is_few] * len(each.tests)
     return nulls, exact, interrupted
+
+
+def _dispersions(units: Units, members: list[tuple[int, ...]], scope: str) -> list[Dispersion]:
+    """Return the tests of spread: those of pairs permute as the tests of means do."""
+    found = [
+        Dispersion.of(
+            units.rows, units.groups, units.strata, members if scope == "all" else members[:1]
+        )
+    ]
+    for pair in members[1:] if scope == "pair" else ():
+        of = np.isin(units.groups.codes, pair)
+        found.append(Dispersion.of(units.rows[of], units.groups.of(of), units.strata[of], [(0, 1)]))
+    return found
+
+
+def _with_dispersions(
+    tests: list[GroupTest], members: list[tuple[int, ...]], spread: list[Dispersion],
+    nulls: list[Array], exact: list[bool],
+) -> list[GroupTest]:  # fmt: skip
+    """Return the tests with what comes out of those of spread."""
+    observed = [value for each in spread for value in each.observed]
+    found = []
+    for test, groups, value, null, is_exact in zip(
+        tests, members, observed, nulls, exact, strict=True
+    ):
+        p = pvalue(n_as_extreme(null, value, "greater"), null.size, "", is_exact)
+        mean = tuple(spread[0].mean[list(groups)].tolist())
+        found.append(replace(test, dispersions=mean, dispersion_pvalue=p))
+    return found
 
 
 def _tests(
@@ -315,7 +340,8 @@ def _tests(
             else independent_max_t(spread, at, exact[1:])
         )
         bh[1:] = false_discovery_control(p[1:])
-    n_units = labels.sizes
+    # standardised values rank labellings of both sides together, p those of each side
+    maxt, bh, n_units = np.maximum(maxt, p), np.maximum(bh, p), labels.sizes
     return [
         GroupTest(
             groups=tuple(labels.names[g] for g in test),
@@ -334,6 +360,15 @@ def _tests(
         )
         for i, test in enumerate(members)
     ]
+
+
+def _warn_of_spread(statistic: str, test: GroupTest, alpha: float) -> None:
+    if test.dispersion_pvalue <= alpha:
+        warn_caller(
+            f"groups differ in spread (p = {test.dispersion_pvalue:.2g}), which "
+            f"statistic={statistic!r} may take for a difference between means, or miss one for it. "
+            "statistic='welch' compares means."
+        )
 
 
 def _warn_of_unbalanced(tests: list[GroupTest]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from types import CodeType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.threads import single_blas_thread
 from .balance import BALANCED, LIMIT, balance_tables, report
 from .loadings import proportions
 
@@ -27,17 +30,22 @@ class Statistic:
 
     The value of a table that has none is infinite, and counts as more extreme than all others;
     `check` refuses such a table of the data, (n_groups, n_topics), given the groups' names. `most`
-    is the largest value of so many groups.
+    is the largest value of so many groups. `code` tells functions of one name apart.
     """
 
     name: str
     alternative: str
     rows: Callable[[Array], Array]
-    values: Callable[[Array, Array], Array]
+    values: Callable[..., Array]
     of_products: bool = False
     symmetric: bool = True
     check: Callable[[Array, Sequence[Any]], None] | None = None
     most: Callable[[int], float] | None = None
+    code: str = ""
+
+    def rows_of(self, amounts: Array, strata: Array) -> Array:
+        """Return what is summed of units with these amounts of topics in these strata."""
+        return self.rows(amounts)
 
     def summary(self, tables: Array) -> Array:
         """Return what values are computed from."""
@@ -116,9 +124,91 @@ def as_they_are(amounts: Array) -> Array:
     return amounts
 
 
+class WelchDistance(Statistic):
+    """Distance between means of groups, over the variance that each group has by itself.
+
+    With m_g the mean proportions of n_g units, v_g the trace of their covariance and weights
+    ``w_g = n_g / v_g`` it is ``sum_g w_g |m_g - m|^2 / (R - 1)``, m the weighted mean of m_g: for
+    two groups ``|m_1 - m_2|^2 / (v_1 / n_1 + v_2 / n_2)`` (Alekseyenko 2016; Hamidi et al. 2019).
+    The variance of few units is known badly, which permutations of unlike groups do not reproduce.
+    The value is therefore the normal score of that distance as a quantile of an F distribution,
+    with Welch's (1951) degrees of freedom times the dimension of the units' covariance C, which is
+    ``tr(C)^2 / tr(C^2)`` (Box 1954). The score is Paulson's (1942), by cube roots.
+
+    Rows are proportions less the mean of their stratum, and their squared norm in a last column.
+    They are scaled so that its mean over units is d.
+    """
+
+    def rows_of(self, amounts: Array, strata: Array) -> Array:
+        """Return proportions and squares."""
+        rows = within_strata(proportions(amounts), strata)
+        with single_blas_thread():  # the same bits
+            covariance = rows.T @ rows
+        total = float(np.trace(covariance))
+        # of units that are equal but for rounding
+        if total <= 1e-24 * len(rows):
+            return np.zeros((len(rows), rows.shape[1] + 1))
+        dimension = total**2 / float(np.sum(covariance**2))
+        rows *= np.sqrt(dimension * len(rows) / total)
+        return np.column_stack([rows, (rows**2).sum(axis=1)])
+
+    def summary(self, tables: Array) -> Array:
+        """Return products of the sums of groups, (n, R, R), and beside them sums of squares."""
+        sums = np.ascontiguousarray(tables[:, :, :-1])
+        return np.concatenate([super().summary(sums), tables[:, :, -1:]], axis=2)
+
+    def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
+        """Return the scores of some of the groups, one for each table."""
+        dimension = summary[:, :, -1].sum(axis=1) / sizes.sum()
+        part = summary[:, members][:, :, [*members, -1]]
+        return welch_score(part[:, :, :-1], part[:, :, -1], sizes[members], dimension)
+
+
+# No group is taken to vary by less than this, relative to all units: where units of a group are
+# equal, rounding would rule.
+_LEAST_VARIANCE = 1e-5
+
+
+def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array) -> Array:
+    """Return the normal scores of Welch distances, from products of sums (n, R, R) and squares."""
+    R = sizes.size
+    means = products / (sizes[:, None] * sizes)
+    norms = np.einsum("ngg->ng", means)
+    alone, n_free = sizes == 1, np.maximum(sizes - 1, 1) * 1.0
+    within = np.where(alone, 0.0, np.maximum(squares - sizes * norms, 0.0))
+    variances = within / n_free
+    if alone.any():  # which tell nothing of their variance: that of the others
+        n_free[alone] = max(1.0, n_free[~alone].sum())
+        variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
+    variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
+    weights = sizes / variances
+    total = weights.sum(axis=1)
+    shares = weights / total[:, None]
+    mean = np.einsum("ng,ngh,nh->n", shares, means, shares)
+    distance = np.maximum(np.einsum("ng,ng->n", weights, norms) - total * mean, 0.0) / (R - 1)
+    dimension = np.maximum(dimension, 1.0)
+    uncertain = ((1 - shares) ** 2 / n_free).sum(axis=1) / dimension
+    distance /= 1 + 2 * (R - 2) / (R**2 - 1) * uncertain
+    n_free_between, n_free_within = (R - 1) * dimension, (R**2 - 1) / (3 * uncertain)
+    one, other = 2 / (9 * n_free_between), 2 / (9 * n_free_within)
+    root = np.cbrt(distance)
+    score: Array = ((1 - other) * root - (1 - one)) / np.sqrt(one + other * root**2)
+    return score
+
+
+def within_strata(rows: Array, strata: Array) -> Array:
+    """Return rows less the mean of their stratum, which no permutation changes."""
+    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    sums = np.zeros((sizes.size, rows.shape[1]))
+    np.add.at(sums, stratum.reshape(-1), rows)
+    found: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
+    return found
+
+
 STATISTICS = {
     each.name: each
     for each in (
+        WelchDistance("welch", "greater", proportions, welch_score, of_products=True),
         Statistic("hellinger", "greater", root_proportions, between, of_products=True),
         Statistic("cosine", "less", as_they_are, cosine, of_products=True),
         Statistic(
@@ -148,8 +238,26 @@ def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
         )
     name = getattr(statistic, "__qualname__", type(statistic).__qualname__)
     return Statistic(
-        name, alternative or "greater", as_they_are, _OfTables(statistic), symmetric=False
-    )
+        name, alternative or "greater", as_they_are, _OfTables(statistic), symmetric=False,
+        code=_code_of(statistic),
+    )  # fmt: skip
+
+
+def _code_of(function: Any) -> str:
+    """Return what a function does, as far as Python shows it."""
+    if isinstance(function, partial):
+        return repr((_code_of(function.func), function.args, function.keywords))
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    plain = [repr(each) for each in held if isinstance(each, (int, float, str, tuple))]
+    return repr((None if code is None else _parts_of(code), plain))
+
+
+def _parts_of(code: CodeType) -> tuple[Any, ...]:
+    constants = [
+        _parts_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts
+    ]
+    return code.co_code.hex(), code.co_names, constants
 
 
 _DIRECTIONS = {"greater": "larger", "less": "smaller"}

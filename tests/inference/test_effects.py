@@ -82,7 +82,8 @@ def test_topics_together_are_the_test_of_all(data):
     found = group_effects(loadings, groups, units=units, n_replicates=2, n_permutations=9)
     roots = np.sqrt(of_units(loadings, units))
     weights = roots.var(axis=0) / roots.var(axis=0).sum()
-    test = permutation_test(loadings, groups, loadings="amounts", units=units, n_permutations=9)
+    how = {"loadings": "amounts", "statistic": "hellinger", "n_permutations": 9}
+    test = permutation_test(loadings, groups, units=units, **how)
     assert found.statistics @ weights == pytest.approx(test.overall.observed, rel=1e-7)
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import warnings
 
 import numpy as np
 import oracle_permutation as oracle
@@ -10,6 +11,7 @@ from clusters import WALL, within
 from numpy.random import SeedSequence
 
 from nmfscale import balance, kernels
+from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.inference.labelling import Labelled, labellings
 from nmfscale.inference.permutation import permutation_test
 from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
@@ -59,7 +61,8 @@ def test_every_labelling_comes_once():
         assert all(np.bincount(row, minlength=3).tolist() == n_each.tolist() for row in part)
 
 
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced"])
+@pytest.mark.filterwarnings("ignore:groups differ in spread")
+@pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced"])
 @pytest.mark.parametrize("strata", [None, [0, 0, 0, 0, 1, 1, 1, 1]])
 def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
@@ -70,8 +73,11 @@ def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
     for test, groups in [(found.overall, (0, 1, 2)), *((t, t.groups) for t in found.pairs)]:
         kept = np.isin(labels, groups)
         at = np.zeros(kept.sum(), int) if strata is None else np.array(strata)[kept]
-        null = [compute(rows[kept], each) for each in oracle.all_labellings(labels[kept], at)]
-        observed = compute(rows[kept], labels[kept])
+        args = (at,) if statistic == "welch" else ()
+        null = [
+            compute(rows[kept], each, *args) for each in oracle.all_labellings(labels[kept], at)
+        ]
+        observed = compute(rows[kept], labels[kept], *args)
         sign = 1 if statistic == "cosine" else -1
         assert test.exact and test.null.size == len(null)
         assert test.observed == pytest.approx(observed, rel=1e-7)
@@ -81,7 +87,7 @@ def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced", spread])
+@pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced", spread])
 @pytest.mark.parametrize("scope", ["pair", "all"])
 def test_size_under_the_null_with_units_and_strata(statistic, scope):
     rng, p = np.random.default_rng(1), []
@@ -102,7 +108,7 @@ def test_size_under_the_null_with_units_and_strata(statistic, scope):
     assert np.all(size <= most) and np.all(size[:2] >= 0.05 - 3 * np.sqrt(0.05 * 0.95 / 200))
 
 
-@pytest.mark.parametrize("statistic", ["hellinger", "cosine", "balanced", spread])
+@pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced", spread])
 @pytest.mark.parametrize("scope", ["pair", "all"])
 def test_the_same_bits(many, tmp_path, statistic, scope):
     rows, labels, strata = many
@@ -124,6 +130,7 @@ def test_the_same_bits(many, tmp_path, statistic, scope):
 def test_the_same_bits_on_a_cluster(many, three_workers):
     rows, labels, _ = many
     args = {"n_permutations": 300, "random_state": 4, "client": three_workers}
+    args["statistic"] = "hellinger"
     found = within(WALL, lambda: permutation_test(rows, labels, **args))
     mine = Labelled.of(
         STATISTICS["hellinger"], rows, np.unique(labels, return_inverse=True)[1],
@@ -260,3 +267,127 @@ def test_wrong_arguments_are_named(many, options, match):
     given = {"loadings": many[0], "groups": many[1]} | options
     with pytest.raises(ValueError, match=match):
         permutation_test(given.pop("loadings"), given.pop("groups"), **given)
+
+
+def test_the_default_keeps_its_level_where_others_answer_to_spread():
+    """A small group that is wide beside a narrow one with the same mean."""
+    p = {"welch": [], "hellinger": [], "cosine": []}
+    mean, labels = np.array([0.4, 0.3, 0.2, 0.1]), np.repeat([0, 1], [8, 40])
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        rows = np.concatenate([rng.dirichlet(3 * mean, 8), rng.dirichlet(60 * mean, 40)])
+        for statistic, found in p.items():
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                test = permutation_test(
+                    rows, labels, statistic=statistic, n_permutations=99, random_state=seed,
+                    n_threads=1,
+                ).overall  # fmt: skip
+            found.append(test.pvalue <= 0.05)
+            warned = any("groups differ in spread" in str(each.message) for each in seen)
+            assert warned == (statistic != "welch" and test.dispersion_pvalue <= 0.05)
+        assert test.dispersion_pvalue == 0.01 and test.dispersions[0] > 2 * test.dispersions[1]
+    sizes = {name: np.mean(found) for name, found in p.items()}
+    assert sizes["welch"] < 0.12 and sizes["hellinger"] > 0.5 and sizes["cosine"] > 0.2
+
+
+def test_the_default_does_not_answer_to_samples_in_a_unit():
+    p, labels = {"welch": [], "hellinger": []}, np.repeat([0, 1], [30, 900])
+    units = np.concatenate([np.arange(30), 30 + np.arange(900) // 30])
+    for seed in range(60):
+        rows = np.random.default_rng(seed).dirichlet(np.ones(4) / 2, 930)
+        for statistic, found in p.items():
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                test = permutation_test(
+                    rows, labels, units=units, statistic=statistic, n_permutations=99,
+                    random_state=seed, n_threads=1,
+                )  # fmt: skip
+            found.append(test.overall.pvalue <= 0.05)
+            warned = [str(each.message) for each in seen if "square roots" in str(each.message)]
+            assert len(warned) == (statistic == "hellinger")
+    assert "group 0 have 1 samples on average, those of group 1 30" in warned[0]
+    assert np.mean(p["welch"]) <= 0.12 and np.mean(p["hellinger"]) > 0.5
+
+
+def test_groups_of_one_unit_take_the_variance_of_the_rest():
+    rows, labels = np.random.default_rng(0).random((9, 3)), [0, 1, 1, 1, 1, 2, 2, 2, 2]
+    found = permutation_test(rows, labels, alpha=0.9).overall
+    null = [oracle.welch(rows, each) for each in oracle.all_labellings(labels, [0] * 9)]
+    assert found.observed == pytest.approx(oracle.welch(rows, np.array(labels)), rel=1e-9)
+    assert found.pvalue == pytest.approx(np.mean(np.array(null) >= found.observed - 1e-9))
+
+
+def test_units_that_are_all_alike():
+    found = permutation_test(np.ones((12, 3)), np.arange(12) % 2, n_permutations=99)
+    assert found.overall.pvalue == 1 and found.overall.dispersion_pvalue == 1
+
+
+@pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine"])
+def test_labellings_that_tie_in_exact_arithmetic_tie(statistic):
+    """Amounts of thirds and sevenths: rounded to 2^-31, sums that are equal were not."""
+    compute, labels = getattr(oracle, statistic), np.array([0, 0, 1, 1, 0, 1])
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        rows = rng.integers(0, 3, (6, 3)) / rng.choice([3.0, 7.0, 10.0], (6, 1)) + 1 / 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = permutation_test(
+                rows, labels, loadings="amounts", statistic=statistic, alpha=0.9
+            ).overall
+        null = np.array([compute(rows, each) for each in oracle.all_labellings(labels, [0] * 6)])
+        sign = 1 if statistic == "cosine" else -1
+        slack = 1e-11 * np.abs(null).max()
+        assert found.pvalue == np.mean(sign * null <= sign * compute(rows, labels) + slack)
+
+
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+@pytest.mark.parametrize("scope", ["pair", "all"])
+def test_adjusted_pvalues_are_at_least_the_plain_ones(many, scope, alternative):
+    rows, labels, _ = many
+
+    def skewed(tables):
+        return np.exp(3 * spread(tables))
+
+    for seed in range(5):
+        found = permutation_test(
+            rows, np.random.default_rng(seed).permutation(labels), statistic=skewed, scope=scope,
+            alternative=alternative, n_permutations=99, random_state=seed,
+        )  # fmt: skip
+        for test in found.pairs:
+            assert test.pvalue <= test.pvalue_maxt and test.pvalue <= test.pvalue_bh
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e154, 1e300])
+@pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced"])
+@pytest.mark.parametrize("loadings", ["proportions", "amounts"])
+def test_huge_and_tiny_amounts_are_those_scaled(many, statistic, scale, loadings):
+    rows, labels, _ = many
+    options = {"statistic": statistic, "loadings": loadings, "n_permutations": 49}
+    found, expected = (
+        permutation_test(each, labels, random_state=0, **options).overall
+        for each in (rows * scale, rows)
+    )
+    assert np.isfinite(found.observed) and found.pvalue == expected.pvalue
+
+
+def test_what_is_not_a_number_never_wins():
+    rows = np.zeros((20, 3))
+    rows[:10, 0], rows[10:, 1] = 1e-250, 1.0
+    options = {"statistic": "cosine", "n_permutations": 19}
+    with pytest.raises(ValueError, match="statistic='cosine' of groups 0 - 1 is no finite number"):
+        permutation_test(rows, np.repeat([0, 1], 10), loadings="amounts", **options)
+    shares = permutation_test(rows, np.arange(20) % 2, loadings="proportions", **options)
+    assert np.isfinite(shares.overall.observed)
+
+
+def test_a_checkpoint_knows_its_statistic(many, tmp_path):
+    rows, labels, _ = many
+    options = {"n_permutations": 20, "random_state": 0, "checkpoint": tmp_path}
+    permutation_test(rows, labels, statistic=lambda tables: tables[:, 0, 0], **options)
+    other = {"statistic": lambda tables: tables[:, 0, 0].round() * 0 + tables[:, 0, 0]}
+    for statistic in other["statistic"], lambda tables: tables[:, 0, 1]:
+        with pytest.raises(CheckpointError, match="other"):
+            permutation_test(rows, labels, statistic=statistic, resume=True, **options)
+    again = {"statistic": lambda tables: tables[:, 0, 0], "resume": True}
+    assert len(permutation_test(rows, labels, **again, **options).overall.null) == 20

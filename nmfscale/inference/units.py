@@ -1,0 +1,100 @@
+"""What is permuted: units with topics, their groups and strata, and how unlike groups are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.warn import warn_caller
+from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_units
+from .loadings import proportions, topics_of_samples
+
+Array = NDArray[Any]
+# Units of groups are unlike where their mean numbers of samples, or counts, differ by this factor.
+_UNLIKE = 1.5
+
+
+@dataclass(frozen=True)
+class Units:
+    """Topics of units (n, T), groups and strata (n,), numbers of samples and mean counts of these.
+
+    Empty samples do not count. `depths` is None where nothing is known of counts.
+    """
+
+    rows: Array
+    groups: Labels
+    strata: NDArray[np.int64]
+    n_samples: Array
+    depths: Array | None
+
+    @classmethod
+    def of(
+        cls, model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
+    ) -> Units:
+        """Take the units of samples, without empty ones.
+
+        The proportions of a unit are the mean of those of its samples, its amounts their sum.
+        """
+        topics = topics_of_samples(model, loadings, warn=False)
+        names = topics.sample_names
+        labels = checked_labels(groups, len(topics), "groups", names)
+        design = checked_design(labels, units, strata, sample_names=names)
+        assert design.groups is not None
+        warn_of_samples_as_units(design)
+        rows, labels = design.sum_over_units(topics.rows), design.groups
+        n_samples = design.sum_over_units((~topics.empty).astype(np.float64))
+        kept = n_samples > 0
+        left = labels.of(kept)
+        topics.warn_of_empty(_with_them(kept, labels, left, units is not None))
+        labels = left
+        if len(labels.names) == kept.sum() > 2:
+            raise ValueError(
+                f"groups has another label for each of {len(labels.names):,} units: groups of "
+                "several units are needed. Was the right column given?"
+            )
+        if len(labels.names) < 2:
+            raise ValueError(
+                f"groups has only {', '.join(map(repr, labels.names)) or 'no labels'} among units "
+                "that have topics: two groups at least are needed."
+            )
+        rows, n_samples, depths = rows[kept], n_samples[kept], None
+        if topics.totals is not None:
+            depths = design.sum_over_units(topics.totals)[kept] / n_samples
+        if loadings == "proportions":
+            rows = proportions(rows)
+        return cls(rows, labels, design.strata.codes[kept], n_samples, depths)
+
+    def warn_of_unlike(self, statistic: str) -> None:
+        """Warn where a statistic of roots answers to how many samples, or counts, units have."""
+        for what, values in ("samples", self.n_samples), ("counts a sample", self.depths):
+            if values is None:
+                continue
+            sums = np.bincount(self.groups.codes, weights=values)
+            means = sums / self.groups.sizes
+            least, most = int(means.argmin()), int(means.argmax())
+            if means[most] > _UNLIKE * means[least]:
+                warn_caller(
+                    f"units of group {self.groups.names[least]!r} have {means[least]:.3g} {what} "
+                    f"on average, those of group {self.groups.names[most]!r} {means[most]:.3g}: "
+                    f"statistic={statistic!r} takes square roots, whose mean depends on that, so "
+                    "that p may be far too small. statistic='welch' does not."
+                )
+
+
+def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:
+    """Say which units and groups are left out with empty samples."""
+    gone = [str(each) for each in labels.names if each not in left.names]
+    lost = [f"{int((~kept).sum()):,} units"] if are_units and not kept.all() else []
+    lost += [f"groups {', '.join(gone)}"] if gone else []
+    return f"; with them {', '.join(lost)}" if lost else ""
+
+
+def units_with_topics(
+    model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
+) -> tuple[Array, Labels, NDArray[np.int64]]:
+    """Return the topics of each unit, their groups and strata, without empty ones."""
+    found = Units.of(model, groups, units, strata, loadings)
+    return found.rows, found.groups, found.strata
