@@ -102,12 +102,29 @@ def _expected_shares(model: Any) -> Any:
     import numpy as np
 
     F, L = np.asarray(model.components_, np.float64), getattr(model, "loadings_", None)
-    weights = np.ones(len(F))
     if L is not None:
-        sizes = getattr(model, "size_factors_", None)
-        weights = np.asarray(L, np.float64).T @ (np.ones(len(L)) if sizes is None else sizes)
+        weights = np.asarray(L, np.float64).T @ _sizes_of_samples(model)
+    else:  # fitted in batches: the posterior of a topic has its counts
+        counts = np.asarray(model.topic_word_posterior_, np.float64) - model.topic_word_prior_
+        weights = np.maximum(counts, 0).sum(axis=1)
     expected = weights @ F
     return expected / max(expected.sum(), np.finfo(np.float64).tiny)
+
+
+def _sizes_of_samples(model: Any) -> Any:
+    """Return what the products of loadings and components are multiplied by to expect counts."""
+    import numpy as np
+
+    sizes = getattr(model, "size_factors_", None)
+    if sizes is not None:
+        return sizes
+    if not model.loadings_are_proportions:
+        return np.ones(len(model.loadings_))
+    totals = getattr(model, "sample_totals_", None)
+    if totals is not None:
+        return totals
+    # files of earlier versions: a posterior is the prior and the counts of its sample
+    return model.doc_topic_posterior_.sum(axis=1) - np.sum(model.doc_topic_prior_)
 
 
 def _features_of(model: Any) -> Any:

@@ -62,10 +62,26 @@ def test_tables_hold_the_model(tmp_path, capsys, counts, model):
         at = counts.columns.get_indexer(expected_names[k])
         assert_array_equal(top.loc[topic, "value"], one.components_[k, at])
         # shares of the topic over those of the fitted counts
-        sizes = getattr(one, "size_factors_", np.ones(N))
+        is_lda = model is nmfscale.LDA
+        default = counts.to_numpy().sum(axis=1) if is_lda else np.ones(N)
+        sizes = getattr(one, "size_factors_", default)
         whole = (sizes[:, None] * one.loadings_ @ one.components_).sum(axis=0)
         share = one.components_[k, at] / one.components_[k].sum()
         assert_allclose(top.loc[topic, "lift"], share / (whole[at] / whole.sum()), rtol=1e-12)
+
+
+def test_lift_of_an_lda_that_was_fitted_in_batches(tmp_path, counts):
+    counts = counts.drop(columns="gene 7")
+    one = nmfscale.LDA(K, random_state=0, total_samples=N).partial_fit(counts).partial_fit(counts)
+    given = ["export", saved(one, tmp_path), "-o", tmp_path / "top.csv", "--table", "top"]
+    assert run(*given, "--n-top", M) == 0
+    top = pd.read_csv(tmp_path / "top.csv", index_col="feature")
+    expected = one.topic_word_posterior_.sum(axis=0) - K * one.topic_word_prior_
+    for k in range(K):
+        lift = top.loc[top["topic"] == f"topic_{k}", "lift"]
+        at = counts.columns.get_indexer(lift.index)
+        share = one.components_[k, at] / (expected[at] / expected.sum())
+        assert_allclose(lift, share, rtol=0.02)  # the topics have a prior, the counts have none
 
 
 def test_topics_are_counted_from_0_everywhere(tmp_path, capsys, counts):
