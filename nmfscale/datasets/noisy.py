@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..counts.names import shown
 from .simulate import (
     Floats,
     Seed,
@@ -86,9 +87,9 @@ def simulate_noisy_topics(
         size=size, noisy_variance=noisy_variance, loadings_concentration=loadings_concentration
     )
     if not 0 <= noisy_share <= 1:
-        raise ValueError(f"noisy_share={noisy_share!r} must be between 0 and 1.")
+        raise ValueError(f"noisy_share={shown(noisy_share)} must be between 0 and 1.")
     if not 0 <= variance < np.inf:
-        raise ValueError(f"variance={variance!r} must be at least 0 and finite.")
+        raise ValueError(f"variance={shown(variance)} must be at least 0 and finite.")
     rng = generator_of(random_state)
     L = size * dirichlet_rows(rng, loadings_concentration, n_samples, n_components)
     mu = dirichlet_rows(rng, 1.0, 1, n_features)[0]

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from ..counts.names import same_topics
+from ..counts.names import same_topics, shown
 from ..counts.structure import non_negative
 
 Seed = int | np.random.Generator | np.random.RandomState | None
@@ -290,11 +290,11 @@ def check_sizes(**sizes: int) -> None:
     """Refuse what is no positive whole number."""
     for name, value in sizes.items():
         if int(value) != value or value < 1:
-            raise ValueError(f"{name}={value!r} must be an integer, at least 1.")
+            raise ValueError(f"{name}={shown(value)} must be an integer, at least 1.")
 
 
 def check_positive(**values: Any) -> None:
     """Refuse what is not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
-            raise ValueError(f"{name}={value!r} must be positive and finite.")
+            raise ValueError(f"{name}={shown(value)} must be positive and finite.")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.names import shown
 from .frames import tidy_frame
 from .intervals import percentile, spread
 
@@ -144,7 +145,8 @@ class ProportionRegression:
         for term, weight in weights.items():
             self._refuse_unknown(term)
             if not isinstance(weight, Real) or not np.isfinite(float(weight)):
-                raise ValueError(f"weights[{term!r}] is {weight!r}; a finite number is needed.")
+                given = f"weights[{shown(term)}] is {shown(weight)}"
+                raise ValueError(f"{given}; a finite number is needed.")
             along[self.terms.index(term)] = weight
         replicates = self.replicates @ along
         lower, upper = percentile(replicates, self.level)
@@ -156,7 +158,7 @@ class ProportionRegression:
     def _refuse_unknown(self, term: Any) -> None:
         if term not in self.terms:
             names = ", ".join(map(repr, self.terms))
-            raise ValueError(f"term={term!r} is not one of the terms: {names}.")
+            raise ValueError(f"term={shown(term)} is not one of the terms: {names}.")
 
     def __repr__(self) -> str:
         """Sizes, and how many coefficients were found."""

@@ -45,21 +45,22 @@ class DesignMatrix:
         for j in constant.tolist():
             name = self.terms[j]
             if X[0, j] == 0:
-                raise ValueError(f"term {name!r} is 0 in all {what}: leave it out.")
+                raise ValueError(f"term {shown(name)} is 0 in all {what}: leave it out.")
             if j != constant[0]:
-                remedy = " or pass intercept=False" if self.terms[constant[0]] == INTERCEPT else ""
+                other = self.terms[constant[0]]
+                remedy = " or pass intercept=False" if other == INTERCEPT else ""
                 raise ValueError(
-                    f"term {name!r} is {X[0, j]:g} in all {what}, and {self.terms[constant[0]]!r} "
-                    f"is constant already: leave it out{remedy}."
+                    f"term {shown(name)} is {X[0, j]:g} in all {what}, and {shown(other)} is "
+                    f"constant already: leave it out{remedy}."
                 )
         X = X / np.linalg.norm(X, axis=0)
         diagonal = np.abs(np.diag(np.linalg.qr(X, mode="r")))
         if diagonal.min() < _DEPENDENT:
             j = int(np.argmax(diagonal < _DEPENDENT))
             weights = np.linalg.lstsq(X[:, :j], X[:, j], rcond=None)[0]
-            others = [repr(self.terms[k]) for k in np.flatnonzero(np.abs(weights) > 1e-6)]
+            others = [shown(self.terms[k]) for k in np.flatnonzero(np.abs(weights) > 1e-6)]
             raise ValueError(
-                f"covariates are collinear: term {self.terms[j]!r} is a combination of "
+                f"covariates are collinear: term {shown(self.terms[j])} is a combination of "
                 f"{', '.join(others)}. Leave one of them out."
             )
 
@@ -83,7 +84,7 @@ def design_matrix(
         for term, column in _encoded(name, values, n_samples, references):
             if term in terms:
                 remedy = ": pass intercept=False" if term == INTERCEPT else ""
-                raise ValueError(f"two terms are named {term!r}{remedy}.")
+                raise ValueError(f"two terms are named {shown(term)}{remedy}.")
             columns.append(column)
             terms.append(term)
     if len(columns) == int(intercept):

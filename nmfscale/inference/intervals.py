@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from ..counts.names import shown
+
 Array = NDArray[Any]
 INTERVALS = ("percentile", "bca")
 
@@ -17,7 +19,7 @@ INTERVALS = ("percentile", "bca")
 def check_interval(level: Any, interval: Any) -> None:
     """Refuse a level or a kind of interval that there is not."""
     if not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(f"level={level!r}: a number between 0 and 1 is needed, such as 0.95.")
+        raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed, such as 0.95.")
     if interval not in INTERVALS:
         raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, INTERVALS))}.")
 

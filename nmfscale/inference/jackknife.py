@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.names import names_of
+from ..counts.names import names_of, shown
 from ..counts.warn import warn_caller
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..methods.conversion import poisson_to_multinomial
@@ -292,19 +293,24 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:
     """Return numbers of topics and features (n_entries, 2)."""
-    found = []
+    found: list[tuple[int, int]] = []
+    if entries is not None and (isinstance(entries, str) or not np.iterable(entries)):
+        raise ValueError(
+            f"entries is {shown(entries)}: a list of pairs is needed, each of a topic and a "
+            "feature."
+        )
     for entry in () if entries is None else entries:
         if isinstance(entry, str) or np.shape(entry) != (2,):
-            raise ValueError(f"entries: {entry!r} is no pair of a topic and a feature.")
+            raise ValueError(f"entries: {shown(entry)} is no pair of a topic and a feature.")
         topic, feature = entry
         if isinstance(feature, str):
             at = np.flatnonzero(np.asarray([] if names is None else names, object) == feature)
             if len(at) != 1:
-                raise ValueError(f"entries: {len(at)} features are named {feature!r}.")
+                raise ValueError(f"entries: {len(at)} features are named {shown(feature)}.")
             feature = int(at[0])
-        if not 0 <= int(feature) < n_features or int(feature) != feature:
+        if not isinstance(feature, Integral) or not 0 <= int(feature) < n_features:
             raise ValueError(
-                f"entries: {feature!r} is no feature: these are 0 to {n_features - 1}."
+                f"entries: {shown(feature)} is no feature: these are 0 to {n_features - 1}."
             )
         found.append((topic_number(model, topic, "entries"), int(feature)))
     return np.array(found, np.int64).reshape(-1, 2)

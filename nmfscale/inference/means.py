@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.names import shown
 from .frames import tidy_frame
 from .intervals import acceleration_of, interval_ends, spread
 
@@ -174,7 +175,7 @@ class GroupEffects:
         if reference is not None:
             if reference not in self.groups:
                 names = ", ".join(map(repr, self.groups))
-                raise ValueError(f"reference={reference!r} is not one of the groups: {names}.")
+                raise ValueError(f"reference={shown(reference)} is not one of the groups: {names}.")
             of = self.groups.index(reference)
             pairs = [(g, of) for g in range(R) if g != of]
         one, other = (np.array(each) for each in zip(*pairs, strict=True))

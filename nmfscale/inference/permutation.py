@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
+from ..counts.names import shown
 from ..counts.warn import warn_caller
 from .dispersion import F_OF_DISTANCES, Dispersion
 from .group_tests import GroupTest, PermutationTest
@@ -199,11 +200,11 @@ def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
     if scope not in ("pair", "all"):
         raise ValueError(f"scope={scope!r} is not one of 'pair', 'all'.")
     if isinstance(n_permutations, bool) or not isinstance(n_permutations, (int, np.integer)):
-        raise ValueError(f"n_permutations={n_permutations!r}; a positive integer is needed.")
+        raise ValueError(f"n_permutations={shown(n_permutations)}; a positive integer is needed.")
     if n_permutations < 1:
         raise ValueError(f"n_permutations={n_permutations}; a positive integer is needed.")
     if not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha!r}; a number between 0 and 1 is needed.")
+        raise ValueError(f"alpha={shown(alpha)}; a number between 0 and 1 is needed.")
 
 
 def labelled_sets(

@@ -21,6 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
+from ..counts.names import shown
 from ..counts.shared import share_reads
 from ..counts.warn import warn_caller
 from ..engine.memory import fits_within, reads_anew
@@ -242,7 +243,7 @@ def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
         place = {str(each): i for i, each in reversed(list(enumerate(names)))}
         unknown = [str(each) for each in found if str(each) not in place]
         if unknown:
-            raise ValueError(f"{name}: none is named {unknown[0]!r}.")
+            raise ValueError(f"{name}: none is named {shown(unknown[0])}.")
         return np.array([place[str(each)] for each in found])
     remedy = "" if names is None else ", or names"
     raise ValueError(f"{name} must be whole numbers from 0 to {size - 1}{remedy}.")
@@ -365,8 +366,9 @@ def _warn_of_missing(means: Array, names: tuple[Any, ...]) -> None:
         r = int(missing.argmax())
         warn_caller(
             f"nothing was drawn of {np.count_nonzero(missing)} groups in some replicates, of "
-            f"{names[r]!r} in {missing[r]} of {len(means)}: they are left out of its intervals. "
-            "Pass groups as strata, too, if as many units of each are to be drawn as it has."
+            f"{shown(names[r])} in {missing[r]} of {len(means)}: they are left out of its "
+            "intervals. Pass groups as strata, too, if as many units of each are to be drawn as "
+            "it has."
         )
 
 

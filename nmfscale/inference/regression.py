@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
-from ..counts.names import names_of
+from ..counts.names import names_of, shown
 from ..counts.warn import warn_caller
 from .bootstrap import warn_of_few_units
 from .coefficients import ProportionRegression
@@ -325,9 +325,9 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str) -> None:
     if kept < 0.5:
         least = int(n_units.argmin())
         raise ValueError(
-            f"levels are in so few {drawn}, the fewest {names[least]!r} with {n_units[least]}, "
-            f"that {1 - kept:.0%} of the replicates would not determine the coefficients: join "
-            "levels, or leave covariates out."
+            f"levels are in so few {drawn}, the fewest {shown(names[least])} with "
+            f"{n_units[least]}, that {1 - kept:.0%} of the replicates would not determine the "
+            "coefficients: join levels, or leave covariates out."
         )
     warn_of_few_units(n_units, names, drawn, _COVERED, "terms and references")
 
@@ -339,8 +339,8 @@ def _refuse_permuting(matrix: DesignMatrix, design: Design, differs: Array, firs
     assert design.unit_names is not None
     values = matrix.values[first[unit], j], matrix.values[i, j]
     raise ValueError(
-        f"term {matrix.terms[j]!r} is {values[0]:g} and {values[1]:g} within unit "
-        f"{design.unit_names[unit]!r}, so that whole units cannot be permuted: pass "
+        f"term {shown(matrix.terms[j])} is {values[0]:g} and {values[1]:g} within unit "
+        f"{shown(design.unit_names[unit])}, so that whole units cannot be permuted: pass "
         "n_permutations=0 for intervals without p-values, strata= in place of units= to compare "
         "samples within units, or finer units."
     )

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import ClusterError, RetryPolicy, Task
+from ..counts.names import shown
 from ..engine.checkpoint import Checkpoint, CheckpointError, digest_of, folder_in_use
 from ..engine.monitor import first_ctrl_c
 from ..engine.session import (
@@ -172,13 +173,13 @@ def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
     if not isinstance(every, Real) or not float(every) >= 0:
-        raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
+        raise ValueError(f"checkpoint_every={shown(every)}: seconds, at least 0, are needed.")
 
 
 def check_positive(name: str, value: Any) -> None:
     """Refuse what is no number of things to do."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; a positive integer is needed.")
+        raise ValueError(f"{name} is {shown(value)}; a positive integer is needed.")
 
 
 # What is done, and where it is kept -----------------------------------------------------------

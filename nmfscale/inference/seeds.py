@@ -12,6 +12,8 @@ import numpy as np
 from numpy.random import Generator, RandomState, SeedSequence
 from numpy.typing import NDArray
 
+from ..counts.names import shown
+
 # Constants of SeedSequence: O'Neill, Developing a seed_seq alternative.
 _INIT_A, _MULTIPLY_A = 0x43B0D7E5, 0x931E8875
 _INIT_B, _MULTIPLY_B = 0x8B51F9DD, 0x58F38DED
@@ -36,8 +38,8 @@ def seed_of(random_state: Any) -> SeedSequence:
         if int(random_state) >= 0:
             return SeedSequence(int(random_state))
     raise ValueError(
-        f"random_state={random_state!r}: a non-negative integer, a numpy Generator or RandomState, "
-        "a SeedSequence or None is needed."
+        f"random_state={shown(random_state)}: a non-negative integer, a numpy Generator or "
+        "RandomState, a SeedSequence or None is needed."
     )
 
 

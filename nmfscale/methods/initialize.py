@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
 from ..counts.base import CountMatrix
-from ..counts.names import of_features, of_samples, same_topics
+from ..counts.names import of_features, of_samples, same_topics, shown
 from ..counts.structure import non_negative
 from ..counts.warn import warn_caller
 from ..engine.threads import single_blas_thread
@@ -102,7 +102,7 @@ def initialize(
         init = _cluster_numbers(init, counts, n_components)
     elif init not in STARTS:
         known = ", ".join(map(repr, STARTS))
-        raise ValueError(f"init={init!r} is not one of {known} or an array of cluster labels.")
+        raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
     # One thread, so that sums are made in one order and the start is the same for any number.
     with single_blas_thread():
         L, F = _start(counts, n_components, init, rng)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from ..counts.names import matched
+from ..counts.names import matched, shown
 from ..counts.structure import non_negative
 from .factors import Array
 from .likelihood import checked_factors, loglik_multinomial, loglik_poisson
@@ -61,7 +61,7 @@ def gamma_prior(
         array = real_numbers(value, f"{name}: {what}")
         if not np.isfinite(array).all() or (array < least).any():
             raise ValueError(
-                f"{name}: {what} is {value!r}; numbers of at least {least:g} are needed."
+                f"{name}: {what} is {shown(value)}; numbers of at least {least:g} are needed."
             )
         try:
             np.broadcast_to(array, shape)
@@ -285,5 +285,5 @@ def _positive(given: ArrayLike, name: str, n_components: int) -> Array:
     """Return one number for each component, positive."""
     found = non_negative(np.atleast_1d(given), name, (1 if np.ndim(given) == 0 else n_components,))
     if not found.all():
-        raise ValueError(f"{name} is {given!r}; positive numbers are needed.")
+        raise ValueError(f"{name} is {shown(given)}; positive numbers are needed.")
     return np.broadcast_to(found.astype(np.float64), (n_components,))

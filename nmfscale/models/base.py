@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 from ..counts.base import CountMatrix
+from ..counts.names import plain
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import checkpoints_for
 from ..engine.local import LocalExecutor
@@ -206,7 +207,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
     def _check_parameters(self) -> None:
         validate_parameter_constraints(
             self._parameter_constraints,
-            self.get_params(deep=False),
+            {name: plain(value) for name, value in self.get_params(deep=False).items()},
             caller_name=type(self).__name__,
         )
         # which Python, and so scikit-learn, take for numbers

@@ -47,8 +47,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
         pair = LOSSES[self.losses] if isinstance(self.losses, str) else self.losses
         if pair not in LOSSES.values():
             raise ValueError(
-                f"losses={self.losses!r}: give the loss of the data and that of the labels, each "
-                "'frobenius' or 'kl', or one of 'FF', 'FD', 'DF', 'DD'."
+                f"losses={shown(self.losses)}: give the loss of the data and that of the labels, "
+                "each 'frobenius' or 'kl', or one of 'FF', 'FD', 'DF', 'DD'."
             )
         return Losses(*pair)
 

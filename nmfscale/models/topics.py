@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.names import names_of, shown
+
 Array = NDArray[Any]
 
 # Axes of the arrays that all estimators may have: n samples, m features, k topics, t iterations.
@@ -86,11 +88,12 @@ class TopicsMixin:
         True
         """
         check_is_fitted(self)
+        order = _checked_list(order, "order")
         taken = [topic_number(self, each, "order") for each in order]
         K = len(self.components_)
         if sorted(taken) != list(range(K)):
             raise ValueError(
-                f"order is {list(order)!r}: each of the {K} topics is needed, once; merge_topics "
+                f"order is {shown(order)}: each of the {K} topics is needed, once; merge_topics "
                 "puts topics together."
             )
         found = self._taken("k", taken)
@@ -203,12 +206,15 @@ class TopicsMixin:
         ['topic 0', 'tools']
         """
         check_is_fitted(self)
+        of_topics = None if isinstance(names, Mapping) else names_of(names)
+        if of_topics is not None:  # a Series
+            names = dict(zip(of_topics, names, strict=True))
         if isinstance(names, Mapping):
             new = topic_names_of(self, len(self.components_))
             for topic, name in names.items():
                 new[topic_number(self, topic, "names")] = name
         else:
-            new = [names] if isinstance(names, str) else list(names)
+            new = [names] if isinstance(names, str) else _checked_list(names, "names")
         found = copy.copy(self)
         found.topic_names_ = _checked_names(new, len(self.components_))
         return found
@@ -252,15 +258,15 @@ class TopicsMixin:
     def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
         """Return the topics of each topic after a merger, and their names, if they have any."""
         named = isinstance(groups, Mapping)
-        given = list(groups.values() if named else groups)
+        given = _checked_list(groups.values() if named else groups, "groups")
         if any(isinstance(each, str) or not isinstance(each, Iterable) for each in given):
-            raise ValueError(f"groups is {groups!r}: sequences of topics are needed.")
+            raise ValueError(f"groups is {shown(groups)}: sequences of topics are needed.")
         merged = [[topic_number(self, each, "groups") for each in topics] for topics in given]
         together = [topic for part in merged for topic in part]
         if not all(merged) or len(set(together)) < len(together):
             raise ValueError(
-                f"groups is {groups!r}: a group needs a topic at least, and a topic one group at "
-                "most."
+                f"groups is {shown(groups)}: a group needs a topic at least, and a topic one group "
+                "at most."
             )
         K = len(self.components_)
         old = topic_names_of(self, K)
@@ -273,6 +279,13 @@ class TopicsMixin:
             return [parts[at] for at in place], None
         checked = _checked_names([names[at] for at in place], len(parts))
         return [parts[at] for at in place], checked
+
+
+def _checked_list(given: Any, argument: str) -> list[Any]:
+    """Return what was given as a list."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{argument} is {shown(given)}: a list of topics is needed.")
+    return list(given)
 
 
 def topic_names_of(fit: Any, n_topics: int) -> list[str]:
@@ -289,11 +302,11 @@ def topic_number(model: Any, given: Any, argument: str) -> int:
     if isinstance(given, str):
         if names is None or given not in names:
             known = "they have none" if names is None else ", ".join(map(repr, names))
-            raise ValueError(f"{argument}: no topic is named {given!r}; names: {known}.")
+            raise ValueError(f"{argument}: no topic is named {shown(given)}; names: {known}.")
         return int(np.flatnonzero(names == given)[0])
     is_number = isinstance(given, Integral) and not isinstance(given, bool)
     if not is_number or not 0 <= int(given) < K:
-        raise ValueError(f"{argument}: {given!r} is no topic: these are 0 to {K - 1}.")
+        raise ValueError(f"{argument}: {shown(given)} is no topic: these are 0 to {K - 1}.")
     return int(given)
 
 
@@ -302,9 +315,9 @@ def _checked_names(names: list[Any], n_topics: int) -> Array:
         raise ValueError(f"names has {len(names)} entries for {n_topics} topics.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"names: {name!r} is no name; text is needed.")
+            raise ValueError(f"names: {shown(name)} is no name; text is needed.")
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"names: several topics would be {repeated[0]!r}.")
+        raise ValueError(f"names: several topics would be {shown(repeated[0])}.")
     return np.array(names, dtype=object)
 
 

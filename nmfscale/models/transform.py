@@ -19,6 +19,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
+from ..counts.names import shown
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
@@ -233,8 +234,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         check_is_fitted(self)
         if not (completion is None or isinstance(completion, Real) and 0 < completion < 1):
             raise ValueError(
-                f"completion={completion!r}: the share of the counts that is held out is needed, a "
-                "number between 0 and 1."
+                f"completion={shown(completion)}: the share of the counts that is held out is "
+                "needed, a number between 0 and 1."
             )
         model, counts = self._arranged(X, missing, layer, raw)
         if completion is not None:

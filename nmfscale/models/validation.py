@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.names import name_array, of_features, of_samples, plain
+from ..counts.names import name_array, of_features, of_samples, plain, shown
 from ..methods.factors import Constraints
 from ..methods.priors import gamma_prior, real_numbers
 from ..storage.atomic import user_path
@@ -118,12 +118,12 @@ def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) 
     for each in () if given is None else name_array(given).tolist():
         if isinstance(each, str | bytes | tuple):
             if names is None:
-                raise ValueError(f"anchors: {each!r} is a name, and the features have none.")
+                raise ValueError(f"anchors: {shown(each)} is a name, and the features have none.")
             if not known:
                 numbered = list(enumerate(name_array(names).tolist()))[::-1]
                 known = {text(name): i for i, name in numbered for text in (str, plain)}
             if each not in known:
-                raise ValueError(f"anchors: no feature is named {each!r}.")
+                raise ValueError(f"anchors: no feature is named {shown(each)}.")
             found.append(known[each])
         elif (
             isinstance(each, Integral)
@@ -133,7 +133,7 @@ def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) 
             found.append(int(each))
         else:
             raise ValueError(
-                f"anchors: {each!r} is neither a name nor a number from 0 to {n_features - 1}."
+                f"anchors: {shown(each)} is neither a name nor a number from 0 to {n_features - 1}."
             )
     if len(set(found)) < len(found):
         repeated = next(each for each in found if found.count(each) > 1)
@@ -157,7 +157,7 @@ def gamma_priors(
         return shape, None
     if drawn:
         raise ValueError(
-            f"rate_loadings is {rate!r}, and with hierarchical=True rates are drawn: give "
+            f"rate_loadings is {shown(rate)}, and with hierarchical=True rates are drawn: give "
             "mean_rates, or leave rate_loadings out."
         )
     return shape, checked_prior(rate, (n_components,), "rate_loadings")
@@ -174,7 +174,7 @@ def dirichlet_priors(
         checked_size(topic_word_prior, "topic_word_prior", LEAST_PRIOR, MOST_PRIOR)
     if estimate == "symmetric" and np.ptp(alpha):
         raise ValueError(
-            f"doc_topic_prior is {given!r}, and estimate_prior='symmetric' estimates one "
+            f"doc_topic_prior is {shown(given)}, and estimate_prior='symmetric' estimates one "
             "number for all topics: give one, or use estimate_prior='vector'."
         )
     return alpha, equal if topic_word_prior is None else float(topic_word_prior)

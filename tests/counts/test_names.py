@@ -89,6 +89,34 @@ def test_names_are_those_of_counts_tables_and_models():
         assert names_of(source) is None
 
 
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda m, X: m.reorder_topics(np.array([0, 0])), "order is [0, 0]: each of the 2"),
+        (lambda m, X: m.reorder_topics([np.str_("a"), 1]), "no topic is named 'a'"),
+        (lambda m, X: m.reorder_topics([np.int64(7), 1]), "order: 7 is no topic"),
+        (lambda m, X: m.reorder_topics(None), "order is None: a list of topics is needed"),
+        (lambda m, X: m.merge_topics(5), "groups is 5: a list of topics is needed"),
+        (lambda m, X: m.rename_topics(None), "names is None: a list of topics is needed"),
+        (lambda m, X: m.set_params(n_components=np.int64(0)).fit(X), "Got 0 instead"),
+        (lambda m, X: m.score(X, completion=np.float64(2)), "completion=2.0: "),
+        (lambda m, X: nmfscale.jackknife_fit(m, X, 5), "entries is 5: a list of pairs is needed"),
+        (lambda m, X: nmfscale.jackknife_fit(m, X, [(0, np.int64(9))]), "entries: 9 is no feature"),
+        (lambda m, X: nmfscale.jackknife_fit(m, X, [(0, None)]), "entries: None is no feature"),
+        (
+            lambda m, X: nmfscale.permutation_test(m, [np.int64(1), np.str_("a")], units=[1, 1]),
+            "unit 1 has samples in groups 1 and 'a'",
+        ),
+    ],
+)
+def test_no_message_shows_types_of_numpy(ask, said):
+    X = np.array([[1, 2], [3, 1]])
+    model = nmfscale.PoissonNMF(2, random_state=0, tol=0, max_iter=2).fit(X)
+    with pytest.raises(ValueError) as found:
+        ask(model, X)
+    assert said in str(found.value)
+
+
 def test_messages_show_plain_values():
     assert shown([np.int64(1), np.str_("a")]) == "[1, 'a']"
     assert shown((np.float64(0.5), ("b", np.bool_(True)))) == "(0.5, ('b', True))"

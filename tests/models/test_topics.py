@@ -327,3 +327,21 @@ def test_comparison_says_how_fits_went(pair):
     assert [len(line) for line in repr(found).splitlines()] == [len(repr(found).split("\n")[0])] * 4
     with pytest.raises(ValueError, match="models is list: a dict of fits by name"):
         nmfscale.compare_fits([model])
+
+
+def test_names_in_a_series_belong_to_the_topics_of_its_index():
+    X = np.random.default_rng(0).poisson(2.0, (12, 6))
+    model = nmfscale.TopicModel(2, random_state=0, max_iter=3, tol=0).fit(X)
+    named = model.rename_topics(pd.Series(["b", "a"], index=[1, 0]))
+    assert named.topic_names_.tolist() == ["a", "b"]
+    assert model.rename_topics(pd.Series(["b", "a"])).topic_names_.tolist() == ["b", "a"]
+    again = named.rename_topics(pd.Series(["second"], index=["b"]))
+    assert again.topic_names_.tolist() == ["a", "second"]
+
+
+def test_priors_with_names_keep_them_when_topics_are_reordered():
+    X = pd.DataFrame(np.random.default_rng(0).poisson(2.0, (12, 3)), columns=list("abc"))
+    prior = pd.DataFrame([[1.1, 1.2], [1.3, 1.4], [1.5, 1.6]], index=list("cab"))
+    model = nmfscale.PoissonNMF(2, prior_factors=prior, random_state=0, max_iter=3, tol=0).fit(X)
+    found = model.reorder_topics([1, 0]).prior_factors
+    assert found.loc["a"].tolist() == [1.4, 1.3]
