@@ -67,14 +67,10 @@ def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> li
 
 
 def _text(path: str) -> str:
-    """Read text as UTF-8, with or without the mark that Excel begins it with."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            return file.read()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8."
-        ) from error
+    """Read text, plain or gzip."""
+    from ..readers.name_files import text_of_file
+
+    return text_of_file(Path(path))
 
 
 def _lines(text: str) -> list[str]:
@@ -225,7 +221,7 @@ def labels_of(given: str, counts: Any) -> Any:
 
 def _table(path: str) -> list[list[str]]:
     """Read the cells of each line; a line that is blank has an empty one."""
-    text, is_csv = _text(path), path.lower().endswith(".csv")
+    text, is_csv = _text(path), path.lower().removesuffix(".gz").endswith(".csv")
     if not is_csv and "\t" not in text:
         # R puts quotation marks around each label; a single one is part of it.
         return [[re.sub(r'^"([^"]*)"$', r"\1", line)] for line in _lines(text)]

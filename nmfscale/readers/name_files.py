@@ -52,10 +52,10 @@ def opened_text(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path) if is_packed(path) else path.open("rb"))
 
 
-def lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file without blank ones at its end.
+def text_of_file(path: Path) -> str:
+    """Return what a text file holds: UTF-8, or what its byte order mark says.
 
-    The file is UTF-8, or what its byte order mark says; another encoding is never guessed.
+    Another encoding is never guessed.
     """
 
     def attempt() -> bytes:
@@ -63,13 +63,17 @@ def lines_of(path: Path) -> list[str]:
             return file.read()
 
     try:
-        data: bytes = retry(path, attempt)
+        return _decoded(path, retry(path, attempt))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read: its gzip stream is damaged or was cut off ({error}). "
             "Copy or download it again."
         ) from error
-    lines = _decoded(path, data).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file without blank ones at its end."""
+    lines = text_of_file(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     return lines
@@ -82,9 +86,8 @@ def _decoded(path: Path, data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not {encoding.upper()}, "
-            "so that names would not be told apart. Save the file as UTF-8; if it is Latin-1: "
-            "iconv -f LATIN1 -t UTF-8."
+            f"{path} is not {encoding.upper()} ({error.reason} at byte {error.start}): save it as "
+            f"UTF-8. The byte is in line {line}; if the file is Latin-1: iconv -f LATIN1 -t UTF-8."
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1

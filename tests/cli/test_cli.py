@@ -774,6 +774,16 @@ class TestDemo:
         assert not plot.exists()
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_tables_of_groups_are_plain_or_compressed(tmp_path, encoding, pack):
+    for name in ("groups.csv", "groups.csv.gz"):
+        path = tmp_path / name
+        path.write_bytes(pack("cell,kind\r\nb,gr\xfcn\r\na,rot\r\n".encode(encoding)))
+        found = read_groups(f"{path}:kind", 2, np.array(["a", "b"], object))
+        assert found == ["rot", "gr\xfcn"]
+
+
 def test_which_side_is_the_samples_is_asked_for(tmp_path, capsys):
     (tmp_path / "tenx").mkdir()
     (tmp_path / "tenx" / "matrix.mtx").write_text(
