@@ -70,8 +70,8 @@ def bootstrap_fit(
     other, and intervals from samples are far too narrow.
 
     Each replicate weighs the samples by how often they were drawn, starts from the factors of the
-    fit, and ends by the rule of `estimator`. Its topics are matched to those of the fit by the
-    cosines between them, which the result has.
+    fit, and ends by the rule of `estimator`. Its topics are matched to those of the fit as by
+    :func:`match_topics`; the result has the cosines between partners.
 
     Parameters
     ----------

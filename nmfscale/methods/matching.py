@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 Array = NDArray[Any]
+# The norm of ``f / sqrt(p)`` is one at least; a difference that is so much shorter is rounding.
+_NO_DIRECTION = 1e-10
 
 
 def cosines_of(F: Array, other: Array) -> Array:
@@ -26,6 +28,36 @@ def affinities_of(F: Array, other: Array) -> Array:
     return cosines_of(np.sqrt(F), np.sqrt(other))
 
 
+def lift_correlations_of(F: Array, other: Array) -> Array:
+    """Return cosines (K, K') of what topics have more or less than the mean topic, at least 0.
+
+    With frequencies f_j and g_j and the mean p_j of all topics of both sides they are those of
+    ``(f_j - p_j) / sqrt(p_j)``: correlations of lifts f_j / p_j, features weighted by p_j. What all
+    topics share, such as housekeeping genes, has no part in them. A single topic is all that
+    there is to compare with: then it is the cosine of ``f_j / sqrt(p_j)``.
+    """
+    f, g = (_frequencies(A) for A in (F, other))
+    mean = ((f.mean(axis=1) + g.mean(axis=1)) / 2)[:, None]
+    weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
+    centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
+    here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
+    found = np.maximum(here.T @ there, 0)
+    # topics that are the mean itself have no direction, and are alike
+    alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
+    return np.where(alike, 1.0, found)
+
+
+def _frequencies(F: Array) -> Array:
+    sums = F.sum(axis=0, dtype=np.float64)
+    return np.divide(F, sums, out=np.zeros(F.shape), where=sums > 0)
+
+
+def _directions(columns: Array) -> Array:
+    """Return columns divided by their norms; zero where that is rounding beside a frequency."""
+    norms = np.linalg.norm(columns, axis=0)
+    return np.divide(columns, norms, out=np.zeros_like(columns), where=norms > _NO_DIRECTION)
+
+
 def best_pairs(similarities: Array) -> tuple[Array, Array]:
     """Return rows and columns of the pairs whose similarities have the largest sum.
 
@@ -36,7 +68,9 @@ def best_pairs(similarities: Array) -> tuple[Array, Array]:
 
 
 def match_columns(F: Array, other: Array) -> tuple[Array, Array]:
-    """Return which columns of `other` (m, K) belong to those of F, and the cosines (K,)."""
-    cosines = cosines_of(F, other)
-    here, there = best_pairs(cosines)
-    return there, cosines[here, there]
+    """Return which columns of `other` (m, K) belong to those of F, and the cosines (K,).
+
+    They are matched by `lift_correlations_of`.
+    """
+    here, there = best_pairs(lift_correlations_of(F, other))
+    return there, cosines_of(F, other)[here, there]

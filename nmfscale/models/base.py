@@ -68,6 +68,8 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         "callback": [callable, None],
     }
     _model: ClassVar[type[Model]]
+    # the column of the history that a table of fits has; None takes the objective
+    _reported: ClassVar[str | None] = None
     # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
     _axes: ClassVar[dict[str, str]] = {}
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.

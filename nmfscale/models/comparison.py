@@ -12,12 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
-from ..methods.matching import affinities_of, best_pairs, cosines_of
+from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
 from .topics import topic_names_of
 
 Array = NDArray[Any]
 
-METRICS = {"cosine": cosines_of, "bhattacharyya": affinities_of}
+METRICS = {
+    "lift": lift_correlations_of, "cosine": cosines_of, "bhattacharyya": affinities_of,
+}  # fmt: skip
 # An entry below this share of the sum of its row is next to nothing.
 _NOTHING = 1e-8
 
@@ -89,7 +91,7 @@ class TopicMatch:
         )
 
 
-def match_topics(a: Any, b: Any, *, metric: str = "cosine") -> TopicMatch:
+def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     """Find which topics of two fits belong together.
 
     Each topic has one partner at most, and the sum of the similarities of partners is as large as
@@ -100,9 +102,13 @@ def match_topics(a: Any, b: Any, *, metric: str = "cosine") -> TopicMatch:
     ----------
     a, b : fitted model, or array-like or DataFrame of shape (K, n_features)
         Two fits, or their ``components_``.
-    metric : {"cosine", "bhattacharyya"}, default="cosine"
-        Similarity of two topics: the cosine between them, for which frequent features count most;
-        or the cosine of their square roots, ``sum_j sqrt(f_j g_j)`` of frequencies f and g.
+    metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
+        Similarity of two topics with frequencies f and g. "lift": the correlation of their lifts
+        over the mean p of all topics of both fits, features weighted by p, which is the cosine of
+        ``(f - p) / sqrt(p)`` and ``(g - p) / sqrt(p)``, the metric of correspondence analysis;
+        negative ones are 0, and where a fit has one topic only p is not subtracted. "cosine": the
+        cosine of f and g, for which frequent features count most. "bhattacharyya": the cosine of
+        their square roots, ``sum_j sqrt(f_j g_j)``.
 
     Returns
     -------
@@ -126,14 +132,20 @@ def match_topics(a: Any, b: Any, *, metric: str = "cosine") -> TopicMatch:
     -----
     Features are matched by name where both sides have names.
 
+    In cells all topics share the genes that every cell expresses, so that plain cosines of partners
+    and of others are hardly different. Between refits of six topics to seven tenths of 3,774 blood
+    cells partners have lift correlations of 0.85, and the best of the others 0.28 (cosines: 0.95
+    and 0.87); simulated spots with eight topics 0.98 and 0.02 (cosines: 1.00 and 0.88); beer
+    reviews with eight topics 0.75 and 0.24 (0.94 and 0.74).
+
     Examples
     --------
     >>> from nmfscale import match_topics
     >>> match = match_topics([[5, 1, 0], [0, 1, 5]], [[0, 2, 9], [1, 1, 1], [9, 2, 0]])
     >>> match.pairs.tolist(), match.unmatched_b
     ([[0, 2], [1, 0]], ['topic 1'])
-    >>> match.similarity.round(3)
-    array([1., 1.])
+    >>> match.similarity.round(2)
+    array([0.99, 0.99])
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
@@ -218,7 +230,9 @@ class FitSummary:
     n_components : int
         Number of topics.
     objective : str or None
-        What was maximised: "loglik", "elbo", "minus_loss", ...
+        The column of ``history_`` that the value is from: "loglik" (Poisson, ``loglik_`` of a
+        :class:`PoissonNMF`), "loglik_multinomial" (``loglik_`` of a :class:`TopicModel`), "elbo",
+        "minus_loss", ...
     value : float or None
         The objective at the end. It compares fits of one class to the same counts alone.
     score : float or None
@@ -304,7 +318,7 @@ class FitComparison:
 
 
 def compare_fits(
-    models: Mapping[str, Any], X: Any = None, *, metric: str = "cosine"
+    models: Mapping[str, Any], X: Any = None, *, metric: str = "lift"
 ) -> FitComparison:
     """Put fits side by side: how they went, and how well their topics agree with the first one.
 
@@ -315,7 +329,7 @@ def compare_fits(
     X : counts of shape (n_samples, n_features), default=None
         Counts that every model is scored on, see :meth:`PoissonNMF.score`; without, there is no
         score.
-    metric : {"cosine", "bhattacharyya"}, default="cosine"
+    metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
         As in :func:`match_topics`.
 
     Returns
@@ -364,7 +378,7 @@ def _summary(name: str, model: Any, match: TopicMatch, score: float | None) -> F
     history, objective = getattr(model, "history_", None), None
     value = residual = seconds = None
     if history is not None:
-        last, objective = history[-1], history.dtype.names[2]
+        last, objective = history[-1], model._reported or history.dtype.names[2]
         value, seconds = float(last[objective]), float(last["seconds"])
         residual = max(float(last[each]) for each in model._model.residuals)
     loadings = getattr(model, "loadings_", None)

@@ -71,6 +71,7 @@ topic_names_, row_weights_, fixed_topics_, fixed_features_, fixed_samples_
     """
 
     loadings_are_proportions = True
+    _reported = "loglik_multinomial"
 
     # of a restricted copy: sums of the topics over all features of the fit, (K, 1)
     _whole: NDArray[Any] | None = None

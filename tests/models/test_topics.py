@@ -251,23 +251,48 @@ def test_names_that_are_none(pair, names, complaint):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["cosine", "bhattacharyya"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["lift", "cosine", "bhattacharyya"]))
 def test_matches_are_the_best_of_all(seed, metric):
     rng = np.random.default_rng(seed)
     a, b = rng.gamma(0.3, size=(rng.integers(1, 5), 8)), rng.gamma(0.3, size=(4, 8))
     match = nmfscale.match_topics(a, 7 * b, metric=metric)
-    p, q = (
-        np.sqrt(A / A.sum(axis=1, keepdims=True)) if metric != "cosine"
-        else A / np.linalg.norm(A, axis=1, keepdims=True)
-        for A in (a, b)
-    )  # fmt: skip
-    assert_allclose(match.similarities, p @ q.T, atol=1e-12)
+    a, b = (A / A.sum(axis=1, keepdims=True) for A in (a, b))
+    if metric == "lift":
+        mean = (a.mean(axis=0) + b.mean(axis=0)) / 2
+        a, b = ((A - (mean if len(a) > 1 else 0)) / np.sqrt(mean) for A in (a, b))
+    elif metric == "bhattacharyya":
+        a, b = np.sqrt(a), np.sqrt(b)
+    p, q = (A / np.linalg.norm(A, axis=1, keepdims=True) for A in (a, b))
+    expected = np.maximum(p @ q.T, 0)
+    assert_allclose(match.similarities, expected, atol=1e-12)
     best = max(
-        sum((p @ q.T)[k, j] for k, j in enumerate(chosen))
+        sum(expected[k, j] for k, j in enumerate(chosen))
         for chosen in permutations(range(4), len(a))
     )
     assert_allclose(match.similarity.sum(), best)
     assert sorted(match.order) == [0, 1, 2, 3] and len(match.unmatched_b) == 4 - len(a)
+
+
+def test_lift_tells_topics_apart_that_share_most_of_their_features():
+    rng = np.random.default_rng(0)
+    shared = rng.lognormal(0, 2, 400)
+    topics = shared * np.where(rng.random((5, 400)) < 0.05, 3, 1)
+    refit = topics[[2, 0, 1, 4, 3]] * rng.lognormal(0, 0.05, (5, 400))
+    match = nmfscale.match_topics(topics, refit)
+    assert match.order.tolist() == [1, 2, 0, 4, 3]
+    others = match.similarities.copy()
+    others[tuple(match.pairs.T)] = 0
+    assert match.similarity.min() > 0.9 and others.max() < 0.3
+    assert nmfscale.match_topics(topics, refit, metric="cosine").similarities.min() > 0.7
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_topics_that_are_all_alike_are_similar(K):
+    alike = np.tile([5.0, 1, 0, 2], (K, 1))
+    assert_allclose(nmfscale.match_topics(alike, alike).similarities, 1)
+    near = nmfscale.match_topics(alike[:1], alike[:1] + [[0.1, 0, 0.1, 0]])
+    assert near.similarity[0] > 0.9
+    assert_array_equal(nmfscale.match_topics(np.eye(4)[:3], np.zeros((3, 4))).similarities, 0)
 
 
 def test_fits_are_matched_by_the_names_of_features(pair):
@@ -296,7 +321,7 @@ def test_fits_are_matched_by_the_names_of_features(pair):
 def test_what_cannot_be_matched(pair, b, complaint):
     with pytest.raises(ValueError, match=complaint):
         nmfscale.match_topics(pair[0], b)
-    with pytest.raises(ValueError, match="metric='l2' is not one of 'cosine'"):
+    with pytest.raises(ValueError, match="metric='l2' is not one of 'lift', 'cosine'"):
         nmfscale.match_topics(pair[0], b, metric="l2")
 
 
@@ -317,7 +342,8 @@ def test_comparison_says_how_fits_went(pair):
     assert table.index.tolist() == ["one", "other", "merged"]
     assert table.loc["one", "similarity"] == 1 and table.loc["other", "least_similarity"] < 1
     last = other.history_[-1]
-    expected = last["loglik"], last["seconds"], max(last["kkt_loadings"], last["kkt_factors"])
+    assert found.fits[1].objective == "loglik_multinomial"
+    expected = other.loglik_, last["seconds"], max(last["kkt_loadings"], last["kkt_factors"])
     assert tuple(table.loc["other", ["value", "seconds", "residual"]]) == expected
     assert found.fits[1].n_iter == 60 and found.fits[2].n_iter is None
     counts = pd.DataFrame(X, columns=NAMES)
