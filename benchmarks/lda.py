@@ -47,7 +47,9 @@ def ours(X, K: int, n_iter: int, threads: int, seed: int):
     import nmfscale
 
     stop = {"max_iter": n_iter, "tol": 0} if n_iter else {}
-    model = nmfscale.LDA(K, n_threads=threads, random_state=seed, **stop).fit(X)
+    model = nmfscale.LDA(
+        K, estimate_prior="none", n_threads=threads, random_state=seed, **stop
+    ).fit(X)  # fmt: skip
     return model.topic_word_posterior_, model.n_iter_
 
 

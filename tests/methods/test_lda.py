@@ -23,6 +23,7 @@ FEW = np.array([[2, 1, 0], [0, 1, 2], [1, 0, 0]])
 
 def fit(counts=X, n_components=3, **options):
     options = {"max_iter": 30, "tol": 0, "random_state": 0, "n_threads": 1} | options
+    options = {"estimate_prior": "none"} | options
     return nmfscale.LDA(n_components, **options).fit(counts)
 
 
@@ -196,7 +197,8 @@ def test_points_go_on_from_points(scale):
     assert (one.topic_word_posterior_ == 0).any()
     given = {"topic_word_posterior": scale * one.topic_word_posterior_,
              "doc_topic_posterior": one.doc_topic_posterior_}  # fmt: skip
-    other = nmfscale.LDA(3, topic_word_prior=0, max_iter=1, tol=0, n_threads=1).fit(counts, **given)
+    again = nmfscale.LDA(3, doc_topic_prior=1 / 3, topic_word_prior=0, max_iter=1, tol=0)
+    other = again.fit(counts, **given)
     assert 0 <= other.elbo_ - one.elbo_ < 1e-2 * abs(one.elbo_)
     assert_allclose(other.topic_word_posterior_.sum(axis=1), 1)
 
@@ -238,6 +240,37 @@ def test_estimated_alpha_ends_higher(estimate):
     logs = oracle.expected_log_dirichlet(found.doc_topic_posterior_).mean(axis=0)
     best = estimate_alpha(found.doc_topic_prior_, logs, estimate == "symmetric")
     assert_allclose(found.doc_topic_prior_, best, rtol=1e-3)
+
+
+def test_alpha_is_estimated_unless_it_is_given():
+    options = {"max_iter": 8, "tol": 0, "random_state": 0}
+    default = nmfscale.LDA(3, **options).fit(X)
+    vector = fit(**options, estimate_prior="vector")
+    assert default.elbo_ == vector.elbo_ and np.ptp(default.doc_topic_prior_) > 0
+    given = nmfscale.LDA(3, doc_topic_prior=0.5, **options).fit(X)
+    assert_allclose(given.doc_topic_prior_, 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_words", [8, 30])
+def test_short_documents_are_not_worse_explained_than_by_one_topic(n_words):
+    counts = nmfscale.corpora.docstrings()
+    rng, pieces = np.random.default_rng(0), []
+    for i in range(counts.shape[0]):
+        row = slice(*counts.indptr[i : i + 2])
+        words = rng.permutation(np.repeat(counts.indices[row], counts.data[row]))
+        pieces += list(words[: len(words) // n_words * n_words].reshape(-1, n_words))
+    pieces = np.array(pieces)[rng.permutation(len(pieces))[: 80_000 // n_words]]
+    table = np.zeros((len(pieces), counts.shape[1]), np.int32)
+    np.add.at(table, (np.repeat(np.arange(len(pieces)), n_words), pieces.ravel()), 1)
+    fitted, new = table[: 4 * len(table) // 5], table[4 * len(table) // 5 :]
+    there = (fitted > 0).sum(axis=0) >= 5
+    perplexities = [
+        nmfscale.LDA(K, random_state=0).fit(fitted[:, there])
+        .perplexity(new[:, there], completion=0.5, random_state=0)
+        for K in (1, 10, 20)
+    ]  # fmt: skip
+    assert max(perplexities[1:]) < 0.95 * perplexities[0]
 
 
 # Beside others --------------------------------------------------------------------------------

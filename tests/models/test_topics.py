@@ -161,7 +161,8 @@ def test_merged_dirichlet_parameters_add():
     assert_allclose(merged.topic_word_posterior_[1] - eta, counts, atol=1e-9)
     # all counts are in all topics
     assert_allclose(merged.topic_word_posterior_.sum() - 3 * m * eta, X.sum(), rtol=1e-9)
-    points = nmfscale.LDA(4, topic_word_prior=0, max_iter=15, tol=0, random_state=0).fit(X)
+    options = {"doc_topic_prior": 0.25, "max_iter": 15, "tol": 0, "random_state": 0}
+    points = nmfscale.LDA(4, topic_word_prior=0, **options).fit(X)
     expected = (points.doc_topic_posterior_ - points.doc_topic_prior_).sum(axis=0)
     assert_allclose(
         points.merge_topics([[0, 1, 2, 3]]).components_[0], expected @ points.components_ / X.sum()

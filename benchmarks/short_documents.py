@@ -1,0 +1,164 @@
+"""Short documents: how well models complete new samples, beside one topic and scikit-learn's LDA.
+
+The words of each document are cut, in random order, into pieces of 8, 30, 100 and 1,000, or joined
+where they are fewer; four fifths of the pieces are fitted, with words of at least five of them. Half
+of each other piece is known, and the perplexity is that of the other half. All are given divided by
+that of LDA with one topic.
+
+    python benchmarks/short_documents.py                     docstrings, newsgroups, neurips
+    python benchmarks/short_documents.py --problems docstrings --lengths 8
+    python benchmarks/short_documents.py --smoke             some seconds, writes nothing
+
+Writes results/short_documents.csv and the table of README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+import problems
+import report
+import scipy.sparse as sp
+
+MARKERS = ("<!-- short documents:start -->", "<!-- short documents:end -->")
+
+
+def pieces_of(X: sp.csr_matrix, n_words: int, n_most: int, rng) -> sp.csr_array:
+    """Cut documents into pieces of so many words, or join them where they are shorter."""
+    found, rest = [], np.zeros(0, int)
+    for i in rng.permutation(X.shape[0]):
+        row = slice(*X.indptr[i : i + 2])
+        words = rng.permutation(np.repeat(X.indices[row], X.data[row].astype(int)))
+        if len(words) < n_words:
+            words = rest = np.concatenate([rest, words])
+        whole = len(words) // n_words * n_words
+        found += list(words[:whole].reshape(-1, n_words))
+        if whole:
+            rest = np.zeros(0, int)
+    chosen = [found[i] for i in rng.permutation(len(found))[:n_most]]
+    rows = np.repeat(np.arange(len(chosen)), n_words)
+    ones = np.ones(len(rows), np.int32)
+    return sp.coo_array((ones, (rows, np.concatenate(chosen))), (len(chosen), X.shape[1])).tocsr()
+
+
+def halves(X: sp.csr_array, rng) -> tuple[sp.csr_array, sp.csr_array]:
+    """Split counts at random into two parts of the same shape."""
+    known = X.copy()
+    known.data = rng.binomial(X.data, 0.5).astype(X.dtype)
+    return known, X - known
+
+
+def perplexity(proportions: np.ndarray, topics: np.ndarray, X: sp.csr_array) -> float:
+    """Perplexity of counts under mixtures of topics (K, m)."""
+    counts, total = X.tocoo(), 0.0
+    for first in range(0, counts.nnz, problems.PIECE):
+        here = slice(first, first + problems.PIECE)
+        mu = np.einsum(
+            "ek,ek->e", proportions[counts.row[here]], topics.T[counts.col[here]]
+        )  # fmt: skip
+        total += float((counts.data[here] * np.log(np.maximum(mu, 1e-12))).sum())
+    return float(np.exp(-total / X.sum()))
+
+
+def models(K: int, seed: int) -> dict[str, object]:
+    """Return the models to fit, the first of them with one topic."""
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    import nmfscale
+
+    options = {"random_state": seed, "n_threads": 1}
+    return {
+        "one topic": nmfscale.LDA(1, **options),
+        "LDA": nmfscale.LDA(K, **options),
+        "LDA, alpha = 1 / K": nmfscale.LDA(K, estimate_prior="none", **options),
+        "TopicModel, priors of 1.1": nmfscale.TopicModel(
+            K, prior_factors=1.1, prior_loadings=1.1, **options
+        ),
+        "GammaPoisson": nmfscale.GammaPoisson(K, **options),
+        "scikit-learn LDA": LatentDirichletAllocation(K, random_state=seed),
+    }  # fmt: skip
+
+
+def measure(name: str, n_words: int, options) -> list[dict]:
+    """Fit every model to pieces of one length; one row each."""
+    rng = np.random.default_rng(options.seed)
+    X = pieces_of(problems.load_counts(name), n_words, options.words // n_words, rng)
+    n_fitted = 4 * X.shape[0] // 5
+    there = np.bincount(X[:n_fitted].indices, minlength=X.shape[1]) >= 5
+    fitted, new = X[:n_fitted][:, there], X[n_fitted:][:, there]
+    known, other = halves(new, rng)
+    rows: list[dict] = []
+    for model_name, model in models(options.topics, options.seed).items():
+        proportions = np.float64(model.fit(fitted).transform(known))
+        topics = np.float64(model.components_)
+        proportions *= topics.sum(axis=1)
+        proportions /= np.maximum(proportions.sum(axis=1, keepdims=True), 1e-300)
+        found = perplexity(proportions, topics / topics.sum(axis=1, keepdims=True), other)
+        rows.append({
+            "problem": name, "words": n_words, "samples": n_fitted, "K": options.topics,
+            "model": model_name, "perplexity": found,
+            "to_one_topic": found / (rows[0]["perplexity"] if rows else found),
+        })  # fmt: skip
+        print(name, n_words, model_name, f"{found:.1f}", f"{rows[-1]['to_one_topic']:.3f}",
+              flush=True)  # fmt: skip
+    return rows
+
+
+def markdown(rows: list[dict]) -> str:
+    """Return the table, and the machine."""
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    table: list[tuple[str, ...]] = [
+        ("corpus", "words a piece", "pieces", "perplexity of one topic", *names[1:]),
+        ("---",) * (len(names) + 3),
+    ]  # fmt: skip
+    for first in range(0, len(rows), len(names)):
+        here = rows[first : first + len(names)]
+        table.append((
+            here[0]["problem"], f"{here[0]['words']:,}", f"{here[0]['samples']:,}",
+            f"{here[0]['perplexity']:,.0f}", *(f"{row['to_one_topic']:.2f}" for row in here[1:]),
+        ))  # fmt: skip
+    return "\n".join([
+        *("| " + " | ".join(cells) + " |" for cells in table), "",
+        f"K = {rows[0]['K']}; models by their share of the perplexity of one topic. "
+        f"`{report.command()}`",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="+", default=["docstrings", "newsgroups", "neurips"])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 30, 100, 1000])
+    parser.add_argument("--words", type=int, default=160_000, help="of all pieces together")
+    parser.add_argument("--topics", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    if options.smoke:
+        options.problems, options.lengths = ["docstrings-small"], [8]
+        options.words, options.topics = 4000, 4
+    rows = []
+    for name in options.problems:
+        if reason := problems.available(name):
+            print(reason)
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for n_words in options.lengths:
+                rows += measure(name, n_words, options)
+    table = markdown(rows) if rows else ""
+    print(table)
+    if rows and not options.smoke:
+        report.write_csv(options.results / "short_documents.csv", rows)
+        if options.results == report.HERE / "results":
+            report.write_readme(table, MARKERS)
+
+
+if __name__ == "__main__":
+    main()
