@@ -1,9 +1,9 @@
 """Short documents: how well models complete new samples, beside one topic and scikit-learn's LDA.
 
 The words of each document are cut, in random order, into pieces of 8, 30, 100 and 1,000, or joined
-where they are fewer; four fifths of the pieces are fitted, with words of at least five of them. Half
-of each other piece is known, and the perplexity is that of the other half. All are given divided by
-that of LDA with one topic.
+where they are fewer; four fifths of the pieces are fitted, with words of at least five of them.
+Half of each other piece is known, and the perplexity is that of the other half. All are given
+divided by that of LDA with one topic.
 
     python benchmarks/short_documents.py                     docstrings, newsgroups, neurips
     python benchmarks/short_documents.py --problems docstrings --lengths 8

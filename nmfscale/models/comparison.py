@@ -144,8 +144,8 @@ def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     >>> match = match_topics([[5, 1, 0], [0, 1, 5]], [[0, 2, 9], [1, 1, 1], [9, 2, 0]])
     >>> match.pairs.tolist(), match.unmatched_b
     ([[0, 2], [1, 0]], ['topic 1'])
-    >>> match.similarity.round(2)
-    array([0.99, 0.99])
+    >>> match.similarity.round(3)
+    array([0.999, 0.999])
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
