@@ -87,11 +87,12 @@ def of_strata(rng: Generator, sizes: list[list[int]], spread: float, n_topics: i
 
 def of_documents(
     rng: Generator, sizes: list[int], words: list[int], model: type, n_empty: int = 0,
-    n_topics: int = 5, n_features: int = 200, overlap: float = 0.5,
+    n_topics: int = 5, n_features: int = 200, overlap: float = 0.5, thinned: bool = False,
 ) -> Drawn:  # fmt: skip
     """Draw documents of so many words in each group from topics that overlap, and fit a model.
 
-    The first `n_empty` documents of the last group are empty.
+    The first `n_empty` documents of the last group are empty. `thinned`: loadings are found again
+    from counts of all that are thinned to those of the first group.
     """
     common = rng.dirichlet(np.full(n_features, 0.3))
     topics = rng.dirichlet(np.full(n_features, 0.1), n_topics)
@@ -103,7 +104,12 @@ def of_documents(
     n_words[np.flatnonzero(groups == len(sizes) - 1)[:n_empty]] = 0
     counts = rng.multinomial(n_words, frequencies / frequencies.sum(axis=1, keepdims=True))
     fitted = model(n_topics, random_state=int(rng.integers(2**31)), n_threads=1)
-    return Drawn(fitted.fit(counts), groups)
+    fitted.fit(counts)
+    if thinned:
+        counts = rng.binomial(counts, words[0] / n_words[:, None])
+        full = counts.any(axis=1)
+        return Drawn(fitted.transform(counts[full]), groups[full])
+    return Drawn(fitted, groups)
 
 
 # By name; those of FITS need seconds for each hundred sets, the others less.
@@ -141,6 +147,17 @@ FITS: dict[str, Callable[[Generator], Drawn]] = {
     ),
     "LDA, 100 of 20 + 100 of 200 words": partial(
         of_documents, sizes=[100, 100], words=[20, 200], model=LDA
+    ),
+    "topics that share 80%, 100 of 8 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[8, 200], model=TopicModel, overlap=0.8
+    ),
+    "the same, all thinned to 8 words": partial(
+        of_documents,
+        sizes=[100, 100],
+        words=[8, 200],
+        model=TopicModel,
+        overlap=0.8,
+        thinned=True,
     ),
     "TopicModel, 40 empty of 100 + 100": partial(
         of_documents, sizes=[100, 100], words=[100, 100], model=TopicModel, n_empty=40

@@ -130,7 +130,9 @@ def permutation_test(
         If samples without counts (of an array: rows of zeros) are left out, and with them units or
         groups; more than 1,000 samples of a group are each taken for a unit; units are too few;
         labellings have no balance; groups differ in spread, and the statistic answers to that; or
-        their units have other numbers of samples, or of counts, and the statistic is "hellinger".
+        their units have other numbers of samples, or of counts, and the statistic is "hellinger";
+        or samples of a model have fewer than 50 counts for each topic in one group, and more than
+        1.5 times as many in another.
 
     Notes
     -----
@@ -179,8 +181,9 @@ def permutation_test(
     whole = "units" if units is not None else "samples"
     warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
     observed = _observed(chosen, sets, members, labels.names)
-    if chosen.name == "hellinger":
-        found.warn_of_unlike(chosen.name)
+    found.warn_of_depth()
+    if statistic == "hellinger":
+        found.warn_of_roots(statistic)
     nulls, exact, interrupted = null_distributions(
         chosen, sets, n_permutations, of_spread, random_state=random_state, batch_size=batch_size,
         n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,

@@ -15,6 +15,8 @@ from .loadings import proportions, topics_of_samples
 Array = NDArray[Any]
 # Units of groups are unlike where their mean numbers of samples, or counts, differ by this factor.
 _UNLIKE = 1.5
+# Fewer counts in a sample than this, for each topic, leave a bias of proportions that tests find.
+FEW_COUNTS = 50
 
 
 @dataclass(frozen=True)
@@ -67,21 +69,38 @@ class Units:
             rows = proportions(rows)
         return cls(rows, labels, design.strata.codes[kept], n_samples, depths)
 
-    def warn_of_unlike(self, statistic: str) -> None:
+    def warn_of_roots(self, statistic: str) -> None:
         """Warn where a statistic of roots answers to how many samples, or counts, units have."""
         for what, values in ("samples", self.n_samples), ("counts a sample", self.depths):
-            if values is None:
-                continue
-            sums = np.bincount(self.groups.codes, weights=values)
-            means = sums / self.groups.sizes
-            least, most = int(means.argmin()), int(means.argmax())
-            if means[most] > _UNLIKE * means[least]:
+            unlike = None if values is None else self._unlike(values)
+            if unlike is not None:
                 warn_caller(
-                    f"units of group {self.groups.names[least]!r} have {means[least]:.3g} {what} "
-                    f"on average, those of group {self.groups.names[most]!r} {means[most]:.3g}: "
+                    f"units of {unlike[0]} {what} on average, those of {unlike[1]}: "
                     f"statistic={statistic!r} takes square roots, whose mean depends on that, so "
                     "that p may be far too small. statistic='welch' does not."
                 )
+
+    def warn_of_depth(self) -> None:
+        """Warn where samples of a group have few counts, and those of another more."""
+        if self.depths is None:
+            return
+        unlike = self._unlike(self.depths)
+        if unlike is not None and unlike[2] < FEW_COUNTS * self.rows.shape[1]:
+            warn_caller(
+                f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
+                "fitted to few counts are biased, the more the fewer, which may look like a "
+                "difference between groups. Thin the counts of deep samples to those of shallow "
+                "ones (NumPy's binomial), and pass what the model's transform returns for these."
+            )
+
+    def _unlike(self, values: Array) -> tuple[str, str, float] | None:
+        """Name the groups with the smallest and largest mean, and the former, if far apart."""
+        means = np.bincount(self.groups.codes, weights=values) / self.groups.sizes
+        least, most = int(means.argmin()), int(means.argmax())
+        if means[most] <= _UNLIKE * means[least]:
+            return None
+        one, other = (f"group {self.groups.names[g]!r} have {means[g]:.3g}" for g in (least, most))
+        return one, other, float(means[least])
 
 
 def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:

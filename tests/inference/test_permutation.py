@@ -10,6 +10,7 @@ import pytest
 from clusters import WALL, within
 from numpy.random import SeedSequence
 
+import nmfscale
 from nmfscale import balance, kernels
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.inference.labelling import Labelled, labellings
@@ -306,7 +307,7 @@ def test_the_default_does_not_answer_to_samples_in_a_unit():
             found.append(test.overall.pvalue <= 0.05)
             warned = [str(each.message) for each in seen if "square roots" in str(each.message)]
             assert len(warned) == (statistic == "hellinger")
-    assert "group 0 have 1 samples on average, those of group 1 30" in warned[0]
+    assert "group 0 have 1 samples on average, those of group 1 have 30" in warned[0]
     assert np.mean(p["welch"]) <= 0.12 and np.mean(p["hellinger"]) > 0.5
 
 
@@ -391,3 +392,18 @@ def test_a_checkpoint_knows_its_statistic(many, tmp_path):
             permutation_test(rows, labels, statistic=statistic, resume=True, **options)
     again = {"statistic": lambda tables: tables[:, 0, 0], "resume": True}
     assert len(permutation_test(rows, labels, **again, **options).overall.null) == 20
+
+
+def test_unequal_depth_is_warned_of():
+    rng, labels = np.random.default_rng(0), np.repeat(["short", "long"], 60)
+    topics = rng.dirichlet(np.ones(30) / 5, 3)
+    n_words = np.where(labels == "short", 20, 200)
+    counts = rng.multinomial(n_words, rng.dirichlet(np.ones(3), 120) @ topics * (1 - 1e-12))
+    model = nmfscale.TopicModel(3, random_state=0).fit(counts)
+    with pytest.warns(UserWarning, match="group 'short' have 20 counts .* 'long' have 200.* Thin"):
+        permutation_test(model, labels, n_permutations=9, alpha=0.5)
+    # what the warning advises
+    thin = rng.binomial(counts, 20 / n_words[:, None])
+    permutation_test(model.transform(thin), labels, n_permutations=9, alpha=0.5)
+    model.sample_totals_ = model.sample_totals_ * 100
+    permutation_test(model, labels, n_permutations=9, alpha=0.5)
