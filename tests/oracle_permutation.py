@@ -85,7 +85,7 @@ def balanced(rows, labels):
 
 
 def welch(rows, labels, strata=None):
-    """Normal score of Welch's distance between the means of groups, R of them."""
+    """Normal score of Welch's distance between the means of groups."""
     rows = rows / rows.sum(axis=1, keepdims=True)
     strata = np.zeros(len(rows), int) if strata is None else np.asarray(strata)
     rows = rows - np.array([rows[strata == each].mean(axis=0) for each in strata])
@@ -93,17 +93,19 @@ def welch(rows, labels, strata=None):
     d = np.trace(covariance) ** 2 / np.trace(covariance @ covariance)
     least = 1e-5 * np.trace(covariance)
     groups = [rows[labels == g] for g in np.unique(labels)]
-    R, n = len(groups), np.array([len(group) for group in groups])
+    n = np.array([len(group) for group in groups])
     free = np.maximum(n - 1, 1)
     v = np.array([((group - group.mean(axis=0)) ** 2).sum() / (len(group) - 1 or 1)
                   for group in groups])  # fmt: skip
     if (n == 1).any():
         free[n == 1] = max(1, (n - 1).sum())
         v[n == 1] = (v * (n - 1)).sum() / free[n == 1][0]
-    w = n / (v + least)
+    v = v + least
     means = np.array([group.mean(axis=0) for group in groups])
-    centre = w @ means / w.sum()
-    h = ((1 - w / w.sum()) ** 2 / free).sum() / d
-    f = sum(w * ((means - centre) ** 2).sum(axis=1)) / (R - 1) / (1 + 2 * (R - 2) / (R**2 - 1) * h)
-    a, b = 2 / (9 * (R - 1) * d), 2 * 3 * h / (9 * (R**2 - 1))
+    share = n / n.sum()
+    expected = sum((1 - share) * v)
+    f = sum(n * ((means - share @ means) ** 2).sum(axis=1)) / expected
+    within = d * expected**2 / sum(((1 - share) * v) ** 2 / free)
+    between = d * expected**2 / (sum(v**2) + sum(share * v) ** 2 - 2 * sum(share * v**2))
+    a, b = 2 / (9 * between), 2 / (9 * within)
     return ((1 - b) * f ** (1 / 3) - (1 - a)) / np.sqrt(a + b * f ** (2 / 3))

@@ -127,12 +127,13 @@ def as_they_are(amounts: Array) -> Array:
 class WelchDistance(Statistic):
     """Distance between means of groups, over the variance that each group has by itself.
 
-    With m_g the mean proportions of n_g units, v_g the trace of their covariance and weights
-    ``w_g = n_g / v_g`` it is ``sum_g w_g |m_g - m|^2 / (R - 1)``, m the weighted mean of m_g: for
-    two groups ``|m_1 - m_2|^2 / (v_1 / n_1 + v_2 / n_2)`` (Alekseyenko 2016; Hamidi et al. 2019).
-    The variance of few units is known badly, which permutations of unlike groups do not reproduce.
-    The value is therefore the normal score of that distance as a quantile of an F distribution,
-    with Welch's (1951) degrees of freedom times the dimension of the units' covariance C, which is
+    With m_g the mean proportions of n_g units, n of all, v_g the trace of their covariance and m
+    the mean of all it is ``sum_g n_g |m_g - m|^2 / sum_g (1 - n_g / n) v_g``, the pseudo-F of
+    Anderson et al. (2017): for two groups ``|m_1 - m_2|^2 / (v_1 / n_1 + v_2 / n_2)``, Welch's
+    distance (Alekseyenko 2016). The variance of few units is known badly, which permutations of
+    unlike groups do not reproduce. The value is therefore the normal score of that ratio as a
+    quantile of an F distribution, with the degrees of freedom of Brown and Forsythe's test (Welch's
+    for two groups; Mehrotra 1997) times the dimension of the units' covariance C, which is
     ``tr(C)^2 / tr(C^2)`` (Box 1954). The score is Paulson's (1942), by cube roots.
 
     Rows are proportions less the mean of their stratum, and their squared norm in a last column.
@@ -171,8 +172,7 @@ _LEAST_VARIANCE = 1e-5
 
 def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array) -> Array:
     """Return the normal scores of Welch distances, from products of sums (n, R, R) and squares."""
-    R = sizes.size
-    means = products / (sizes[:, None] * sizes)
+    means, shares = products / (sizes[:, None] * sizes), sizes / sizes.sum()
     norms = np.einsum("ngg->ng", means)
     alone, n_free = sizes == 1, np.maximum(sizes - 1, 1) * 1.0
     within = np.where(alone, 0.0, np.maximum(squares - sizes * norms, 0.0))
@@ -181,17 +181,15 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
         n_free[alone] = max(1.0, n_free[~alone].sum())
         variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
     variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
-    weights = sizes / variances
-    total = weights.sum(axis=1)
-    shares = weights / total[:, None]
-    mean = np.einsum("ng,ngh,nh->n", shares, means, shares)
-    distance = np.maximum(np.einsum("ng,ng->n", weights, norms) - total * mean, 0.0) / (R - 1)
-    dimension = np.maximum(dimension, 1.0)
-    uncertain = ((1 - shares) ** 2 / n_free).sum(axis=1) / dimension
-    distance /= 1 + 2 * (R - 2) / (R**2 - 1) * uncertain
-    n_free_between, n_free_within = (R - 1) * dimension, (R**2 - 1) / (3 * uncertain)
-    one, other = 2 / (9 * n_free_between), 2 / (9 * n_free_within)
-    root = np.cbrt(distance)
+    # no products of matrices, whose last digits depend on how many tables there are
+    mean = np.einsum("g,ngh,h->n", shares, means, shares)
+    between = np.maximum((sizes * norms).sum(axis=1) - sizes.sum() * mean, 0.0)
+    parts = (1 - shares) * variances
+    expected = parts.sum(axis=1)
+    unlike = ((1 - 2 * shares) * variances**2).sum(axis=1) + (shares * variances).sum(axis=1) ** 2
+    free = np.maximum(dimension, 1.0) * expected**2
+    one, other = 2 / 9 * unlike / free, 2 / 9 * (parts**2 / n_free).sum(axis=1) / free
+    root = np.cbrt(between / expected)
     score: Array = ((1 - other) * root - (1 - one)) / np.sqrt(one + other * root**2)
     return score
 
