@@ -85,12 +85,16 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
         return _open_docword, ()
     if name.endswith((".h5ad", ".h5", ".hdf5")):
         return _hdf5_opener(path)
-    why = (
-        "is no packed store: empty, cut off or of another kind. Write it again with nmfscale store."
-        if name.endswith(".nmf")
-        else "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
-        ".h5ad, .h5 or a 10x folder."
-    )
+    if name.endswith(".nmf"):
+        why = "is no packed store: empty, cut off or of another kind. "
+        why += "Write it again with nmfscale store."
+    elif name.endswith((".h5ad.gz", ".h5.gz", ".hdf5.gz", ".npz.gz", ".nmf.gz")):
+        why = "is compressed as a whole: unpack it first, as with gunzip."
+    else:
+        why = (
+            "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
+            ".h5ad, .h5 or a folder with a .mtx file."
+        )
     raise ValueError(f"{path} {why}")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..storage.atomic import retry
 from ..storage.hdf5 import strings
+from .sources import NamedFileError
 
 Array = NDArray[Any]
 
@@ -65,7 +66,7 @@ def text_of_file(path: Path) -> str:
     try:
         return _decoded(path, retry(path, attempt))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
+        raise NamedFileError(
             f"{path} cannot be read: its gzip stream is damaged or was cut off ({error}). "
             "Copy or download it again."
         ) from error
@@ -85,13 +86,13 @@ def _decoded(path: Path, data: bytes) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
+        raise NamedFileError(
             f"{path} is not {encoding.upper()} ({error.reason} at byte {error.start}): save it as "
             f"UTF-8. The byte is in line {line}; if the file is Latin-1: iconv -f LATIN1 -t UTF-8."
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(
+        raise NamedFileError(
             f"{path}, line {line}: there is a byte of value 0. Save the file as UTF-8; it may be "
             "UTF-16 without a byte order mark."
         )
@@ -170,7 +171,7 @@ class NameFile(NamedTuple):
             return [row[at] for row in rows]
         longest = max(range(len(rows)), key=lambda i: len(rows[i]))
         first = len(self.rows) - len(rows) + 1
-        raise ValueError(
+        raise NamedFileError(
             f"{self.path}, line {first + short}: {rows[short]} lacks the {what}, which other lines "
             f"have, such as line {first + longest}: {rows[longest]}. Complete the line, or take "
             f"the {what}s out of all lines."
@@ -199,7 +200,7 @@ def read_name_file(path: Path) -> NameFile:
     try:
         return NameFile(path, [row or [""] for row in rows])
     except csv.Error as error:
-        raise ValueError(
+        raise NamedFileError(
             f"{path}, line {rows.line_num}: {error}; write a quotation mark in a field twice, and "
             "one before and after the field."
         ) from error

@@ -52,6 +52,10 @@ class _Files(NamedTuple):
         """Whether the files go with samples x features of this shape."""
         return all(file.fits(shape[side]) for file, side in self.sides())
 
+    def n_heads(self, shape: tuple[int, int]) -> int:
+        """Count the files whose first line is a head if they go with this shape."""
+        return sum(len(file.rows) > shape[side] for file, side in self.sides())
+
 
 def find_names(
     path: Path, shape: tuple[int, int], transpose: bool | None, in_folder: bool
@@ -69,6 +73,9 @@ def find_names(
     fitting = [each for each in choices if files.fit(_turned(shape, each))]
     if not fitting:
         raise ValueError(_contradiction(path, shape, transpose, there))
+    # a first line that looks like a head is one
+    most = max(files.n_heads(_turned(shape, each)) for each in fitting)
+    fitting = [each for each in fitting if files.n_heads(_turned(shape, each)) == most]
     transposed = fitting[0]
     if len(fitting) == 2:
         known = files.transposed
@@ -131,14 +138,13 @@ def _stem(path: Path) -> str:
 
 def _by_stem(folder: Path, stem: str) -> _Files | None:
     """Find the names that kallisto|bustools and alevin-fry write beside samples x features."""
-    is_known = bool(_BY_SAMPLES.search(stem))
     # the matrices of mature, nascent and ambiguous reads share their names
     for base in filter(None, (stem, stem.rpartition(".")[0])):
         samples = _first(folder, f"{base}.barcodes.txt", f"{base}_rows.txt")
         features = _first(folder, f"{base}.genes.txt", f"{base}.ec.txt", f"{base}_cols.txt")
-        if (samples and features) or (is_known and (samples or features)):
+        if (samples and features) or (_BY_SAMPLES.search(stem) and (samples or features)):
             return _Files(samples, features, _first(folder, f"{base}.genes.names.txt"), False)
-    return _Files(None, None, None, False) if is_known else None
+    return None
 
 
 def _first(folder: Path, *names: str) -> NameFile | None:
@@ -161,7 +167,8 @@ def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -
     found = [file.path for file in (samples, features) if file is not None]
     words = {_word(_stem(each), (*_SAMPLES, *_FEATURES)) for each in found}
     transposed = None
-    if words & {"cell_metadata", "all_genes"}:  # of Parse Biosciences
+    # Parse Biosciences too
+    if _BY_SAMPLES.search(stem) or words & {"cell_metadata", "all_genes"}:
         transposed = False
     elif found and _word(stem, _TRANSPOSED) and not any(map(is_csv, found)):
         transposed = True
@@ -171,9 +178,9 @@ def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -
 def _nearest(
     path: Path, stem: str, words: tuple[str, ...], notes: list[str]
 ) -> tuple[NameFile | None, bool]:
-    """Return the file with one of the words whose name is nearest to that of the matrix.
+    """Find the file with one of the words whose name is nearest to that of the matrix.
 
-    And whether it is certain to be its own.
+    Returns it, or None, and whether it is certain to be of this matrix.
     """
     own, ranked = _rest(stem, _COUNTS), []
     is_tenx = bool(_word(stem, _TRANSPOSED))

@@ -80,13 +80,18 @@ class OpenedTable(NamedTuple):
     notes: Sequence[str] = ()
 
 
+class NamedFileError(ValueError):
+    """What is wrong with a file beside that of the counts; its message names that file."""
+
+
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
     """Say of this file what nobody foresaw that a damaged or odd one may hold."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, ValueError) and path.name in str(error):
+        names_it = isinstance(error, ValueError) and path.name in str(error)
+        if names_it or isinstance(error, NamedFileError):
             raise
         what = "is damaged, or not laid out as its format says"
         raise ValueError(f"{path} {what} ({type(error).__name__}: {error}).") from error

@@ -385,6 +385,9 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 def test_missing_files_and_unknown_formats(tmp_path):
     with pytest.raises(FileNotFoundError, match="none.h5ad"):
         read_counts(tmp_path / "none.h5ad")
+    (tmp_path / "a.h5ad.gz").touch()
+    with pytest.raises(ValueError, match="a.h5ad.gz is compressed as a whole: unpack it first"):
+        read_counts(tmp_path / "a.h5ad.gz")
     (tmp_path / "table.csv").write_text("1,2")
     with pytest.raises(ValueError, match=r"table.csv has no known suffix; expected .npz, .mtx"):
         read_counts(tmp_path / "table.csv")
