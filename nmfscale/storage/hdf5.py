@@ -192,8 +192,10 @@ def _open_locked_or_not(path: Path) -> Any:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        # this process may have opened the file without locks already
-        if error.errno not in NO_LOCKS and "locking flag" not in str(error):
+        held = error.errno in (errno.EAGAIN, errno.EACCES, errno.EINTR)
+        refused = error.errno in NO_LOCKS or "unable to lock file" in str(error)
+        # or this process has opened the file without locks already
+        if not ((refused and not held) or "locking flag" in str(error)):
             raise
         return h5py.File(path, "r", locking=False)
 
