@@ -216,11 +216,8 @@ def _test(command: argparse.ArgumentParser) -> None:
     command.description = f"{command.description}\n\n{_UNITS}"
     _add_labels(command)
     add = command.add_argument
-    what = (
-        "what is taken of each sample: proportions of topics, or amounts, the expected counts of "
-        "each topic (default: %(default)s)"
-    )
-    add("--loadings", choices=("proportions", "amounts"), default="proportions", help=what)
+    what = f"{_TAKEN} (default: %(default)s)"
+    add("--loadings", choices=_LOADINGS, default="proportions", help=what)
     what = "how far apart groups are (default: %(default)s)"
     add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
     what = "what is permuted to test a pair: its own units, or all (default: %(default)s)"
@@ -242,6 +239,8 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     what = "weights of topics in groups, or mean proportions (default: %(default)s)"
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
     _add_input(command, option="--counts")
+    what = f"for weights: {_TAKEN} (default: proportions)"
+    add("--loadings", choices=_LOADINGS, help=what)
     what = "for weights: draw as many units from each group as it has (default), or from all"
     add("--within", choices=("groups", "corpus"), help=what)
     what = "for weights (default: percentile)"
@@ -303,6 +302,8 @@ def _cluster(command: argparse.ArgumentParser) -> None:
 _UNITS = """First ask what was drawn. Beers of a brewery, posts of a blog, cells of a patient
 resemble each other: --units names the breweries, blogs or patients. Without it samples are
 units, and differences are found that are not there."""
+_LOADINGS = "proportions", "amounts"
+_TAKEN = "take proportions of topics of each sample, or amounts, expected counts of each"
 _READ_FROM_FILE = "such as 2GB: read from the file what does not fit"
 # What each command does, in which words it is listed, and what adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {

@@ -111,9 +111,9 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
     """Return balanced weights, how many replicates were done, and what is written."""
     from ..inference.bootstrap import bootstrap_weights
 
-    kept, topics = labels.pop("kept"), _topics_of(model)
+    arguments.loadings, topics = arguments.loadings or "proportions", _topics_of(model)
     found = bootstrap_weights(
-        model.loadings_[kept], **labels, within=arguments.within or "groups",
+        _topics(arguments, model, labels).rows, **labels, within=arguments.within or "groups",
         n_replicates=arguments.replicates, level=arguments.level,
         interval=arguments.interval or "percentile", topic_names=topics, **how,
     )  # fmt: skip
@@ -160,7 +160,7 @@ def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Refuse options that go with the other kind."""
     if arguments.kind == "fit":
-        for name in ("within", "interval"):
+        for name in ("within", "interval", "loadings"):
             if getattr(arguments, name) is not None:
                 arguments.usage(f"--{name} goes with --kind weights")
         if arguments.counts is None:

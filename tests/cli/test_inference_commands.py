@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from shell import failure, misuse, run
 
 import nmfscale
+from nmfscale.inference.loadings import topics_of_samples
 
 N = 60
 GROUPS = [f"type {i % 3}" for i in range(N)]
@@ -97,17 +98,19 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
+    loadings = "amounts" if which == "anchors.h5" else "proportions"
+    given += ["--loadings", loadings] if loadings == "amounts" else []
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
     topics = {
         "model.h5": [f"topic_{k}" for k in range(3)],
         "anchors.h5": getattr(model, "anchor_names_", None),
-        "named.h5": None,  # those of the model
+        "named.h5": getattr(model, "topic_names_", None),
     }[which]
     with pytest.warns(UserWarning, match="fewer than 50"):
         expected = nmfscale.bootstrap_weights(
-            model, GROUPS, within="corpus", interval="bca", level=0.9,
-            random_state=1, topic_names=topics,
+            topics_of_samples(model, loadings).rows, GROUPS, within="corpus", interval="bca",
+            level=0.9, random_state=1, topic_names=topics,
         )  # fmt: skip
     frame, rows = expected.to_frame(), rows_of(outputs[0])
     for name in ("topic", "group", "weight", "lower", "upper", "std_error"):
