@@ -172,6 +172,38 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
     return matrix
 
 
+def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
+    """Return a pandas object in the order of an index, where both have names.
+
+    This is the rule of `nmfscale.counts.names` for pandas objects, by their own means. A RangeIndex
+    counts as no names.
+    """
+    given: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
+    if not hasattr(given, "isin") or not hasattr(names, "isin"):
+        return values
+    if "RangeIndex" in (type(given).__name__, type(names).__name__):
+        return values
+    if "string" in (given.inferred_type, names.inferred_type):  # numbers match their text
+        given, names = given.map(str), names.map(str)
+    if given.equals(names):
+        return values
+    lacking = names[~names.isin(given)].tolist()
+    if lacking:
+        raise ValueError(
+            f"{argument} has no entry for {len(lacking):,} names in {whom}, such as "
+            f"{', '.join(map(repr, lacking[:3]))}: add them, or give "
+            f"{argument}.reset_index(drop=True) to take entries by position."
+        )
+    for index, whose in ((names, whom), (given[given.isin(names)], argument)):
+        repeated = index[index.duplicated()].tolist()
+        if repeated:
+            raise ValueError(
+                f"{whose} has a name twice, {repeated[0]!r}, so that {argument} cannot be matched "
+                "by name: make names unique."
+            )
+    return values.iloc[given.get_indexer_for(names)]
+
+
 def rows_to_one(matrix: np.ndarray) -> np.ndarray:
     """Divide each row by its sum; rows of zeros stay."""
     sums = matrix.sum(axis=1, keepdims=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import _get_feature_names
 
 from .canvas import (
     axes_or_new,
     check_arguments,
+    matched_by_name,
     names_and_colors,
     nonnegative_matrix,
     rows_to_one,
@@ -34,8 +34,10 @@ def leading_features(
     )
     frequencies = rows_to_one(matrix)
     n_topics, n_features = frequencies.shape
-    if feature_names is None:
-        feature_names = _get_feature_names(components)
+    columns = getattr(components, "columns", None)
+    if feature_names is None and type(columns).__name__ != "RangeIndex":
+        feature_names = columns
+    feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
     if feature_names is None:
         names = [f"feature {feature}" for feature in range(n_features)]
     elif len(feature_names) == n_features:

@@ -13,6 +13,7 @@ from .canvas import (
     axes_or_new,
     check_arguments,
     legend_of_names,
+    matched_by_name,
     names_and_colors,
     nonnegative_matrix,
     rows_to_one,
@@ -48,21 +49,6 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
     order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
-
-
-def _check_same_order(proportions: Any, groups: Any) -> None:
-    """Refuse pandas objects whose rows are named, and not alike."""
-    indexes = [table.index for table in (proportions, groups) if hasattr(table, "iloc")]
-    named = [index for index in indexes if type(index).__name__ != "RangeIndex"]
-    if len(named) < 2 or len(named[0]) != len(named[1]) or named[0].equals(named[1]):
-        return
-    ours, theirs = (np.asarray(index, dtype=object) for index in named)
-    row = int((ours != theirs).argmax())
-    raise ValueError(
-        f"row {row} of groups is sample {theirs[row]!r}, of proportions {ours[row]!r}, by their "
-        "indexes: give groups.loc[proportions.index], or groups.to_numpy() to pair them as they "
-        "stand."
-    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -231,8 +217,12 @@ def structure_plot(
     ------
     ValueError
         If the proportions are not a finite non-negative matrix, if another argument is of the
-        wrong kind or does not fit their shape, or if `proportions` and `groups` are of pandas and
-        name their samples differently.
+        wrong kind or does not fit their shape, or if `groups` lacks samples of `proportions`.
+
+    Notes
+    -----
+    Where `proportions` and `groups` are of pandas and both have names in their index, groups are
+    matched by name, in any order.
 
     Examples
     --------
@@ -246,7 +236,7 @@ def structure_plot(
     check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 
-    _check_same_order(proportions, groups)
+    groups = matched_by_name(groups, getattr(proportions, "index", None), "groups", "proportions")
     shares = nonnegative_matrix(
         proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
     )

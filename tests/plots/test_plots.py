@@ -32,6 +32,11 @@ def no_figures_left():
     plt.close("all")
 
 
+def outlines(ax):
+    """What is drawn, as numbers."""
+    return [path.vertices.tolist() for path in ax.collections[-1].get_paths()]
+
+
 def shares_of(n, k, seed=0):
     return np.random.default_rng(seed).dirichlet(np.full(k, 0.3), size=n)
 
@@ -208,20 +213,25 @@ class TestStructurePlot:
         named = {int(text.get_text()) for text in ax.get_xticklabels()}
         assert set(range(5, 200, 10)) < named and len(named) < 100
 
-    @pytest.mark.parametrize("last", ["b", "d"])
-    def test_samples_of_pandas_in_another_order(self, last):
+    @pytest.mark.parametrize("names", [["a", "b", "c"], [30, 10, 20]])
+    def test_groups_are_matched_by_name(self, names):
         pandas = pytest.importorskip("pandas")
-        shares = pandas.DataFrame(shares_of(3, 2), index=["a", "b", "c"])
-        groups = pandas.Series(["x", "y", "z"], index=["a", "c", last])
-        match = (
-            r"row 1 of groups is sample 'c', of proportions 'b'.*groups.loc\[proportions.index\]"
-        )
-        with pytest.raises(ValueError, match=match):
-            structure_plot(shares, groups)
-        for given in (groups.to_numpy(), groups.reset_index(drop=True), list(groups)):
-            structure_plot(shares, given)
-        structure_plot(shares.to_numpy(), groups)
-        structure_plot(shares, groups.set_axis(shares.index))
+        shares = pandas.DataFrame(shares_of(3, 2), index=names)
+        groups = pandas.Series(["x", "y", "z"], index=names)
+        expected = outlines(structure_plot(shares, ["x", "y", "z"]))
+        more = pandas.concat([groups, pandas.Series(["v"], index=["other"])])
+        category = groups[::-1].astype("category")
+        for given in (groups, groups[::-1], more[::-1], category, groups.rename(str)[::-1]):
+            assert outlines(structure_plot(shares, given)) == expected
+        turned = groups[::-1]
+        by_position = outlines(structure_plot(shares, ["z", "y", "x"]))
+        for given in (turned.to_numpy(), turned.reset_index(drop=True), list(turned)):
+            assert outlines(structure_plot(shares, given)) == by_position
+        assert outlines(structure_plot(shares.to_numpy(), turned)) == by_position
+        with pytest.raises(ValueError, match=rf"no entry for 1 names in prop.* {names[1]!r}: add"):
+            structure_plot(shares, groups.drop(names[1]))
+        with pytest.raises(ValueError, match=f"groups has a name twice, {names[0]!r}"):
+            structure_plot(shares, pandas.concat([groups, groups[:1]]))
 
     def test_subset_is_drawn_by_group_and_is_stable(self):
         shares, groups = shares_of(5000, 4), np.repeat([0, 1, 2], [4490, 500, 10])
@@ -492,6 +502,8 @@ class TestTopFeatures:
         table = pandas.DataFrame(self.components, columns=self.names)
         assert top_features(table) == top_features(self.components, self.names)
         assert top_features(table, list("abcde")) == top_features(self.components, list("abcde"))
+        symbols = pandas.Series(self.names, self.names).map(str.upper)[::-1]
+        assert top_features(table, symbols) == top_features(table, symbols[::-1].tolist())
         unnamed = pandas.DataFrame(self.components)
         assert top_features(unnamed) == top_features(self.components)
         drawn = {text.get_text() for text in top_features_plot(table).texts}
