@@ -210,16 +210,14 @@ def places_of(
 
 
 def same_kind(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return names of two sides, as text where those of one side are text and the others are not.
+    """Return names of two sides, as text where those of one side are all text.
 
     AnnData and tables of text turn numbers into text.
     """
-    is_text = [[isinstance(name, str) for name in names] for names in (one, other)]
-    if all(is_text[0]) and not any(is_text[1]):
-        return one, as_text(other)
-    if all(is_text[1]) and not any(is_text[0]):
-        return as_text(one), other
-    return one, other
+    of_text = [all(isinstance(name, str) for name in names) for names in (one, other)]
+    if of_text[0] == of_text[1]:
+        return one, other
+    return (one, as_text(other)) if of_text[0] else (as_text(one), other)
 
 
 def as_text(names: Iterable[Any]) -> Array:
