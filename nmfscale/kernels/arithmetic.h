@@ -5,6 +5,7 @@
 #include "variational.h"
 #include "squares.h"
 #include "joint.h"
+#include "active.h"
 
 /* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, or those of least squares, on every row of the
  * slice. */

@@ -3,7 +3,7 @@ import os
 
 from .slices cimport (
     level_kernels, nmfscale_avx2, nmfscale_avx512, nmfscale_baseline, nmfscale_descend_bytes,
-    nmfscale_processor_level, nmfscale_update_rows_bytes,
+    nmfscale_processor_level, nmfscale_solve_bytes, nmfscale_update_rows_bytes,
 )
 
 cdef extern from *:
@@ -72,3 +72,7 @@ cdef size_t update_rows_bytes(int n_components, int real_bytes) noexcept:
 
 cdef size_t descend_bytes(int n_components, int64_t longest, int real_bytes) noexcept:
     return nmfscale_descend_bytes(n_components, longest, real_bytes)
+
+
+cdef size_t solve_bytes(int n_components, int64_t longest, int real_bytes) noexcept:
+    return nmfscale_solve_bytes(n_components, longest, real_bytes)

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 
 import numpy as np
 
-from .levels cimport descend_bytes, kernels_in_use, update_rows_bytes
+from .levels cimport descend_bytes, kernels_in_use, solve_bytes, update_rows_bytes
 from .operands cimport Extrapolation, RowArrays, RowProblem, SlicedCounts, address
 from .slices cimport (
     CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
@@ -57,12 +57,9 @@ def update_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_th
     """
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     check_extrapolation(extrapolation, problem, counts.n_slices * LANES, end)
-    if slices is None:
-        slices = np.arange(counts.n_slices)
-    elif len(slices) and not 0 <= np.min(slices) <= np.max(slices) < counts.n_slices:
-        raise ValueError(f"not all of slices are among 0 to {counts.n_slices - 1}")
     move(problem.kernels.update_rows, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), extrapolation, slices, n_threads)
+         RowArrays(problem, counts.n_slices, start, end, **rows), extrapolation,
+         checked_slices(counts, slices), n_threads)
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
@@ -91,6 +88,32 @@ def descend_jointly(SlicedCounts counts, RowProblem problem, start, end, *, int 
     move(problem.kernels.descend_jointly, size, counts, problem,
          RowArrays(problem, counts.n_slices, start, end, **rows), None,
          np.arange(counts.n_slices), n_threads)
+
+
+def solve_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
+               const int64_t[::1] slices=None, **rows):
+    """Rows of many components to their optimum, each by Newton steps on the few that it has.
+
+    `start` -> `end` (n_rows, stride): see `solve_row` in active.h. With `slices` only the rows of
+    these are moved.
+    """
+    cdef size_t size = solve_bytes(
+        problem.c.n_components, counts.longest(), problem.dtype.itemsize
+    )
+    if rows.keys() - {"pseudo", "rate"}:
+        raise ValueError(f"solve_rows takes pseudo and rate, not {', '.join(sorted(rows))}")
+    move(problem.kernels.solve, size, counts, problem,
+         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         checked_slices(counts, slices), n_threads)
+
+
+def checked_slices(SlicedCounts counts, slices):
+    """Numbers of slices, by default of all."""
+    if slices is None:
+        return np.arange(counts.n_slices)
+    if len(slices) and not 0 <= np.min(slices) <= np.max(slices) < counts.n_slices:
+        raise ValueError(f"not all of slices are among 0 to {counts.n_slices - 1}")
+    return slices
 
 
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,

@@ -39,7 +39,7 @@ typedef struct {
     int n_labels, label_squares;
     const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
     int inner_steps;               /* mean-field steps of an update, at most, */
-    double tolerance;              /* until the mean change of a row's shapes is less than that */
+    double tolerance;              /* until the mean change of a row's shapes is less than that; of solve, see solve_row */
 } row_problem;
 
 /* What belongs to one slice; pointers may be NULL where the comment says so. */
@@ -76,7 +76,7 @@ typedef void (*move_kernel)(const row_problem *, const slice_counts *, const sli
 typedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *, double *out, void *workspace);
 
 typedef struct {
-    move_kernel update_rows, descend, descend_jointly;
+    move_kernel update_rows, descend, descend_jointly, solve;
     void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int wanted, double *out, void *workspace);
     void (*step)(const row_problem *, const double *sums, const slice_rows *, int wanted, void *workspace);
     void (*extrapolate)(const row_problem *, int n_rows, const void *now, const slice_extrapolation *, double momentum, double leaves,
@@ -96,5 +96,6 @@ extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
 int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
 size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
 size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes);
+size_t nmfscale_solve_bytes(int n_components, int64_t max_steps, int real_bytes);
 
 #endif

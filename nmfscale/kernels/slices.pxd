@@ -65,7 +65,7 @@ cdef extern from "slices.h" nogil:
     ctypedef void (*values_kernel)(const row_problem *, const slice_counts *, const slice_rows *,
                                    double *, void *) noexcept nogil
     ctypedef struct row_kernels:
-        move_kernel update_rows, descend, descend_jointly
+        move_kernel update_rows, descend, descend_jointly, solve
         void (*sums)(const row_problem *, const slice_counts *, const slice_rows *, int, double *,
                      void *) noexcept nogil
         void (*step)(const row_problem *, const double *, const slice_rows *, int,
@@ -82,3 +82,4 @@ cdef extern from "slices.h" nogil:
     int nmfscale_processor_level()
     size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)
+    size_t nmfscale_solve_bytes(int, int64_t, int)

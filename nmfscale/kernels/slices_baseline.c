@@ -29,3 +29,9 @@ size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_byte
 {
     return nmfscale_update_rows_bytes(n_components, real_bytes) + (size_t)max_steps * (n_components + 2) * LANES * real_bytes;
 }
+
+size_t nmfscale_solve_bytes(int n_components, int64_t max_steps, int real_bytes)
+{
+    size_t padded = PAD((size_t)n_components), steps = PAD((size_t)max_steps);
+    return (padded * (7 + TILE + padded) + 3 * steps) * real_bytes + (padded + steps) * sizeof(int32_t);
+}
