@@ -55,6 +55,13 @@ class SellBlock:
         weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
         return replace(self, count=count)
 
+    def slices(self, which: slice) -> SellBlock:
+        """Return some neighbouring slices, in the same memory."""
+        offset = self.offset[which.start : which.stop + 1]
+        steps = slice(offset[0] * LANES, offset[-1] * LANES)
+        index, count = self.index[steps], self.count[steps]
+        return replace(self, index=index, count=count, offset=offset - offset[0])
+
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""

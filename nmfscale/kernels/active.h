@@ -299,6 +299,8 @@ static void NAME(solve)(const row_problem *p, const slice_counts *s, const slice
         NAME(take_row)(p, s, rows, lane, &w);
         if (w.n || rows->pseudo)
             NAME(solve_row)(p, &w);
+        else
+            memset(w.b, 0, padded * sizeof(REAL));
         memcpy(end, w.b, p->n_components * sizeof(REAL));
         memset(end + p->n_components, 0, (p->stride - p->n_components) * sizeof(REAL));
     }

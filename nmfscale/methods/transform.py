@@ -2,6 +2,8 @@
 
 With u the column sums of F, a row is ``min over b >= 0 of sum_k b_k u_k - sum_j x_j log(f_j . b)``.
 It takes EM and Newton steps until its KKT residual is small and no EM step would raise a loading.
+With more than `ACTIVE_ABOVE` components the Newton steps are on those alone that a row has: they
+are few, and the K x K curvature of a row would cost a hundred times what its gradient does.
 In float64 always: where topics are nearly dependent, float32 ends short of a row's optimum.
 """
 
@@ -18,6 +20,7 @@ from numpy.typing import DTypeLike
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
+from ..engine import progress
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..storage.atomic import atomic_write
@@ -27,6 +30,12 @@ from .steps import sliced_counts
 
 _ROUNDS = 500
 TOL = 1e-8
+# Rows of so many components have curvature of their own for all of them.
+ACTIVE_ABOVE = 32
+# EM steps that show which components a row has.
+_EM_STEPS = 8
+# Nonzero counts times components between two signs of progress: less than a second of work.
+_PIECE, _PIECE_SLICES = 20_000_000, 8
 # A row rests where its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and say nothing of one that is next to zero.
 _LIFTS = 1e-3
@@ -47,22 +56,45 @@ class Projector:
         n_threads: int,
     ):  # fmt: skip
         self.n_steps, self._n_threads = n_steps, n_threads
-        self._tol = max(tol, 50 * float(np.finfo(design.dtype).eps))
+        eps = 50 * float(np.finfo(design.dtype).eps)
+        self._tol = max(tol, eps)
         self._dead = total == 0  # components without factors, and what fills up a row
         options: dict[str, Any] = {"floor": MINVAL, "em_steps": 1}
         if self._dead[:n_components].any():
             options["moves"] = (~self._dead).astype(design.dtype)
         held = design, total.astype(design.dtype), n_components
+        newton: dict[str, Any] = {"qp_sweeps": 50, "qp_tolerance": 1e-12}
+        self._active: Any = None
+        if n_components > ACTIVE_ABOVE:
+            newton |= {"newton_steps": n_steps, "tolerance": max(tol / 100, eps)}
+            self._active = kernels.RowProblem(*held, **newton, **options | {"em_steps": _EM_STEPS})
+            return
         self._em = kernels.RowProblem(*held, **options)
-        self._newton = kernels.RowProblem(
-            *held, newton_steps=1, qp_sweeps=50, qp_tolerance=1e-12, **options
-        )
+        self._newton = kernels.RowProblem(*held, newton_steps=1, **newton, **options)
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
         """Move rows from where `values` has them to where they belong, in place."""
-        after, scale = aligned_copy(values), totals
+        scale = totals
         if prior:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
+        if self._active is not None:
+            kernels.solve_rows(
+                sliced, self._active, values, values, n_threads=self._n_threads, **prior
+            )
+        else:
+            self._step(sliced, values, scale, prior)
+        values[values <= MINVAL] = 0
+        values[scale == 0] = 0
+        values[:, self._dead] = 0
+        if prior:
+            pseudo, rate = (prior[name][:, self._dead] for name in ("pseudo", "rate"))
+            best = np.zeros_like(pseudo)
+            np.divide(pseudo, rate, out=best, where=rate > 0)
+            values[:, self._dead] = best
+
+    def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> None:
+        """Take steps on all components of rows, whose residuals are measured by `scale`."""
+        after = aligned_copy(values)
         # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
         moving, kkt = scale > 0, np.zeros(len(values))
         unproven, lifted = moving, np.zeros(len(values), bool)
@@ -77,14 +109,6 @@ class Projector:
             moving = moving & (lifted | (kkt > self._tol * scale))
             lifted = np.zeros(len(values), bool)
             values[moving] = after[moving]
-        values[values <= MINVAL] = 0
-        values[scale == 0] = 0
-        values[:, self._dead] = 0
-        if prior:
-            pseudo, rate = (prior[name][:, self._dead] for name in ("pseudo", "rate"))
-            best = np.zeros_like(pseudo)
-            np.divide(pseudo, rate, out=best, where=rate > 0)
-            values[:, self._dead] = best
 
     def _update(
         self, problem: Any, sliced: Any, values: Array, after: Array, rows: Array,
@@ -141,8 +165,30 @@ class ProjectRows(Step):
         projector = Projector(
             self.F, self.total, self.n_components, self.n_steps, self.tol, n_threads
         )
-        projector.move(sliced_counts(block.counts, len(self.F)), values, totals, prior)
+        for piece in self._pieces(block.counts.offset, n_threads):
+            lanes = slice(piece.start * LANES, piece.stop * LANES)
+            projector.move(
+                sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
+                totals[lanes], {name: array[lanes] for name, array in prior.items()},
+            )  # fmt: skip
+            progress.advance(max(0, min(lanes.stop, block.n_rows) - lanes.start))
         return {}
+
+    def _pieces(self, offset: Array, n_threads: int) -> Iterator[slice]:
+        """Cut slices into pieces, after each of which there is news.
+
+        Where all rows of a block take the same few steps, it is one piece.
+        """
+        n_slices = len(offset) - 1
+        if self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE:
+            yield slice(0, n_slices)
+            return
+        first, enough = 0, _PIECE // (LANES * self.n_components)
+        while first < n_slices:
+            last = int(np.searchsorted(offset, offset[first] + enough))
+            last = min(n_slices, max(last, first + _PIECE_SLICES * n_threads))
+            yield slice(first, last)
+            first = last
 
     def _equal(self, totals: Array, n_rows: int) -> Array:
         K = self.n_components

@@ -559,6 +559,56 @@ def test_what_mean_field_steps_need_is_asked_for():
             )
 
 
+# Rows of many components -----------------------------------------------------------------------
+
+
+def solved(p, *, n_threads=2, rows=None, **options):
+    """Where rows end that are moved until they rest."""
+    end = aligned(np.full_like(p.start, 7))
+    tolerance = {np.float32: 1e-5, np.float64: 1e-12}[p.dtype]
+    how = {"em_steps": 2, "newton_steps": 100, "qp_sweeps": 50, "qp_tolerance": 1e-14}
+    problem = p.problem(tolerance=tolerance, **how | options)
+    kernels.solve_rows(p.counts, problem, p.start, end, n_threads=n_threads, **rows or {})
+    assert np.all(end[:, p.K :] == 0) and np.all(end >= 0)
+    return end[: p.n, : p.K].astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("K", [1, 19, 50])
+def test_rows_are_solved(level, K, prior, dtype):
+    p = Problem(K, dtype)
+    prior, rows = p.prior() if prior else (None, None)
+    end = solved(p, rows=rows)
+    enough = {np.float32: 1e-4, np.float64: 1e-10}[dtype]
+    for i in range(p.n):
+        y, A, u = p.X[i], p.a.astype(np.float64), p.u.astype(np.float64)
+        if prior is not None:
+            y, A, u = oracle.with_prior(y, A, u, prior[0][i], prior[1][i])
+        if y.any():  # the conditions of Karush, Kuhn and Tucker: the problem is convex
+            g, _ = oracle.row_derivatives(y, A, u, end[i])
+            assert np.abs(end[i] * g).max() <= enough * y.sum()
+            assert (g >= -100 * enough * u).all()
+        else:
+            assert not end[i].any()
+    assert prior is not None or (end == 0).sum() > p.n * (K - 10)
+
+
+def test_rows_are_solved_without_what_is_held_at_zero(level):
+    p, moves = Problem(40, np.float64), np.arange(40) % 3 > 0
+    inside = Problem(40, np.float64)
+    inside.K, inside.a, inside.u, inside.b = 26, p.a[:, moves], p.u[moves], p.b[:, moves]
+    end = solved(p, moves=moves)
+    assert not end[:, ~moves].any()
+    assert_allclose(end[:, moves], solved(inside), atol=1e-7)
+
+
+def test_solved_rows_report_nothing(level):
+    p = Problem(3, np.float64)
+    with pytest.raises(ValueError, match="takes pseudo and rate, not kkt_end"):
+        solved(p, rows={"kkt_end": np.zeros(p.n_slices * LANES)})
+
+
 # By-products -----------------------------------------------------------------------------------
 
 
@@ -1029,6 +1079,7 @@ def everything_of_factors(p, n_threads):
         p.run(kernels.descend, em_steps=1, newton_steps=2, **options,
               rows={"loglik_end": np.zeros(p.n_slices * LANES)}),
         p.run(kernels.descend, newton_steps=1, guarded=True, rows=prior, **options),
+        solved(p, **options), solved(p, rows=prior, **options),
         stored, *reports.values(),
     ]  # fmt: skip
     sums = np.zeros((p.n_slices, kernels.packed_size(K), LANES))

@@ -1,0 +1,91 @@
+"""Signs of life of work outside of iterations: the start of a fit, loadings of new samples.
+
+What is under way is known to the thread that does it: steps deep inside say how far they are, and
+nobody has to hand that through. Where nothing is shown, they say it to no one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+# A bar that counts samples appears after so many seconds: shorter work shows nothing.
+_DELAY = 0.5
+# Seconds between two lines of verbose=2.
+_EVERY = 5.0
+
+
+class Progress:
+    """The stages of one piece of work: ``verbose=1`` shows a bar, 2 prints lines."""
+
+    def __init__(self, verbose: int, what: str):
+        self._verbose, self._what = verbose, what
+        self._bar: Any = None
+        self._done, self._total, self._printed = 0, 0, 0.0
+
+    def stage(self, name: str | None, total: int = 0) -> None:
+        """Begin the next stage, of so many samples if they are counted; None ends the last."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self._done, self._total, self._printed = 0, total, time.perf_counter()
+        if name is None:
+            return
+        title = f"{self._what}: {name}" if name else self._what
+        if self._verbose == 1:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(
+                total=total or None, desc=title, unit=" samples", file=sys.stderr, leave=False,
+                dynamic_ncols=True, delay=_DELAY if total else 0,
+                bar_format=None if total else "{desc} [{elapsed}]",
+            )  # fmt: skip
+        elif self._verbose > 1 and name:
+            print(title, file=sys.stderr)
+
+    def advance(self, n: int) -> None:
+        """Count samples that are done."""
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif self._verbose > 1 and time.perf_counter() - self._printed > _EVERY:
+            self._printed = time.perf_counter()
+            print(f"{self._what}: {self._done:,} of {self._total:,} samples", file=sys.stderr)
+
+
+_under_way: ContextVar[Progress | None] = ContextVar("under_way", default=None)
+
+
+@contextmanager
+def shown(verbose: int, what: str, total: int = 0) -> Iterator[None]:
+    """Show what is done inside, of so many samples if they are counted from the beginning."""
+    if not verbose:
+        yield
+        return
+    work = Progress(int(verbose), what)
+    before = _under_way.set(work)
+    try:
+        if total:
+            work.stage("", total)
+        yield
+    finally:
+        work.stage(None)
+        _under_way.reset(before)
+
+
+def stage(name: str, total: int = 0) -> None:
+    """Say what begins now: see :meth:`Progress.stage`."""
+    work = _under_way.get()
+    if work is not None:
+        work.stage(name, total)
+
+
+def advance(n: int) -> None:
+    """Say that so many samples are done."""
+    work = _under_way.get()
+    if work is not None:
+        work.advance(n)
