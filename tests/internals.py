@@ -369,3 +369,28 @@ def around_solve(patch, function):
 def few_samples_are_many(monkeypatch, n):
     """Warn of samples as units from so many in a group on."""
     monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)
+
+
+# Many topics --------------------------------------------------------------------------------------
+
+
+def all_components_of_a_row(patch):
+    """Move rows of any number of components as those of a few are moved."""
+    _set(patch, "methods.transform.ACTIVE_ABOVE", 1 << 30)
+
+
+def small_pieces_of_rows(patch):
+    """Give news of loadings after every slice of rows."""
+    _set(patch, "methods.transform._PIECE", 1)
+    _set(patch, "methods.transform._PIECE_SLICES", 1)
+
+
+def progress_at_once(patch):
+    """Show short work, too."""
+    _set(patch, "engine.progress._DELAY", 0)
+    _set(patch, "engine.progress._EVERY", 0)
+
+
+def around_advance(patch, function):
+    """Where samples that are done are counted."""
+    _around(patch, "engine.progress.advance", function)

@@ -188,6 +188,7 @@ def transform(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.model).set_params(memory_limit=arguments.memory_limit)
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
+    model.set_params(verbose=int(not arguments.quiet))
     counts = read_input(arguments)
     where = target if as_it_goes else None
     loadings = model.transform(counts, out=where, missing=arguments.missing)

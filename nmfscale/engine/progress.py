@@ -63,7 +63,7 @@ _under_way: ContextVar[Progress | None] = ContextVar("under_way", default=None)
 @contextmanager
 def shown(verbose: int, what: str, total: int = 0) -> Iterator[None]:
     """Show what is done inside, of so many samples if they are counted from the beginning."""
-    if not verbose:
+    if not verbose or sys.stderr is None:
         yield
         return
     work = Progress(int(verbose), what)

@@ -10,6 +10,7 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
+from ..engine import progress
 from ..engine.loop import begin, fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Needs
@@ -71,7 +72,9 @@ def factors_of(
     start = partial(start_of, counts, blocks, n_components, "auto", rng=rng, dtype=dtype)
     model = Newton(counts, blocks, start, n_components, dtype, Constraints(), max_iter=max_iter)
     monitor = Monitor(Newton, max_iter, tol)
-    fit(model, monitor, iteration=begin(model, monitor))
+    iteration = begin(model, monitor)
+    progress.stage("iterations of a topic model")
+    fit(model, monitor, iteration=iteration)
     found = model.result()
     model.release()
     return found["L"], found["F"]

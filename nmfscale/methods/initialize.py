@@ -13,15 +13,19 @@ from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples, same_topics, shown
 from ..counts.structure import non_negative
 from ..counts.warn import warn_caller
+from ..engine import progress
 from ..engine.threads import single_blas_thread
 from .conversion import rescale
 from .factors import MINVAL
+from .sample_clusters import totals_of_clusters
 from .topic_score import NoSimplexError, singular_vectors, topic_score
 
 Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
 
-STARTS = ("auto", "topic-score", "random", "nndsvd")
+STARTS = ("auto", "topic-score", "clusters", "random", "nndsvd")
+# Components from which on "auto" takes clusters of samples: Topic-SCORE takes time with their cube.
+MANY = 100
 # Products of given factors have to be finite in float32, in which most fits begin.
 LARGEST = 1e15
 # What a sample that starts in one cluster owes to all clusters, and a cluster to all samples.
@@ -46,20 +50,24 @@ def initialize(
     n_components : int
         Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
         `init` says.
-    init : {"auto", "topic-score", "random", "nndsvd"} or array-like, default="auto"
+    init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
         - "topic-score": factors from the corners of a simplex (Ke and Wang [1]_), loadings from
           `fit_rows`. Counts of too low a rank get a random start instead, with a warning. Of
           more than 4 million nonzero counts, a random part of the samples is looked at.
+        - "clusters": samples are clustered by k-means in the directions of 50 singular vectors at
+          most, and a component begins with nine tenths of the frequencies in its cluster and a
+          tenth of those in all samples; loadings from `fit_rows`. Of more than 4 million nonzero
+          counts, a random part of the samples is clustered.
         - "random": uniform numbers, the expected total of each sample being its total count.
         - "nndsvd": positive parts of the singular vectors [2]_, zeros raised to a small constant,
           everything scaled to the total count.
-        - "auto": "topic-score" if there are at least 3 K samples and 3 K features and it does
-          not fail, else "random".
+        - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
+          where it does not fail, and "clusters" above; else "random".
         - cluster labels (n_samples,), one cluster per component: a component begins with nine
           tenths of the frequencies in its cluster and a tenth of those in all samples, a sample
           with nine tenths in the component of its cluster and a tenth spread over all.
     random_state : int, RandomState instance or None, default=None
-        Seed of the random numbers (k-means in "topic-score").
+        Seed of the random numbers (k-means in "topic-score" and "clusters").
     dtype : {float32, float64}, default=float64
         Type of the result.
     fit_rows : callable
@@ -109,6 +117,7 @@ def initialize(
     if L is None:
         F = _floored(F, dtype)
         equal = np.repeat(counts.row_totals[:, np.newaxis] / n_components, n_components, axis=1)
+        progress.stage("loadings", counts.shape[0])
         L = fit_rows(F, _floored(equal, dtype))
     L, F = rescale(L, F)
     return _floored(L, dtype), _floored(F, dtype)
@@ -178,7 +187,12 @@ def _start(
         return _from_clusters(counts, init, n_components)
     if init == "nndsvd":
         return _from_singular_vectors(counts, n_components, rng)
-    if init == "topic-score" or (init == "auto" and min(counts.shape) >= 3 * n_components):
+    enough = min(counts.shape) >= 3 * n_components
+    if init == "clusters" or (init == "auto" and enough and n_components > MANY):
+        totals = totals_of_clusters(counts, n_components, rng)
+        # of all samples: a feature may be in none that was drawn
+        return None, _smoothed(totals, counts.column_totals / max(counts.total, MINVAL))
+    if init == "topic-score" or (init == "auto" and enough):
         try:
             return None, topic_score(counts, n_components, rng)
         except NoSimplexError as reason:
@@ -203,9 +217,13 @@ def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tup
         entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
         np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
     totals = F.reshape(counts.shape[1], n_components)
-    shares = totals / np.maximum(totals.sum(axis=0), MINVAL)
-    overall = totals.sum(axis=1, keepdims=True) / max(counts.total, MINVAL)
-    return L, (1 - SHARED) * shares + SHARED * overall
+    return L, _smoothed(totals, totals.sum(axis=1) / max(counts.total, MINVAL))
+
+
+def _smoothed(totals: Array, overall: Array) -> Array:
+    """Return frequencies in clusters with the counts (m, K), mixed with those in all counts (m,)."""
+    shares: Array = totals / np.maximum(totals.sum(axis=0), MINVAL)
+    return (1 - SHARED) * shares + SHARED * overall[:, np.newaxis]
 
 
 def _random(

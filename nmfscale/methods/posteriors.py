@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
+from ..engine import progress
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, RowArrays, Step, Sums, Values
 from .factors import Array, aligned_copy, sum_lanes
@@ -132,11 +133,15 @@ class Inference:
         """Rows of one block after the other, and their gamma."""
         for place, made in self._blocks.stream(self._step):
             gamma = plain_rows(self._blocks.layout, place, made["next"], self._K)
+            progress.advance(place.stop - place.start)
             yield slice(place.start, place.stop), gamma
 
     def elbo(self) -> float:
         """Return what the rows add to the ELBO: all but `bound`."""
-        found = [made["bound"] for _, made in self._blocks.stream(self._step, self._worth)]
+        found = []
+        for place, made in self._blocks.stream(self._step, self._worth):
+            found.append(made["bound"])
+            progress.advance(place.stop - place.start)
         return math.fsum(sum_lanes(each) for each in found) + self._shift
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import qr
 from scipy.optimize import nnls
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
@@ -21,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import randomized_svd
 
 from ..counts.base import CountMatrix
+from ..engine import progress
 
 Array = NDArray[Any]
 
@@ -30,6 +32,9 @@ _MAX_NONZEROS = 4_000_000
 # Features that are clustered: the most frequent ones, whose ratios are the least noisy.
 _MAX_POINTS = 10_000
 _MAX_SUBSETS = 5_000
+# With more corners they are features themselves, the most frequent so many for each corner: the
+# time for clusters grows with the cube of the corners, and fits end as high without them.
+_CLUSTERED, _EACH = 100, 5
 _TIE = 1e-12
 # Centres this close together, relative to the two farthest apart, are one place.
 _SAME = 1e-3
@@ -49,11 +54,7 @@ def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomSta
     Raises :class:`NoSimplexError` if the counts have too low a rank or too few features. The
     calling code holds BLAS to one thread, which makes the result the same for any number.
     """
-    drawn = None
-    if counts.nnz > _MAX_NONZEROS:
-        order = rng.permutation(counts.shape[0])
-        reached = np.searchsorted(np.cumsum(counts.row_nnz[order]), _MAX_NONZEROS)
-        drawn = np.sort(order[: reached + 1])
+    drawn = drawn_rows(counts, rng)
     _, values, vectors = singular_vectors(counts, n_components, drawn)
     if values.size < n_components or not values[-1] > _NOISE * values[0]:
         raise NoSimplexError(f"the counts have no {n_components} singular values above noise")
@@ -69,14 +70,32 @@ def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomSta
     points = np.flatnonzero(seen)
     frequent = points[np.argsort(-totals[points], kind="stable")[:_MAX_POINTS]]
     # The error of a ratio falls with the square root of the feature's total.
-    centers = cluster_centers(ratios[frequent], np.sqrt(totals[frequent]), 3 * n_components, rng)
-    vertices = hunt_vertices(centers, n_components)
+    if n_components > _CLUSTERED:
+        progress.stage("corners among the features")
+        places = ratios[frequent[: _EACH * n_components]]
+        vertices = places[_successive_projection(places, n_components)]
+    else:
+        progress.stage("clusters of features")
+        weights = np.sqrt(totals[frequent])
+        centers = cluster_centers(ratios[frequent], weights, 3 * n_components, rng)
+        progress.stage("corners among the clusters")
+        vertices = hunt_vertices(centers, n_components)
     weights = np.full((counts.shape[1], n_components), 1.0 / n_components)
     weights[seen] = mixture_weights(ratios[seen], vertices)
     # Features outside the rows that were drawn belong to no corner; their size is their total's.
     size = np.where(seen, size, totals * (size[seen].sum() / totals[seen].sum()))
     factors = weights * size[:, np.newaxis]
     return factors / factors.sum(axis=0)
+
+
+def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) -> Array | None:
+    """Return random rows, at least so many, in rising order; None if all are few enough."""
+    if counts.nnz <= _MAX_NONZEROS:
+        return None
+    order = rng.permutation(counts.shape[0])
+    reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), _MAX_NONZEROS))
+    drawn: Array = np.sort(order[: max(reached + 1, least)])
+    return drawn
 
 
 def singular_vectors(
@@ -86,11 +105,13 @@ def singular_vectors(
 
     There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
     """
+    progress.stage("singular vectors")
     # Sums are made in the order of storage, which must not decide where a fit starts: it is sorted.
     # In one type, wherever the counts are, and no wider than they need to be.
     matrix = counts.take_rows(rows).astype(np.float32, copy=False)
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
-    U, values, _ = randomized_svd(matrix, n_vectors, n_iter=4, random_state=0)
+    n_iter = 4 if n_vectors <= _CLUSTERED else 2
+    U, values, _ = randomized_svd(matrix, n_vectors, n_iter=n_iter, random_state=0)
     # Once more from U: exact zeros for features that do not occur, and rare ones precise.
     V = (matrix.T @ U).astype(np.float64)
     V /= np.where(values > 0.0, values, 1.0)
@@ -157,20 +178,17 @@ def _far_apart(centers: Array, n_candidates: int) -> Array:
     return centers[chosen]
 
 
-def _successive_projection(centers: Array, n_components: int) -> list[int]:
+def _successive_projection(centers: Array, n_components: int) -> Array:
     """Choose the longest vector again and again, each time taking its direction out of all."""
     # Lifted to a height like their own size, so that corners are as far apart in angle as in place.
     height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
-    rest = np.column_stack([centers, np.full(len(centers), height)])
-    chosen: list[int] = []
-    while len(chosen) < n_components:
-        lengths = np.linalg.norm(rest, axis=1)
-        chosen.append(int(np.argmax(lengths)))
-        longest = lengths[chosen[-1]]
-        if not longest > _NOISE * height:
-            raise NoSimplexError("the features lie in a plane of too few dimensions")
-        direction = rest[chosen[-1]] / longest
-        rest -= np.outer(rest @ direction, direction)
+    lifted = np.column_stack([centers, np.full(len(centers), height)])
+    # what a QR decomposition does that takes the longest column first
+    R, order = qr(lifted.T, mode="r", pivoting=True, overwrite_a=True, check_finite=False)
+    longest = np.abs(R.diagonal()[:n_components])
+    if len(longest) < n_components or not longest.min() > _NOISE * height:
+        raise NoSimplexError("the features lie in a plane of too few dimensions")
+    chosen: Array = order[:n_components]
     return chosen
 
 

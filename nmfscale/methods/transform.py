@@ -32,8 +32,8 @@ _ROUNDS = 500
 TOL = 1e-8
 # Rows of so many components have curvature of their own for all of them.
 ACTIVE_ABOVE = 32
-# EM steps that show which components a row has.
-_EM_STEPS = 8
+# EM steps that show which components a row has, and those for each step of a few.
+_EM_STEPS, _EM_A_STEP = 8, 2
 # Nonzero counts times components between two signs of progress: less than a second of work.
 _PIECE, _PIECE_SLICES = 20_000_000, 8
 # A row rests where its residual is small and no EM step would raise a loading by more than this
@@ -48,7 +48,8 @@ class Projector:
 
     Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
     at most `tol` times its total, `n_steps` at most, and then stands still, whatever its neighbours
-    do. `design` is F in lane order, `total` its column sums.
+    do. With many components (see `ACTIVE_ABOVE`) a few steps are EM steps alone. `design` is F in
+    lane order, `total` its column sums.
     """
 
     def __init__(
@@ -63,26 +64,29 @@ class Projector:
         if self._dead[:n_components].any():
             options["moves"] = (~self._dead).astype(design.dtype)
         held = design, total.astype(design.dtype), n_components
-        newton: dict[str, Any] = {"qp_sweeps": 50, "qp_tolerance": 1e-12}
-        self._active: Any = None
-        if n_components > ACTIVE_ABOVE:
+        newton: dict[str, Any] = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-12}
+        self._at_once: Any = None
+        if n_components > ACTIVE_ABOVE and n_steps < _ROUNDS:
+            options["em_steps"] = _EM_A_STEP * n_steps
+            self._at_once = kernels.update_rows, kernels.RowProblem(*held, **options)
+        elif n_components > ACTIVE_ABOVE:
+            options["em_steps"] = _EM_STEPS
             newton |= {"newton_steps": n_steps, "tolerance": max(tol / 100, eps)}
-            self._active = kernels.RowProblem(*held, **newton, **options | {"em_steps": _EM_STEPS})
-            return
-        self._em = kernels.RowProblem(*held, **options)
-        self._newton = kernels.RowProblem(*held, newton_steps=1, **newton, **options)
+            self._at_once = kernels.solve_rows, kernels.RowProblem(*held, **options, **newton)
+        else:
+            self._em = kernels.RowProblem(*held, **options)
+            self._newton = kernels.RowProblem(*held, **options, **newton)
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
         """Move rows from where `values` has them to where they belong, in place."""
         scale = totals
         if prior:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
-        if self._active is not None:
-            kernels.solve_rows(
-                sliced, self._active, values, values, n_threads=self._n_threads, **prior
-            )
-        else:
+        if self._at_once is None:
             self._step(sliced, values, scale, prior)
+        else:
+            kernel, problem = self._at_once
+            kernel(sliced, problem, values, values, n_threads=self._n_threads, **prior)
         values[values <= MINVAL] = 0
         values[scale == 0] = 0
         values[:, self._dead] = 0

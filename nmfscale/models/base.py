@@ -26,6 +26,7 @@ from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
+from ..engine.progress import shown
 from ..engine.protocol import Executor, Model, Needs
 from ..engine.session import ClusterSession, client_of_fit, session_of_fit
 from ..engine.threads import single_blas_thread
@@ -108,7 +109,8 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         # checked and arranged once for both
         counts = self._explained(self._fit(X, **given.kwargs))
         both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
-        loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
+        with shown(self.verbose, "transform", counts.shape[0]):
+            loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -195,7 +197,20 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         """
         given, client = client, client_of_fit(client, refusal)
         counts = self._counts(X, reset=True, in_memory=client is None, **choice)
+        self._warn_of_many_components(counts)
         return counts, client if given is not None or counts.from_file else None
+
+    def _warn_of_many_components(self, counts: CountMatrix) -> None:
+        """Warn before any work: no counts tell more components apart than they have of a side."""
+        least = min(counts.shape)
+        if self.n_components <= max(least, 1):
+            return
+        side = "samples" if least == counts.shape[0] else "features"
+        warn_caller(
+            f"n_components={self.n_components:,} is more than the {least:,} {side} of X, "
+            f"{counts.shape[0]:,} x {counts.shape[1]:,}: {least:,} components explain X as well, "
+            f"and further ones have no meaning. Set n_components to a number far below {least:,}."
+        )
 
     @property
     def _tolerance(self) -> float:
@@ -275,7 +290,8 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                 known = None if seed is None else rng  # NumPy's own generator is left alone
                 with single_blas_thread():
                     # Ctrl-C ends this at once: there is no model yet
-                    iteration = begin(model, monitor, saved, known)
+                    with shown(self.verbose, "start"):
+                        iteration = begin(model, monitor, saved, known)
                     with monitor:
                         fit(model, monitor, saved, iteration, known)
                         result = Fitted(

@@ -34,7 +34,7 @@ class PoissonNMF(CountFactorization):
           both sides.
         - "joint-em": both factors from the same expected counts (PLSA) [3]_; takes neither priors
           nor anything that is to stay fixed.
-    init : {"auto", "topic-score", "random", "nndsvd"} or array-like, default="auto"
+    init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
         Where to start, see :func:`nmfscale.methods.initialize.initialize`; an array of
         shape (n_samples,) holds cluster labels.
     max_iter : int, default=1000

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..engine.memory import check_stream
+from ..engine.progress import shown
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
@@ -48,6 +49,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     memory_limit: float | str | None
     n_components: int
     n_threads: int | None
+    verbose: int
 
     # of the fit, those that a restricted copy knows: a mask
     _features: Array | None = None
@@ -109,7 +111,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
         model, counts = self._arranged(X, missing, layer, raw)
-        return self._with_index(model._loadings(counts, target, **given), X, counts)
+        with shown(self.verbose, "transform", counts.shape[0]):
+            loadings = model._loadings(counts, target, **given)
+        return self._with_index(loadings, X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
         """Return what scikit-learn makes the DataFrame of that was asked for, with its index.
@@ -238,11 +242,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 "needed, a number between 0 and 1."
             )
         model, counts = self._arranged(X, missing, layer, raw)
-        if completion is not None:
-            return model._completion(counts, completion, check_random_state(random_state))
-        if counts.total == 0:
+        if completion is None and counts.total == 0:
             return 0.0
-        return model._log_probability(counts) / counts.total
+        with shown(self.verbose, "score", counts.shape[0]):
+            if completion is not None:
+                return model._completion(counts, completion, check_random_state(random_state))
+            return model._log_probability(counts) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         if not counts.is_integer:

@@ -21,7 +21,7 @@ from nmfscale.methods.joint_em import JointEM
 from nmfscale.methods.topic_score import NoSimplexError, hunt_vertices, mixture_weights
 from nmfscale.readers.open import as_counts
 
-STARTS = ["auto", "topic-score", "random", "nndsvd"]
+STARTS = ["auto", "topic-score", "clusters", "random", "nndsvd"]
 
 
 def _fitter(X, n_steps=3):
@@ -203,7 +203,10 @@ def test_clusters_in_the_order_of_their_labels(labels):
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ("novel", "init='novel' is not one of 'auto', 'topic-score', 'random', 'nndsvd'"),
+        (
+            "novel",
+            "init='novel' is not one of 'auto', 'topic-score', 'clusters', 'random', 'nndsvd'",
+        ),
         ([0, 1], r"array of shape \(2,\); cluster labels need shape \(n_samples,\) = \(4,\)"),
         (np.ones((4, 3)), "Give factors to start from as L and F"),
         ([0, 1, 1, 0], "2 different cluster labels, but n_components is 3"),
