@@ -221,7 +221,7 @@ def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tup
 
 
 def _smoothed(totals: Array, overall: Array) -> Array:
-    """Return frequencies in clusters with the counts (m, K), mixed with those in all counts (m,)."""
+    """Return frequencies in clusters with counts (m, K), mixed with those in all counts (m,)."""
     shares: Array = totals / np.maximum(totals.sum(axis=0), MINVAL)
     return (1 - SHARED) * shares + SHARED * overall[:, np.newaxis]
 

@@ -21,12 +21,12 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from ..counts.base import CountMatrix
 from ..counts.names import plain
 from ..counts.warn import warn_caller
+from ..engine import progress
 from ..engine.checkpoint import checkpoints_for
 from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
-from ..engine.progress import shown
 from ..engine.protocol import Executor, Model, Needs
 from ..engine.session import ClusterSession, client_of_fit, session_of_fit
 from ..engine.threads import single_blas_thread
@@ -109,7 +109,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         # checked and arranged once for both
         counts = self._explained(self._fit(X, **given.kwargs))
         both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
-        with shown(self.verbose, "transform", counts.shape[0]):
+        with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
 
@@ -290,7 +290,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                 known = None if seed is None else rng  # NumPy's own generator is left alone
                 with single_blas_thread():
                     # Ctrl-C ends this at once: there is no model yet
-                    with shown(self.verbose, "start"):
+                    with progress.shown(self.verbose, "start"):
                         iteration = begin(model, monitor, saved, known)
                     with monitor:
                         fit(model, monitor, saved, iteration, known)

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
 from ..counts.names import shown
+from ..engine import progress
 from ..engine.memory import check_stream
-from ..engine.progress import shown
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
@@ -111,7 +111,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
         model, counts = self._arranged(X, missing, layer, raw)
-        with shown(self.verbose, "transform", counts.shape[0]):
+        with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(counts, target, **given)
         return self._with_index(loadings, X, counts)
 
@@ -244,7 +244,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         model, counts = self._arranged(X, missing, layer, raw)
         if completion is None and counts.total == 0:
             return 0.0
-        with shown(self.verbose, "score", counts.shape[0]):
+        with progress.shown(self.verbose, "score", counts.shape[0]):
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
             return model._log_probability(counts) / counts.total

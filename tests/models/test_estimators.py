@@ -267,7 +267,6 @@ def test_what_is_no_number_is_refused_by_name(parameters, given, message):
         PoissonNMF(**{"n_components": 3} | parameters).fit(X, **given)
 
 
-@pytest.mark.filterwarnings("ignore:n_components=.* is more than")
 @pytest.mark.parametrize("model", [*MODELS, LDA, NoisyTopicModel])
 @pytest.mark.parametrize("n_components", [10**6, 10**9])
 def test_more_components_than_fit_into_memory_are_refused(n_components, model):
