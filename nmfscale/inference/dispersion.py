@@ -1,7 +1,9 @@
-"""Do groups differ in how widely their units spread: distances to the mean of the group.
+"""Do groups differ in how widely their units spread about the mean of the group.
 
-The test of Anderson (2006), "PERMDISP": the F statistic of the distances, whose null distribution
-is that of permuted residuals. It is reported beside tests of means: some of these answer to spread.
+Residuals from group means are permuted (Boos and Brownie 1989; with distances in place of variances
+it is PERMDISP, Anderson 2006). Sums of residuals and of their squared norms give the variance of
+each group about its own mean, whatever the labels, so that labellings are added up as for means.
+The test is reported beside tests of means: some of these answer to spread.
 """
 
 from __future__ import annotations
@@ -21,35 +23,42 @@ from .statistics import Statistic, as_they_are, within_strata
 Array = NDArray[Any]
 
 
-class _FOfDistances(Statistic):
-    """Sum of squares between groups over that within, of sums of distances and their squares."""
+class _LogVariances(Statistic):
+    """Sum of squares between groups of log variances, weighted by degrees of freedom."""
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
         """Return the statistic of some of the groups, one for each table."""
-        return self.values(summary[:, members], sizes[members])
+        return self.values(variances_of(summary[:, members], sizes[members]), sizes[members])
 
 
-def _f_of_distances(tables: Array, sizes: Array) -> Array:
-    sums, squares = tables[:, :, 0], tables[:, :, 1].sum(axis=1)
-    of_groups = (sums**2 / sizes).sum(axis=1)
-    between = of_groups - sums.sum(axis=1) ** 2 / sizes.sum()
-    within = np.maximum(squares - of_groups, 0.0)
-    return between / (within + _LEAST * squares + np.finfo(float).tiny)
+def variances_of(tables: Array, sizes: Array) -> Array:
+    """Return variances of groups (n, R), summed over topics; tables end with squared norms."""
+    around = tables[:, :, -1] - (tables[:, :, :-1] ** 2).sum(axis=2) / sizes
+    found: Array = np.maximum(around, 0.0) / np.maximum(sizes - 1, 1)
+    return found
 
 
-# Rounding would rule where all distances of a group are equal.
+def _between_logs(variances: Array, sizes: Array) -> Array:
+    logs, weights = np.log(variances + _LEAST), (sizes - 1) / max(1, (sizes - 1).sum())
+    mean = (weights * logs).sum(axis=1, keepdims=True)
+    found: Array = (weights * (logs - mean) ** 2).sum(axis=1)
+    return found
+
+
+# Relative to all units: where units of a group are equal, rounding would rule.
 _LEAST = 1e-9
-F_OF_DISTANCES = _FOfDistances("dispersion", "greater", as_they_are, _f_of_distances)
+LOG_VARIANCES = _LogVariances("dispersion", "greater", as_they_are, _between_logs)
 
 
 @dataclass(frozen=True)
 class Dispersion:
-    """Distances of units (n,) to the mean of their group, and what is permuted for their test.
+    """Spread of units about the mean of their group, and what is permuted for its test.
 
-    `mean` (n_groups,) are mean distances, and `observed` the statistic of each test.
+    `spread` (n_groups,) are roots of the variances of proportions, summed over topics, `observed`
+    is the statistic of each test.
     """
 
-    mean: Array
+    spread: Array
     observed: list[float]
     labelled: Labelled
 
@@ -60,25 +69,16 @@ class Dispersion:
         """Take units with these amounts of topics; groups and strata are numbers from 0."""
         codes, sizes = labels.codes, labels.sizes
         rows = within_strata(proportions(amounts), strata)
-        away = rows - _means(rows, codes, sizes)[codes]
-        # the mean of n units is nearer to each of them than that of their group is
-        nearer = np.sqrt(sizes / np.maximum(sizes - 1, 1))
-        distances = np.sqrt((away**2).sum(axis=1, keepdims=True)) * nearer[codes, None]
-        mean = _means(distances, codes, sizes)[:, 0]
-        distances = within_strata(distances, strata)
-        residuals = distances - _means(distances, codes, sizes)[codes]
-        unit = float(np.sqrt((residuals**2).mean())) or 1.0
-        distances, residuals = distances / unit, residuals / unit
-        columns = np.column_stack([residuals, residuals**2])
-        labelled = Labelled.of(F_OF_DISTANCES, columns, codes, strata, tests)
-        sums = np.zeros((1, sizes.size, 2))
-        np.add.at(sums[0], codes, np.column_stack([distances, distances**2]))
-        found = [F_OF_DISTANCES.of(sums, sizes, list(test)) for test in labelled.tests]
-        return cls(mean, np.concatenate(found).tolist(), labelled)
-
-
-def _means(rows: Array, codes: Array, sizes: Array) -> Array:
-    sums = np.zeros((sizes.size, rows.shape[1]))
-    np.add.at(sums, codes, rows)
-    found: Array = sums / sizes[:, None]
-    return found
+        # groups in place of strata: less the mean of the group
+        residuals = within_strata(rows, codes)
+        unit = float(np.sqrt((residuals**2).sum(axis=1).mean())) or 1.0
+        residuals /= unit
+        tables = np.zeros((1, sizes.size, residuals.shape[1] + 1))
+        np.add.at(tables[0, :, -1], codes, (residuals**2).sum(axis=1))
+        variances = variances_of(tables, sizes)
+        # those of n units vary less about their own mean than about that of others
+        residuals *= np.sqrt(sizes / np.maximum(sizes - 1, 1))[codes, None]
+        columns = np.column_stack([residuals, (residuals**2).sum(axis=1)])
+        labelled = Labelled.of(LOG_VARIANCES, columns, codes, strata, tests)
+        found = [_between_logs(variances[:, test], sizes[list(test)]) for test in labelled.tests]
+        return cls(np.sqrt(variances[0]) * unit, np.concatenate(found).tolist(), labelled)

@@ -43,10 +43,11 @@ class GroupTest:
         With statistic="balanced", labellings whose table has no balance. They count as at least as
         extreme as the data in every p-value, and in `null` have the largest value of any table.
     dispersions : tuple of float
-        Spread of each group: the mean distance of its units' proportions to their mean.
+        Spread of each group: the root of the variances of its units' proportions, summed over
+        topics.
     dispersion_pvalue : float
-        p-value of a test whether these differ: the F statistic of the distances, residuals
-        permuted (Anderson 2006).
+        p-value of a test whether these differ: squares between groups of log variances, residuals
+        permuted.
     """
 
     groups: tuple[Any, ...]

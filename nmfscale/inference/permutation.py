@@ -14,7 +14,7 @@ from scipy.stats import false_discovery_control
 
 from ..counts.names import shown
 from ..counts.warn import warn_caller
-from .dispersion import F_OF_DISTANCES, Dispersion
+from .dispersion import LOG_VARIANCES, Dispersion
 from .group_tests import GroupTest, PermutationTest
 from .groups import (
     Labels,
@@ -67,7 +67,7 @@ def permutation_test(
     large part of all studies. Whole units change their group.
 
     Beside each test of means there is one of spread, `dispersion_pvalue`: whether units of some
-    groups are further from their mean than those of others [5]_.
+    groups are further from their mean than those of others [5]_, [6]_.
 
     Parameters
     ----------
@@ -138,9 +138,8 @@ def permutation_test(
     -----
     Tests at the 5% level by "welch" reject in 5% of the sets where means are equal, for any spread
     and size of groups and number of samples in a unit; the others do not
-    (``benchmarks/calibration.py``). Where groups have 3 or 4 units, the test of spread rejects too
-    often. What each statistic finds is in ``benchmarks/permutation.py``: "welch" and "cosine" see
-    frequent topics, "balanced" rare ones, "hellinger" both.
+    (``benchmarks/calibration.py``). What each finds is in ``benchmarks/permutation.py``: "welch"
+    and "cosine" see frequent topics, "balanced" rare ones, "hellinger" both.
 
     References
     ----------
@@ -151,6 +150,8 @@ def permutation_test(
        Statistics.
     .. [5] Anderson (2006). Distance-based tests for homogeneity of multivariate dispersions.
        Biometrics.
+    .. [6] Boos, Brownie (1989). Bootstrap methods for testing homogeneity of variances.
+       Technometrics.
 
     Examples
     --------
@@ -175,7 +176,7 @@ def permutation_test(
         members += combinations(range(len(labels.names)), 2)
     sets = labelled_sets(chosen, found.rows, labels, found.strata, members, scope)
     spread = _dispersions(found, members, scope)
-    of_spread = [(F_OF_DISTANCES, each.labelled) for each in spread]
+    of_spread = [(LOG_VARIANCES, each.labelled) for each in spread]
     smallest = _smallest(sets, chosen, members, scope)
     names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
     whole = "units" if units is not None else "samples"
@@ -318,8 +319,8 @@ def _with_dispersions(
         tests, members, observed, nulls, exact, strict=True
     ):
         p = pvalue(n_as_extreme(null, value, "greater"), null.size, "", is_exact)
-        mean = tuple(spread[0].mean[list(groups)].tolist())
-        found.append(replace(test, dispersions=mean, dispersion_pvalue=p))
+        roots = tuple(spread[0].spread[list(groups)].tolist())
+        found.append(replace(test, dispersions=roots, dispersion_pvalue=p))
     return found
 
 
