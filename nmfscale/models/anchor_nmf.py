@@ -25,6 +25,9 @@ from .validation import checked_anchors, checked_array
 
 Array = NDArray[Any]
 
+# The share of samples without loadings that is warned of.
+_MANY = 0.1
+
 
 class AnchorNMF(CountModel):
     """Non-negative matrix factorization with anchors: one pass for each topic, no iterations.
@@ -206,6 +209,9 @@ sample_totals_, feature_totals_, unseen_features_
         ConvergenceWarning
             If there are fewer anchors than asked for: the counts have no more that are independent,
             or Ctrl-C ended the fit. A second Ctrl-C raises KeyboardInterrupt at once.
+        UserWarning
+            If more than a tenth of the samples have counts, but none of the anchors, so that their
+            loadings are all 0; :meth:`transform` warns likewise.
 
         Examples
         --------
@@ -242,6 +248,8 @@ sample_totals_, feature_totals_, unseen_features_
         found = fitted.arrays
         self.components_, self.loadings_ = found["components"], found["loadings"]
         self.anchors_, self.distances_ = found["anchors"], found["diagonal"]
+        every = slice(0, counts.shape[0])
+        _ = list(self._counting_nothing(counts, iter([(every, self.loadings_)])))
         names = counts.feature_names
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
         self.diffuseness_ = found["diffuseness"]
@@ -296,7 +304,25 @@ sample_totals_, feature_totals_, unseen_features_
         self, counts: CountMatrix, *, gathered: bool, **given: Any
     ) -> Iterator[tuple[slice, Array]]:
         self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
-        return anchor_loadings(counts, self.anchors_, self.diffuseness_, self._threads(counts))
+        found = anchor_loadings(counts, self.anchors_, self.diffuseness_, self._threads(counts))
+        return self._counting_nothing(counts, found)
+
+    def _counting_nothing(
+        self, counts: CountMatrix, blocks: Iterator[tuple[slice, Array]]
+    ) -> Iterator[tuple[slice, Array]]:
+        """Pass loadings on; warn if many are all zero of samples that have counts."""
+        nothing = 0
+        for rows, loadings in blocks:
+            none = ~loadings.any(axis=1) & (counts.row_totals[rows] > 0)
+            nothing += int(np.count_nonzero(none))
+            yield rows, loadings
+        n = counts.shape[0]
+        if nothing > _MANY * n:
+            warn_caller(
+                f"{nothing:,} of {n:,} samples ({nothing / n:.1%}) have loadings that are all 0: "
+                "none of the anchors, or too little of them, was counted there. More components, "
+                "or anchors that are more frequent, leave fewer of them."
+            )
 
     def _projection(self, counts: CountMatrix) -> Projection:
         """Return the loadings with which topics make counts most probable: those of a score."""

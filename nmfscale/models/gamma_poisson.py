@@ -19,7 +19,15 @@ from ..methods.gamma import GammaPrior
 from ..methods.gamma_poisson import Inference, VariationalGammaPoisson, dispersion, drawn_priors
 from ..methods.mean_field import Start, points_of
 from .base import CountModel, Fitted
-from .validation import SHAPE, checked_prior, checked_start, gamma_priors
+from .validation import (
+    LEAST_PRIOR,
+    MOST_PRIOR,
+    SHAPE,
+    checked_prior,
+    checked_size,
+    checked_start,
+    gamma_priors,
+)
 
 Array = NDArray[Any]
 
@@ -300,7 +308,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
                 mean = counts.total / counts.shape[0]
                 rate = np.full(len(shape), shape.sum() / mean if mean > 0 else 1.0)
             return GammaPrior(shape, rate), None
-        checked_prior(self.shape_factors, (), "shape_factors")
+        checked_size(self.shape_factors, "shape_factors", LEAST_PRIOR, MOST_PRIOR)
         shapes = checked_prior(self.shape_rates, (2,), "shape_rates")
         if self.mean_rates is None:
             means = np.array([dispersion(counts.row_totals), dispersion(counts.column_totals)])

@@ -86,7 +86,8 @@ def checked_size(values: Any, name: str, least: float, most: float) -> None:
 def checked_prior(values: Any, shape: tuple[int, ...], name: str) -> Array:
     """Return parameters of a prior, positive, in float64."""
     array = checked_array(values, shape, name)
-    checked_size(array, name, LEAST_PRIOR, MOST_PRIOR)
+    # of a single number for all there is one to look at, and no memory for more
+    checked_size(array[:1] if np.ndim(values) == 0 else array, name, LEAST_PRIOR, MOST_PRIOR)
     return array
 
 

@@ -1,6 +1,7 @@
 """Anchors: the pivots of LAPACK's QR, topics that are optimal, truths that are found again."""
 
 import tracemalloc
+import warnings
 
 import internals
 import numpy as np
@@ -21,6 +22,7 @@ from small_fits import X
 import nmfscale
 from nmfscale.methods.pivots import Pivots
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* loadings that are all 0:UserWarning")
 SEEDS = st.integers(0, 1 << 30)
 
 
@@ -38,6 +40,19 @@ def counts_of(seed, n=25, m=18, rank=None):
     if rank is not None:
         return rng.poisson(1.0, (n, rank)) @ rng.poisson(1.0, (rank, m))
     return rng.poisson(rng.gamma(0.5, size=(n, 4)) @ rng.gamma(0.5, 2.0, size=(4, m)))
+
+
+def test_samples_without_anchors_are_counted():
+    counts = np.zeros((20, 4), int)
+    counts[:8, 0], counts[8:14, 1], counts[14:18, 2], counts[:, 3] = 9, 8, 1, 0
+    message = r"4 of 20 samples \(20.0%\) have loadings that are all 0"
+    with pytest.warns(UserWarning, match=message):  # the last two have no counts
+        model = fit(counts, 2)
+    with pytest.warns(UserWarning, match=message):
+        model.transform(counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(counts[:15], 2)  # one of 15
 
 
 # Pivots ---------------------------------------------------------------------------------------
