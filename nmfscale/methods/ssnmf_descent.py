@@ -37,6 +37,8 @@ _SWEEPS_HELD = 4
 _SWEEPS_NEWTON = 10
 # Far: as long as a multiplicative iteration takes this share of the loss away.
 _FAR = 0.1
+# The least share of the sums of A that a row keeps, unless it has no weights at all.
+_LEAST_LEFT = 1e-8
 # A loss is higher than another where it is so many times the rounding of the type above it.
 _ROUNDING = 10
 
@@ -185,7 +187,7 @@ class DescendRows(MoveRows):
         K, before, data = self.A.shape[1], block["S"], self.losses.data
         n_slices, G, total = len(before) // LANES, gram(self.A), self.A.sum(axis=0)
         B = np.zeros((len(self.B), before.shape[1]), before.dtype)
-        B[:, :K] = self.B
+        B[:, :K] = np.where(self.B > FLOOR, self.B, 0)
         up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)
         own: dict[str, Any] = {}
         if (found := block.get("entries")) is not None:
@@ -197,7 +199,10 @@ class DescendRows(MoveRows):
                     "rate": in_lanes(-added * rows_in_float64(block, K), before),
                 }
             else:
-                own = {"rate": in_lanes(here.rows_left(total), before)}
+                left = here.rows_left(total)
+                # a slope for parameters at the floor, which would let loadings grow without bound
+                some = left.any(axis=1, keepdims=True)
+                own = {"rate": in_lanes(np.maximum(left, some * _LEAST_LEFT * total), before)}
                 total = 0 * total
         problem = problem_of(
             self.design, K, data, G, total, newton_steps=_SWEEPS[data],

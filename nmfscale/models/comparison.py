@@ -136,7 +136,8 @@ def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     and of others are hardly different. Between refits of six topics to seven tenths of 3,774 blood
     cells partners have lift correlations of 0.85, and the best of the others 0.28 (cosines: 0.95
     and 0.87); simulated spots with eight topics 0.98 and 0.02 (cosines: 1.00 and 0.88); beer
-    reviews with eight topics 0.75 and 0.24 (0.94 and 0.74).
+    reviews with eight topics 0.75 and 0.24 (0.94 and 0.74). Of ten topics of newsgroups 97% of
+    the pairs are those whose loadings are correlated, and 82% by cosines.
 
     Examples
     --------

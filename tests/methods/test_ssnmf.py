@@ -182,6 +182,27 @@ def test_a_sample_without_weights_is_explained_by_its_labels(losses, solver):
     assert np.isfinite(new).all()
 
 
+@pytest.mark.parametrize(
+    ("seed", "losses", "supervision"), [(35, "DF", 1e4), (83, "DD", 1.0), (365, "FD", 1e4)]
+)
+def test_loadings_of_few_entries_stay_bounded(seed, losses, supervision):
+    """Drawn so that topics of a sample are at the floor in all of its entries."""
+    rng = np.random.default_rng(seed)
+    shape = rng.integers(4, 20), rng.integers(3, 12)
+    scale = 10.0 ** rng.integers(-4, 9)
+    X = rng.poisson(1.0, shape) * scale
+    X[0, 0] += scale
+    W = rng.choice([0, 0, 0.1, 1, 5], shape)
+    W[rng.integers(shape[0])] = 0
+    W[:, rng.integers(shape[1])] = 0
+    Y = rng.poisson(2.0, (shape[0], 2)) * 10.0 ** rng.integers(-3, 5)
+    L = rng.choice([0, 1.0, 2.0], Y.shape)
+    fitted = SSNMF(3, losses=losses, solver="cd", supervision=supervision, max_iter=25, tol=0)
+    fitted.set_params(random_state=0).fit(X, Y, data_weights=W, label_weights=L)
+    assert np.all(np.diff(losses_of(fitted)) <= 1e-8 * losses_of(fitted)[0])
+    assert losses_of(fitted).min() > 0
+
+
 @pytest.mark.parametrize("loss", BOTH)
 def test_without_labels_it_is_nmf(loss):
     problem = Problem(2)
