@@ -136,10 +136,17 @@ def permutation_test(
 
     Notes
     -----
-    Tests at the 5% level by "welch" reject in 5% of the sets where means are equal, for any spread
-    and size of groups and number of samples in a unit; the others do not
-    (``benchmarks/calibration.py``). What each finds is in ``benchmarks/permutation.py``: "welch"
-    and "cosine" see frequent topics, "balanced" rare ones, "hellinger" both.
+    Where means are equal (``benchmarks/calibration.py``), tests at the 5% level by "welch",
+    "hellinger", "cosine" and "balanced" rejected in 4%, 98%, 58% and 72% of the sets with 8 wide
+    units beside 40 narrow ones, in 5%, 1%, 0% and 0% of the reverse, in 6%, 100%, 7% and 6% with
+    units of 1 sample beside units of 30, and in 7%, 35%, 6% and 7% with a topic model's documents
+    of 20 words beside others of 200. With topics that share 80% of their words, and documents of 8
+    words beside others of 200, all reject in 39% or more: there a warning advises to thin counts.
+
+    In sets of 200 samples in four groups (``benchmarks/permutation.py``) they found a shift of one
+    frequent topic in 94%, 80%, 92% and 8%, of one rare topic in 9%, 86%, 8% and 81%, and a slight
+    one of all topics in 56%, 66%, 56% and 12%. Where a rare topic may differ, take
+    :func:`group_effects`, which tests each topic, or "hellinger" if groups have equal spread.
 
     References
     ----------

@@ -90,7 +90,7 @@ class Units:
                 f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
                 "fitted to few counts are biased, the more the fewer, which may look like a "
                 "difference between groups. Thin the counts of deep samples to those of shallow "
-                "ones (NumPy's binomial), and pass what the model's transform returns for these."
+                "ones (NumPy's multivariate_hypergeometric), and fit to these."
             )
 
     def _unlike(self, values: Array) -> tuple[str, str, float] | None:

@@ -404,9 +404,8 @@ def test_unequal_depth_is_warned_of():
         permutation_test(model, labels, n_permutations=9, alpha=0.5)
     # what the warning advises
     thin = rng.binomial(counts, 20 / n_words[:, None])
-    permutation_test(model.transform(thin), labels, n_permutations=9, alpha=0.5)
-    model.sample_totals_ = model.sample_totals_ * 100
-    permutation_test(model, labels, n_permutations=9, alpha=0.5)
+    permutation_test(model.fit(thin), labels, n_permutations=9, alpha=0.5)
+    permutation_test(model.fit(counts * 10), labels, n_permutations=9, alpha=0.5)
 
 
 def test_spread_is_that_of_residuals():
