@@ -116,4 +116,5 @@ def units_with_topics(
 ) -> tuple[Array, Labels, NDArray[np.int64]]:
     """Return the topics of each unit, their groups and strata, without empty ones."""
     found = Units.of(model, groups, units, strata, loadings)
+    found.warn_of_depth()
     return found.rows, found.groups, found.strata

@@ -18,6 +18,7 @@ from nmfscale.inference.permutation import permutation_test
 from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.seeds import child_states
 from nmfscale.inference.statistics import STATISTICS
+from nmfscale.inference.units import units_with_topics
 
 
 def spread(tables):
@@ -88,6 +89,7 @@ def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:groups differ in spread")
 @pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced", spread])
 @pytest.mark.parametrize("scope", ["pair", "all"])
 def test_size_under_the_null_with_units_and_strata(statistic, scope):
@@ -131,7 +133,7 @@ def test_the_same_bits(many, tmp_path, statistic, scope):
 def test_the_same_bits_on_a_cluster(many, three_workers):
     rows, labels, _ = many
     args = {"n_permutations": 300, "random_state": 4, "client": three_workers}
-    args["statistic"] = "hellinger"
+    args |= {"statistic": "hellinger", "loadings": "amounts"}
     found = within(WALL, lambda: permutation_test(rows, labels, **args))
     mine = Labelled.of(
         STATISTICS["hellinger"], rows, np.unique(labels, return_inverse=True)[1],
@@ -402,6 +404,8 @@ def test_unequal_depth_is_warned_of():
     model = nmfscale.TopicModel(3, random_state=0).fit(counts)
     with pytest.warns(UserWarning, match="group 'short' have 20 counts .* 'long' have 200.* Thin"):
         permutation_test(model, labels, n_permutations=9, alpha=0.5)
+    with pytest.warns(UserWarning, match="Thin"):
+        units_with_topics(model, labels, None, None)
     # what the warning advises
     thin = rng.binomial(counts, 20 / n_words[:, None])
     permutation_test(model.fit(thin), labels, n_permutations=9, alpha=0.5)
