@@ -127,12 +127,21 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
 
 def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
     """Return what fits to samples drawn again say, likewise."""
+    from ..counts.names import name_array
     from ..inference.refit import bootstrap_fit
 
     del labels["kept"]  # all of them
     arguments.input = arguments.counts
+    counts = read_input(arguments)
+    names = getattr(model, "sample_names_", None)
+    if names is not None and counts.sample_names is not None:
+        # by name: the rows of the counts may have another order than those of the fit
+        labels = {
+            which: dict(zip(name_array(names), of_samples, strict=True))
+            for which, of_samples in labels.items()
+        }
     found = bootstrap_fit(
-        model, read_input(arguments), **labels, n_replicates=arguments.replicates,
+        model, counts, **labels, n_replicates=arguments.replicates,
         level=arguments.level, **how,
     )  # fmt: skip
     means, frequencies = found.group_means, found.components

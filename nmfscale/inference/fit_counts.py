@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
+from ..counts.names import name_array, same_kind, shown
 from ..models.names import matched_counts
 
 Array = NDArray[Any]
@@ -21,11 +22,13 @@ _FIXED = "fixed_topics", "fixed_features", "fixed_samples"
 class GivenToFit:
     """What a fit was given, in the order of the counts that are given now.
 
-    `rows` (n,) are the numbers that the samples had in the fit, `weights` (n,) their weights, and
-    `fixed` the masks of what the fit held, as arguments of `fit`.
+    `rows` (n,) are the numbers that the samples had in the fit, `sample_names` (n,) their names or
+    None, `weights` (n,) their weights, and `fixed` the masks of what the fit held, as arguments of
+    `fit`.
     """
 
     rows: Array
+    sample_names: Any
     weights: Array
     fixed: dict[str, Array]
 
@@ -43,7 +46,8 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
             f"the model was fitted to counts of shape {shape}, and X has shape {counts.shape}: "
             "pass the counts that it was fitted to."
         )
-    rows = _rows_of(counts.sample_names, getattr(model, "sample_names_", None), len(counts.row_nnz))
+    of_model = getattr(model, "sample_names_", None)
+    rows = _rows_of(counts.sample_names, of_model, len(counts.row_nnz))
     of_fit = getattr(model, "sample_totals_", None)
     if of_fit is not None:  # in files of earlier versions there are none
         _check_totals(counts.row_totals, of_fit[rows], "sample")
@@ -52,22 +56,26 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     fixed = {name: getattr(model, f"{name}_", None) for name in _FIXED}
     if fixed["fixed_samples"] is not None:
         fixed["fixed_samples"] = fixed["fixed_samples"][rows]
+    # samples without names are those of the fit in its order
+    names = of_model if counts.sample_names is None else counts.sample_names
     return counts, GivenToFit(
-        rows, np.ones(len(rows)) if weights is None else weights[rows],
+        rows, names, np.ones(len(rows)) if weights is None else weights[rows],
         {name: mask for name, mask in fixed.items() if mask is not None},
     )  # fmt: skip
 
 
 def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
     """Return the number in the fit of each sample."""
-    if names is None or of_fit is None or np.array_equal(names, of_fit):
+    if names is not None and of_fit is not None:
+        names, of_fit = (each.tolist() for each in same_kind(name_array(names), name_array(of_fit)))
+    if names is None or of_fit is None or names == of_fit:
         return np.arange(n_samples)
     place = {name: i for i, name in enumerate(of_fit)}
     unknown = [name for name in names if name not in place]
     if unknown:
         raise ValueError(
             f"X has {len(unknown):,} samples that the model was not fitted to, such as "
-            f"{str(unknown[0])!r}: pass the counts that it was fitted to."
+            f"{shown(unknown[0])}: pass the counts that it was fitted to."
         )
     if len(place) < len(names) or len(set(names)) < len(names):
         raise ValueError(

@@ -146,14 +146,15 @@ def jackknife_fit(
     """
     check_interval(level, "percentile")
     F, prior = _checked_factors(model)
-    counts, _ = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
+    counts, given = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
     n, m = counts.shape
     chosen = _checked_entries(entries, model, counts.feature_names, m)
-    labels = None if groups is None else checked_labels(groups, n, "groups")
+    named: Any = {"sample_names": given.sample_names, "whom": "X"}
+    labels = None if groups is None else checked_labels(groups, n, "groups", **named)
     if not len(chosen) and labels is None:
         raise ValueError("nothing is asked for: give entries, groups or both.")
     samples = checked_labels(np.zeros(n, int), n, "X")
-    design = checked_design(samples, units, strata, nested=False)
+    design = checked_design(samples, units, strata, nested=False, **named)
     check_resampled(design)
     n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
     with (

@@ -153,10 +153,13 @@ def bootstrap_fit(
     counts, given = counts_of_fit(fitted, X, counts)
     n, m = counts.shape
     design = checked_design(
-        checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False
+        checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False,
+        sample_names=given.sample_names, whom="X",
     )  # fmt: skip
     check_resampled(design)
-    labels = None if groups is None else checked_labels(groups, n, "groups")
+    labels = None
+    if groups is not None:
+        labels = checked_labels(groups, n, "groups", given.sample_names, "X")
     chosen = [
         _checked_indices(wanted, size, name, names)
         for wanted, size, name, names in (

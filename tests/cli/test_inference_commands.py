@@ -140,6 +140,23 @@ def test_fits_are_those_of_python(folder, model, tmp_path, capsys):
     assert f"topic_0         {mean:.3f} [{low:.3f}, " in capsys.readouterr().out
 
 
+def test_labels_of_fits_belong_to_samples_by_name(folder, tmp_path):
+    """The rows of the counts have another order than those of the model."""
+    names = [f"cell {i}" for i in range(N)]
+    order = [*range(1, N), 0]
+    (tmp_path / "names.txt").write_text("\n".join(names[i] for i in order))
+    sp.save_npz(tmp_path / "turned.npz", sp.load_npz(folder / "counts.npz")[order])
+    means = []
+    for counts, more in (
+        (folder / "counts.npz", []),
+        (tmp_path / "turned.npz", ["--sample-names", tmp_path / "names.txt"]),
+    ):
+        given = [*words(folder, "bootstrap"), "--kind", "fit", "--counts", counts, *more]
+        assert run(*given, "--replicates", 4, "-o", tmp_path / "a.csv", "--force") == 0
+        means.append([float(row["mean"]) for row in rows_of(tmp_path / "a.csv")])
+    assert means[1] == pytest.approx(means[0], rel=1e-9)
+
+
 def test_samples_without_a_label_are_left_out(folder, model, tmp_path, capsys):
     out = tmp_path / "tests.csv"
     assert run(*words(folder, "test", "some"), "--permutations", 99, "-o", out) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from clusters import WALL, within
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
 
@@ -211,6 +211,11 @@ def test_counts_are_matched_with_those_of_the_fit_by_name(data):
             model, named(X, order, slice(None, None, -1)), groups=groups[order], samples=["s7"],
             **options,
         )  # fmt: skip
+        labels = pd.Series(groups, [f"s{i}" for i in range(90)]).sample(frac=1, random_state=1)
+        by_name = bootstrap_fit(
+            model, named(X, order, slice(None, None, -1)), groups=labels, samples=["s7"], **options
+        )
+    assert_array_equal(by_name.group_means.replicates, other.group_means.replicates)
     for name in "components", "group_means", "proportions":
         assert_allclose(getattr(other, name).estimate, getattr(plain, name).estimate, rtol=1e-10)
     assert list(other.to_frame().feature) == ["f3", "f19"] * 3
