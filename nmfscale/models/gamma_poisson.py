@@ -124,6 +124,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
     Held-out counts are probable because no expected count is zero: that of a :class:`PoissonNMF`
     whose expected counts are raised to 1e-4, say, is about as high.
 
+    Shapes of the prior are held, so that samples of fewer than some 100 counts may each be given to
+    one component, and new ones are then explained worse than by one component for all: compare
+    ``score(completion=0.5)`` with that of one component, or fit :class:`LDA`, which estimates its
+    prior.
+
     References
     ----------
     .. [1] Canny (2004). GaP: a factor model for discrete data. ACM SIGIR Conference on Research and

@@ -92,6 +92,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
     Where most pairs have no noise, ``abs(n - m) / sqrt(m)`` ranks pairs as well as theta, or
     better; neither says much where m is small.
 
+    Loadings have no prior: those of samples of fewer than some 100 counts are of one topic each,
+    and say little of other counts of these samples. :class:`LDA` is for such samples.
+
     References
     ----------
     .. [1] Noisy topic models: a variation by Stephens and Wang on Cemgil (2009), Bayesian inference
