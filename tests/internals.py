@@ -381,8 +381,8 @@ def all_components_of_a_row(patch):
 
 def small_pieces_of_rows(patch):
     """Give news of loadings after every slice of rows."""
-    _set(patch, "methods.transform._PIECE", 1)
-    _set(patch, "methods.transform._PIECE_SLICES", 1)
+    _set(patch, "methods.steps._PIECE", 1)
+    _set(patch, "methods.steps._PIECE_SLICES", 1)
 
 
 def progress_at_once(patch):

@@ -19,6 +19,7 @@ from .factors import MINVAL, Array, Constraints
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
+from .steps import SAMPLED_TOGETHER
 from .transform import fit_rows
 
 SOLVERS = ("auto", "joint-em", *METHODS)
@@ -99,10 +100,13 @@ def needs_of(
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
     scratch = 0
+    if not own:  # a sample of rows at a time has curvature of its own
+        packed = kernels.packed_size(K)
+        scratch = (n_threads * LANES * itemsize + SAMPLED_TOGETHER * 8) * packed
     if solver in METHODS and METHODS[solver].kernel == "descend":
         # threads gather the factors of a whole row
         longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
-        scratch = n_threads * longest * (K + 2) * LANES * itemsize
+        scratch = max(scratch, n_threads * longest * (K + 2) * LANES * itemsize)
     return Needs(
         row=stride * itemsize * _COPIES_L,
         shared=shared + (0 if own else _COPIES_SHARED * K**2 * 8),

@@ -12,11 +12,12 @@ import numpy as np
 
 from .. import kernels
 from ..counts.base import CountMatrix
+from ..counts.sell import LANES
 from ..engine import progress
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, RowArrays, Step, Sums, Values
 from .factors import Array, aligned_copy, sum_lanes
-from .steps import sliced_counts
+from .steps import pieces, sliced_counts
 from .transform import plain_rows
 
 
@@ -61,8 +62,16 @@ class InferRows(Step):
         made: dict[str, Array] = {"loglik_start": np.zeros(len(gamma))}
         if self.target is not None:
             after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
-        sliced = sliced_counts(block.counts, len(self.design))
-        self.move(sliced, gamma, after, block.n_rows, n_threads, made)
+        K, n_rows = len(self.alpha), block.n_rows
+        for piece in pieces(block.counts, K, n_threads, whole=self.n_steps == 1):
+            lanes = slice(piece.start * LANES, piece.stop * LANES)
+            n_here = max(0, min(lanes.stop, n_rows) - lanes.start)
+            self.move(
+                sliced_counts(block.counts.slices(piece), len(self.design)), gamma[lanes],
+                None if after is None else after[lanes], n_here, n_threads,
+                {name: array[lanes] for name, array in made.items()},
+            )  # fmt: skip
+            progress.advance(n_here)
         bounds, found = self.terms(gamma, after, block.n_rows, n_threads)
         seen = made["loglik_start"]
         if after is None:
@@ -133,15 +142,11 @@ class Inference:
         """Rows of one block after the other, and their gamma."""
         for place, made in self._blocks.stream(self._step):
             gamma = plain_rows(self._blocks.layout, place, made["next"], self._K)
-            progress.advance(place.stop - place.start)
             yield slice(place.start, place.stop), gamma
 
     def elbo(self) -> float:
         """Return what the rows add to the ELBO: all but `bound`."""
-        found = []
-        for place, made in self._blocks.stream(self._step, self._worth):
-            found.append(made["bound"])
-            progress.advance(place.stop - place.start)
+        found = [made["bound"] for _, made in self._blocks.stream(self._step, self._worth)]
         return math.fsum(sum_lanes(each) for each in found) + self._shift
 
 

@@ -9,6 +9,7 @@ each lane or the shape of loadings; ``weighted`` and ``curvature`` have shapes o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from .factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, sum_la
 # The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
 KEPT_FROM = 2
 # Slices whose correlations are in memory at a time: those of many components are large.
-_SAMPLED_TOGETHER = 16
+SAMPLED_TOGETHER = 16
+# Nonzero counts times components between two signs of progress: less than a second of work.
+_PIECE, _PIECE_SLICES = 20_000_000, 8
 # What is known of the samples besides their loadings.
 SAMPLES = "weights", "held", "pseudo", "rate"
 
@@ -30,6 +33,21 @@ SAMPLES = "weights", "held", "pseudo", "rate"
 def sliced_counts(counts: SellBlock, n_design: int) -> Any:
     """Return counts as the kernels take them, whose indices are below `n_design`."""
     return kernels.SlicedCounts(counts.index, counts.count, counts.offset, n_design)
+
+
+def pieces(
+    counts: SellBlock, n_components: int, n_threads: int, whole: bool = False
+) -> Iterator[slice]:
+    """Cut slices into pieces, after each of which there is progress; or not, if it is a `whole`."""
+    n_slices, first = len(counts.offset) - 1, 0
+    enough = _PIECE // (LANES * n_components)
+    while first < n_slices and not whole:
+        last = int(np.searchsorted(counts.offset, counts.offset[first] + enough))
+        last = min(n_slices, max(last, first + _PIECE_SLICES * n_threads))
+        yield slice(first, last)
+        first = last
+    if whole:
+        yield slice(0, n_slices)
 
 
 def rows_of(block: Block, name: str, n_components: int) -> Factor:
@@ -62,9 +80,9 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
     every = max(1, K // 4)
     sampled = range(0, sliced.n_slices, every)
     total = np.zeros(kernels.packed_size(K) + 1)
-    room = np.empty((_SAMPLED_TOGETHER, len(total)))
-    for i in range(0, len(sampled), _SAMPLED_TOGETHER):
-        some = sampled[i : i + _SAMPLED_TOGETHER]
+    room = np.empty((SAMPLED_TOGETHER, len(total)))
+    for i in range(0, len(sampled), SAMPLED_TOGETHER):
+        some = sampled[i : i + SAMPLED_TOGETHER]
         found = room[: len(some)]
         kernels.correlations(
             sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads

@@ -26,7 +26,7 @@ from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Val
 from ..storage.atomic import atomic_write
 from .conversion import balancing_scales
 from .factors import LEAST, MINVAL, Array, aligned_copy, from_lanes, per_lane, to_lanes
-from .steps import sliced_counts
+from .steps import pieces, sliced_counts
 
 _ROUNDS = 500
 TOL = 1e-8
@@ -34,8 +34,6 @@ TOL = 1e-8
 ACTIVE_ABOVE = 32
 # EM steps that show which components a row has, and those for each step of a few.
 _EM_STEPS, _EM_A_STEP = 8, 2
-# Nonzero counts times components between two signs of progress: less than a second of work.
-_PIECE, _PIECE_SLICES = 20_000_000, 8
 # A row rests where its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and say nothing of one that is next to zero.
 _LIFTS = 1e-3
@@ -169,7 +167,9 @@ class ProjectRows(Step):
         projector = Projector(
             self.F, self.total, self.n_components, self.n_steps, self.tol, n_threads
         )
-        for piece in self._pieces(block.counts.offset, n_threads):
+        # where all rows of a block take the same few steps, they take them together
+        whole = self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE
+        for piece in pieces(block.counts, self.n_components, n_threads, whole):
             lanes = slice(piece.start * LANES, piece.stop * LANES)
             projector.move(
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
@@ -177,22 +177,6 @@ class ProjectRows(Step):
             )  # fmt: skip
             progress.advance(max(0, min(lanes.stop, block.n_rows) - lanes.start))
         return {}
-
-    def _pieces(self, offset: Array, n_threads: int) -> Iterator[slice]:
-        """Cut slices into pieces, after each of which there is news.
-
-        Where all rows of a block take the same few steps, it is one piece.
-        """
-        n_slices = len(offset) - 1
-        if self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE:
-            yield slice(0, n_slices)
-            return
-        first, enough = 0, _PIECE // (LANES * self.n_components)
-        while first < n_slices:
-            last = int(np.searchsorted(offset, offset[first] + enough))
-            last = min(n_slices, max(last, first + _PIECE_SLICES * n_threads))
-            yield slice(first, last)
-            first = last
 
     def _equal(self, totals: Array, n_rows: int) -> Array:
         K = self.n_components
