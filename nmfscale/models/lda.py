@@ -123,7 +123,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
     that is estimated grows where samples are short. The perplexity of one half of new samples given
     the other, divided by that of one topic, with K = 20 and pieces of 8 words: docstrings 0.90
     (alpha held: 1.44), newsgroups 1.01 (2.17), articles of NeurIPS 1.00 (1.92); from 100 words on
-    both are alike, 0.54 to 0.96. ``benchmarks/short_documents.py`` measures this.
+    both are alike, 0.54 to 0.96. ``benchmarks/short_documents.py`` measures this. Where samples say
+    next to nothing of topics, as these newsgroups, the estimate is too small, as it is that of
+    approximate posteriors, and with rare words one topic may be better by 3%.
 
     References
     ----------
