@@ -249,7 +249,9 @@ def table_of_topics(
     what: str, names: Any, matrix: Any, model: Any
 ) -> tuple[list[str], Iterable[list[Any]]]:
     """Return header and rows of a matrix whose rows have names, or numbers, with every digit."""
-    names = range(len(matrix)) if names is None else names
+    from ..counts.names import as_text
+
+    names = range(len(matrix)) if names is None else as_text(names).tolist()
     rows = ([name, *row.astype(str)] for name, row in zip(names, matrix, strict=True))
     return [what, *columns_of_topics(model)], rows
 
@@ -258,10 +260,12 @@ def write_table(path: Path, loadings: Any, sample_names: Any, model: Any) -> Non
     """Write loadings as .npz, or as text with every digit that counts."""
     import numpy as np
 
+    from ..counts.names import as_text
+
     if path.suffix.lower() == ".npz":
         arrays: dict[str, Any] = {"loadings": loadings}
         if sample_names is not None:
-            arrays["sample_names"] = np.asarray(sample_names, dtype=str)
+            arrays["sample_names"] = as_text(sample_names).astype(str)
         with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
             np.savez_compressed(archive, **arrays)
         return

@@ -74,7 +74,7 @@ def bootstrap_weights(
         samples the same weight, loadings of a Poisson NMF that of their counts. Columns of a
         DataFrame name the topics.
     groups : array-like of shape (n_samples,)
-        Group of each sample.
+        Group of each sample, matched by name as in :func:`permutation_test`.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
     strata : array-like of shape (n_samples,), default=None

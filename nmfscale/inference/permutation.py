@@ -75,7 +75,9 @@ def permutation_test(
         A model, or non-negative amounts of topics in each sample. Labels had no part in the fit:
         else the test is not valid.
     groups : array-like of shape (n_samples,)
-        Labels of any type: a list, a Series, a column of ``adata.obs``.
+        Labels of any type: a list, a Series, a column of ``adata.obs``, a dict of labels by name.
+        Where labels and samples both have names, they are matched by name, in any order; a sample
+        without a label is an error. A RangeIndex counts as no names.
     loadings : {"proportions", "amounts"}, default="proportions"
         What is taken of each sample: its proportions of topics, whose mean does not depend on how
         many counts a sample has, or amounts, of a model the expected counts of each topic, as in

@@ -89,7 +89,8 @@ def bootstrap_fit(
         Strata of the study, such as groups whose sizes were chosen: as many units are drawn from
         each as it has.
     groups : array-like of shape (n_samples,), default=None
-        Groups whose mean proportions are asked for. Replicates that drew nothing of a group are
+        Groups whose mean proportions are asked for, matched with the samples of `X` by name where
+        both sides have names, as units and strata are. Replicates that drew nothing of a group are
         left out of its intervals.
     features : array-like of int or str, default=None
         Features whose frequencies are asked for, by number or name; by default all.

@@ -82,6 +82,7 @@ def regress_proportions(
         Numbers and booleans stay. Texts and categories become indicators of their levels but for
         the first, named ``region[T.West]``: the first in sorted order, or of a pandas Categorical
         in its own. A matrix of patsy or formulaic is taken with its names, with intercept=False.
+        Rows are matched with samples by name, where both sides have names.
     units, strata : array-like of shape (n_samples,), optional
         As in :func:`permutation_test`; a unit may have several values of a covariate. Units are
         drawn and permuted within strata. Strata are not in the model: where proportions differ

@@ -187,6 +187,12 @@ class CountFactorization(CountModel):
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
             the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
 
+        Notes
+        -----
+        Arguments that have an entry, or a row, for each sample or feature are matched with those of
+        `X` by name where both sides have names, as a Series or DataFrame has in its index: order
+        does not matter, and a missing name is an error. Else they are taken by position.
+
         Examples
         --------
         Known factors stay, new ones are found beside them:
