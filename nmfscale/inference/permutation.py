@@ -134,7 +134,7 @@ def permutation_test(
         labellings have no balance; groups differ in spread, and the statistic answers to that; or
         their units have other numbers of samples, or of counts, and the statistic is "hellinger";
         or samples of a model have fewer than 50 counts for each topic in one group, and more than
-        1.5 times as many in another.
+        twice as many in another.
 
     Notes
     -----

@@ -13,8 +13,9 @@ from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_u
 from .loadings import proportions, topics_of_samples
 
 Array = NDArray[Any]
-# Units of groups are unlike where their mean numbers of samples, or counts, differ by this factor.
-_UNLIKE = 1.5
+# Units of groups are unlike where their mean numbers of samples, or counts, differ by this factor:
+# of roots, and of proportions that are fitted to few counts.
+_UNLIKE_ROOTS, _UNLIKE_DEPTHS = 1.5, 2.0
 # Fewer counts in a sample than this, for each topic, leave a bias of proportions that tests find.
 FEW_COUNTS = 50
 
@@ -72,7 +73,7 @@ class Units:
     def warn_of_roots(self, statistic: str) -> None:
         """Warn where a statistic of roots answers to how many samples, or counts, units have."""
         for what, values in ("samples", self.n_samples), ("counts a sample", self.depths):
-            unlike = None if values is None else self._unlike(values)
+            unlike = None if values is None else self._unlike(values, _UNLIKE_ROOTS)
             if unlike is not None:
                 warn_caller(
                     f"units of {unlike[0]} {what} on average, those of {unlike[1]}: "
@@ -84,7 +85,7 @@ class Units:
         """Warn where samples of a group have few counts, and those of another more."""
         if self.depths is None:
             return
-        unlike = self._unlike(self.depths)
+        unlike = self._unlike(self.depths, _UNLIKE_DEPTHS)
         if unlike is not None and unlike[2] < FEW_COUNTS * self.rows.shape[1]:
             warn_caller(
                 f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
@@ -93,11 +94,11 @@ class Units:
                 "ones (NumPy's multivariate_hypergeometric), and fit to these."
             )
 
-    def _unlike(self, values: Array) -> tuple[str, str, float] | None:
+    def _unlike(self, values: Array, factor: float) -> tuple[str, str, float] | None:
         """Name the groups with the smallest and largest mean, and the former, if far apart."""
         means = np.bincount(self.groups.codes, weights=values) / self.groups.sizes
         least, most = int(means.argmin()), int(means.argmax())
-        if means[most] <= _UNLIKE * means[least]:
+        if means[most] <= factor * means[least]:
             return None
         one, other = (f"group {self.groups.names[g]!r} have {means[g]:.3g}" for g in (least, most))
         return one, other, float(means[least])
