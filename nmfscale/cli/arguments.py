@@ -327,7 +327,7 @@ def _add_labels(command: argparse.ArgumentParser) -> None:
     what = (
         "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
         "or of a table with a header whose first column names the samples; samples without a label "
-        "are left out"
+        "(empty, NA) are left out"
     )
     add("--groups", required=True, type=_PATH, metavar="FILE[:COLUMN]", help=what)
     what = "what was drawn, such as patients; likewise (default: samples)"
