@@ -56,18 +56,23 @@ def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray) -> Outcome:
 
 
 def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcome]]:
-    """Return the test of all groups by a statistic, and of the first pair with scope="all"."""
+    """Return tests by a statistic: of all groups, of the first pair and of any pair (max-T)."""
 
     def test(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
         options = {"statistic": statistic, "n_permutations": n, "random_state": seed}
-        found = permutation_test(
-            drawn.model, drawn.groups, **drawn.labels, scope="all", n_threads=1, **options
+        found, of_pairs = (
+            permutation_test(
+                drawn.model, drawn.groups, **drawn.labels, scope=scope, n_threads=1, **options
+            )
+            for scope in ("all", "pair")
         )
         outcomes = {statistic: rejected(found.overall.pvalue)}
         if statistic == "welch":
             outcomes["spread"] = rejected(found.overall.dispersion_pvalue)
         if found.pairs:
             outcomes[f"{statistic}, a pair, scope all"] = rejected(found.pairs[0].pvalue)
+            least = min(pair.pvalue_maxt for pair in of_pairs.pairs)
+            outcomes[f"{statistic}, any pair, max-T"] = rejected(least)
         return outcomes
 
     return test

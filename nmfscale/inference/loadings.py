@@ -10,6 +10,7 @@ question, that of the whole corpus: which groups have how much of each topic.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,8 +80,11 @@ def topics_of_samples(
     the prior the more, the fewer counts a sample has. Of an array, amounts are its rows as they
     are. `warn`: warn of samples that are left out.
     """
-    if loadings not in KINDS:
-        raise ValueError(f"loadings={loadings!r} is not one of {', '.join(map(repr, KINDS))}.")
+    if not isinstance(loadings, str) or loadings not in KINDS:
+        raise ValueError(
+            f"loadings={reprlib.repr(loadings)} is not one of {', '.join(map(repr, KINDS))}; "
+            "loadings themselves are the first argument."
+        )
     if isinstance(model, SampleTopics):
         found = model
     else:
