@@ -186,6 +186,8 @@ class CountFactorization(CountModel):
         ConvergenceWarning
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
             the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
+        UserWarning
+            If there are more components than samples or features.
 
         Notes
         -----

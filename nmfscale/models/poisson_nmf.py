@@ -22,7 +22,7 @@ class PoissonNMF(CountFactorization):
     Parameters
     ----------
     n_components : int, default=10
-        Number of components (topics) K.
+        Number of components (topics) K. More than there are samples or features are warned of.
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
         - "auto": a Newton step on each row of L (far from the optimum after an EM step) and one on
           each row of F (after an EM step where a feature has few counts and all counts make one
@@ -88,7 +88,8 @@ class PoissonNMF(CountFactorization):
     random_state : int, RandomState instance or None, default=None
         Seed of the start.
     verbose : int, default=0
-        1 shows a progress bar on standard error, 2 prints every iteration.
+        1 shows a progress bar on standard error, 2 prints every iteration; both also show the
+        stages of the start, and how far :meth:`transform` and :meth:`score` are.
     callback : callable, default=None
         Called with a dict after every iteration; a true answer ends the fit.
 

@@ -121,6 +121,17 @@ def test_clusters_of_samples_start_many_topics():
     assert ends[1] > max(ends[2:])
 
 
+def test_many_topics_have_the_same_bits_from_a_file_and_on_threads(tmp_path):
+    X, _ = counts_and_topics(330, 320, 1)
+    nmfscale.write_store(X, tmp_path / "counts.nmf")
+    found = []
+    for place, n_threads in ((X, 1), (X, 3), (tmp_path / "counts.nmf", 2)):
+        model = nmfscale.TopicModel(102, max_iter=3, tol=0, random_state=0, n_threads=n_threads)
+        loadings = model.fit_transform(place)
+        found.append((model.components_.tobytes(), loadings.tobytes(), model.score(place)))
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.slow
 def test_hundreds_of_topics():
     X, _ = counts_and_topics(2000, 3000, 1)
