@@ -34,31 +34,34 @@ def loss(X, L, F, eps=0.0):
     return np.sum(mu) - np.sum(xlogy(X, mu + eps))
 
 
-def loglik_poisson(X, L, F, eps=0.0):
-    """Return one Poisson log-likelihood per row."""
-    mu = L @ F.T
+def loglik_poisson(X, L, F, eps=0.0, measured=1.0):
+    """Return one Poisson log-likelihood per row, of the entries (n, m) that were measured."""
+    mu = L @ F.T * measured
     return np.sum(xlogy(X, mu + eps) - mu - gammaln(X + 1.0), axis=1)
 
 
-def loglik_multinomial(X, L, F):
+def loglik_multinomial(X, L, F, measured=1.0):
     """Return one multinomial log-likelihood per row; a row's probabilities are mu / sum(mu)."""
-    mu = L @ F.T
+    mu = L @ F.T * measured
     t, s = X.sum(axis=1), mu.sum(axis=1)
     p = np.divide(mu, s[:, None], out=np.zeros_like(mu), where=s[:, None] > 0)
     return gammaln(t + 1.0) + np.sum(xlogy(X, p) - gammaln(X + 1.0), axis=1)
 
 
-def deviance_poisson(X, L, F, eps=0.0):
+def deviance_poisson(X, L, F, eps=0.0, measured=1.0):
     """Return one deviance per row: 2 sum_j x log(x / mu) - x + mu."""
-    mu = L @ F.T
+    mu = L @ F.T * measured
     return 2.0 * np.sum(xlogy(X, X) - xlogy(X, mu + eps) - X + mu, axis=1)
 
 
-def kkt_residuals(X, L, F, eps=0.0):
-    """Return L o ((1 - U) F) and F o ((1 - U)^T L), U = X / mu (zero where X is zero)."""
+def kkt_residuals(X, L, F, eps=0.0, measured=1.0):
+    """Return L o ((M - U) F) and F o ((M - U)^T L), U = X / mu (zero where X is zero).
+
+    M has ones where entries were measured.
+    """
     mu = L @ F.T
     U = np.divide(X, mu + eps, out=np.zeros_like(mu), where=X > 0)
-    return L * ((1.0 - U) @ F), F * ((1.0 - U).T @ L)
+    return L * ((measured - U) @ F), F * ((measured - U).T @ L)
 
 
 # One row ---------------------------------------------------------------------------------------

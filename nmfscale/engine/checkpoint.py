@@ -45,7 +45,7 @@ _LOCK = ".in-use"
 # What is said of digests, of which nobody knows what they stand for.
 _OTHERS = {
     "counts": "the counts are others",
-    "constraints": "what is held, weights or priors are others",
+    "constraints": "what is held or was measured, weights or priors are others",
     "start": "the start is another",
     "inputs": "the inputs are others",
 }

@@ -23,8 +23,8 @@ class GivenToFit:
     """What a fit was given, in the order of the counts that are given now.
 
     `rows` (n,) are the numbers that the samples had in the fit, `sample_names` (n,) their names or
-    None, `weights` (n,) their weights, and `fixed` the masks of what the fit held, as arguments of
-    `fit`.
+    None, `weights` (n,) their weights, and `fixed` the masks of what the fit held, and what was
+    measured, as arguments of `fit`.
     """
 
     rows: Array
@@ -52,12 +52,14 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     if of_fit is not None:  # in files of earlier versions there are none
         _check_totals(counts.row_totals, of_fit[rows], "sample")
         _check_totals(counts.column_totals, model.feature_totals_, "feature")
-    weights = getattr(model, "row_weights_", None)
+    weights, batch = getattr(model, "row_weights_", None), getattr(model, "batch_", None)
     fixed = {name: getattr(model, f"{name}_", None) for name in _FIXED}
     if fixed["fixed_samples"] is not None:
         fixed["fixed_samples"] = fixed["fixed_samples"][rows]
     # samples without names are those of the fit in its order
     names = of_model if counts.sample_names is None else counts.sample_names
+    if batch is not None:
+        fixed |= {"measured": model.measured_, "batch": batch[rows]}
     return counts, GivenToFit(
         rows, names, np.ones(len(rows)) if weights is None else weights[rows],
         {name: mask for name, mask in fixed.items() if mask is not None},

@@ -146,6 +146,10 @@ def jackknife_fit(
     """
     check_interval(level, "percentile")
     F, prior = _checked_factors(model)
+    if getattr(model, "measured_", None) is not None:
+        raise ValueError(
+            "model was fitted with measured=, which the jackknife does not know: use bootstrap_fit."
+        )
     counts, given = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
     n, m = counts.shape
     chosen = _checked_entries(entries, model, counts.feature_names, m)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..counts.base import CountMatrix, RowRange
 from .factors import Array
+from .measured import Measured
 from .transform import log_mu_rows, row_sizes
 
 
@@ -31,8 +32,14 @@ def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tupl
     return seen, held
 
 
-def log_shares(counts: CountMatrix, L: Array, F: Array, n_threads: int) -> Array:
-    """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,)."""
+def log_shares(
+    counts: CountMatrix, L: Array, F: Array, n_threads: int, measured: Measured | None = None
+) -> Array:
+    """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,).
+
+    The sum over j is over the features that were measured.
+    """
     L = L.astype(np.float64, copy=False)
-    sizes = row_sizes(L, F.sum(axis=0, dtype=np.float64))
+    u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
+    sizes = row_sizes(L, u)
     return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)

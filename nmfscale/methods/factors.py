@@ -30,6 +30,7 @@ class Constraints:
     `topics` (K,) are those whose factors stay as they were given, `features` (m,) and `samples`
     (n,) rows of F and of L that do; `factors` (m, K) is F as it was given, where something stays.
     A Gamma prior (Corollary 2) is alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
+    `groups` (n,) and `measured` (n_groups, m) say what was not measured: see `measured.Measured`.
     """
 
     topics: Array | None = None
@@ -39,6 +40,8 @@ class Constraints:
     weights: Array | None = None
     prior_factors: tuple[Array, Array] | None = None
     prior_loadings: tuple[Array, Array] | None = None
+    groups: Array | None = None
+    measured: Array | None = None
 
     def scaled(self, scales: Array) -> Constraints:
         """Return the same for loadings times `scales` (K,) and factors divided by them."""
@@ -51,7 +54,7 @@ class Constraints:
     @property
     def free(self) -> bool:
         """Whether nothing is fixed and there are no priors, so that columns may be scaled."""
-        names = set(self.__dataclass_fields__) - {"weights"}
+        names = set(self.__dataclass_fields__) - {"weights", "groups", "measured"}
         return all(getattr(self, name) is None for name in names)
 
     @property

@@ -18,6 +18,7 @@ from .alternating import METHODS, Alternating, needs_whole_columns
 from .factors import MINVAL, Array, Constraints
 from .initialize import initialize
 from .joint_em import JointEM
+from .measured import Measured
 from .newton import Newton, shares_correlations
 from .steps import SAMPLED_TOGETHER
 from .transform import fit_rows
@@ -46,16 +47,24 @@ def method_of(
 
 def start_of(
     counts: CountMatrix, blocks: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
-    L: Array | None = None, F: Array | None = None,
+    L: Array | None = None, F: Array | None = None, measured: Measured | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return factors L (n, K) and F (m, K) to start from; they may be given."""
+    """Return factors L (n, K) and F (m, K) to start from; they may be given.
+
+    Where not everything was measured, which most starts know nothing of, one at random is asked
+    for.
+    """
     if L is not None and F is not None:
         return L, F
 
     def few_steps(factors: Array, loadings: Array) -> Array:
-        return fit_rows(counts, blocks, factors, loadings, n_steps=4, dtype=dtype)
+        return fit_rows(
+            counts, blocks, factors, loadings, n_steps=4, dtype=dtype, measured=measured
+        )
 
     if F is None:
+        if measured is not None and isinstance(init, str):
+            init = "random"
         found, F = initialize(
             counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps
         )
@@ -91,14 +100,18 @@ def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
 
 def needs_of(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
-    weighted: bool = False,
+    weighted: bool = False, grouped: bool = False,
 ) -> Needs:  # fmt: skip
-    """Return the memory that a fit needs; `weighted` if samples have weights."""
+    """Return the memory that a fit needs.
+
+    `weighted` if samples have weights, `grouped` if rows have totals of their own.
+    """
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = not shares_correlations(K, counts.shape[1])
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
+    more = 3 * grouped  # copies of what a prior is made of
     scratch = 0
     if not own:  # a sample of rows at a time has curvature of its own
         packed = kernels.packed_size(K)
@@ -108,13 +121,13 @@ def needs_of(
         longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
         scratch = max(scratch, n_threads * longest * (K + 2) * LANES * itemsize)
     return Needs(
-        row=stride * itemsize * _COPIES_L,
-        shared=shared + (0 if own else _COPIES_SHARED * K**2 * 8),
+        row=stride * itemsize * (_COPIES_L + more),
+        shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
         sums=lanes * statistics * 8,
         start=min(counts.nnz * 24, _START_BYTES),
         scratch=scratch,
         per_count=itemsize if weighted else 0,
-        task_row=_COPIES_TASK * stride * 8 + own * kernels.packed_size(K) * 2,
+        task_row=(_COPIES_TASK + more) * stride * 8 + own * kernels.packed_size(K) * 2,
         task_shared=_COPIES_TASK_F * lanes * stride * 8,
         saved_row=stride * 8,
     )

@@ -87,6 +87,8 @@ class MomentumSchedule:
     momentum: bool = True
     # rows share the correlations of their curvature
     shared: bool = False
+    # rows have totals of their own, of which the rescaled curvature of a row does not know
+    own_totals: bool = False
     # all counts make one block
     columns_whole: bool = True
     # the best log-likelihood so far, after each point; points since one fell
@@ -122,7 +124,7 @@ class MomentumSchedule:
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
             self.curvature_age = 0 if fresh else self.curvature_age + 1
-            reused = kernels.RESCALE if late else kernels.REUSE
+            reused = kernels.RESCALE if late and not self.own_totals else kernels.REUSE
             own = kernels.STORE if fresh else reused
             newton["curvature"] = SHARED if self.shared else own
         else:
@@ -229,6 +231,7 @@ class Newton(FactorModel):
     def _schedule(self, **state: Any) -> MomentumSchedule:
         """Return the schedule of the momentum, new or as it was."""
         own = {"columns_whole": self.blocks.one_block}
+        own["own_totals"] = self.constraints.measured is not None
         own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 

@@ -46,7 +46,9 @@ class Objective:
     def at(self, state: PoissonState, seen: Seen, terms: Values) -> dict[str, Any]:
         """Return log-likelihoods and deviance where `state` stands; sum x log mu is in `seen`."""
         K = state.n_components
-        expected = float(state.total_L[:K] @ state.total_F[:K])
+        expected = terms.get("expected")  # of what was measured, where that is not everything
+        if expected is None:
+            expected = float(state.total_L[:K] @ state.total_F[:K])
         loss = expected - seen.log_mu
         size_terms = terms["log_sizes"] - expected - self._log_total_factorials
         loglik = -loss - self._log_factorials

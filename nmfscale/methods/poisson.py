@@ -26,6 +26,7 @@ from .factors import (
     sum_lanes,
     to_lanes,
 )
+from .measured import GroupSums, own_totals
 from .steps import (
     ColumnSums,
     Convert,
@@ -76,6 +77,9 @@ class PoissonState:
         rows, columns = self.layout.row_order, self.layout.column_order
         self.totals = per_lane(counts.row_totals, rows)
         self.weights = None if given.weights is None else per_lane(given.weights, rows)
+        self.measured: Array | None = None  # (n_groups, lanes)
+        if given.measured is not None:
+            self.measured = np.array([per_lane(mask, columns) for mask in given.measured])
         self._put_samples()
         values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
         held = None if given.features is None else per_lane(given.features, columns)
@@ -96,8 +100,9 @@ class PoissonState:
         order, given = self.layout.row_order, self.constraints
         pseudo, rate = self._prior(given.prior_loadings, order)
         held = None if given.samples is None else per_lane(given.samples, order)
+        groups = None if given.groups is None else per_lane(given.groups, order)
         known = {"totals": self.totals, "weights": self.weights, "held": held,
-                 "pseudo": pseudo, "rate": rate}  # fmt: skip
+                 "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
         for name, array in known.items():
             if array is not None:
                 self.blocks.put(name, array)
@@ -124,8 +129,8 @@ class PoissonState:
         if curvature == SHARED:
             options["correlation"], curvature = self._shared["L"].astype(self.dtype), None
         update = UpdateRows(
-            self.F.values, self.total_F, self.n_components, source, target, kernel, options,
-            reports, curvature, refresh,
+            self.F.values, self.total_of_rows(), self.n_components, source, target, kernel,
+            options, reports, curvature, refresh,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (found, _), *of_samples = self.blocks.run(update, *terms)
@@ -143,6 +148,12 @@ class PoissonState:
         np.fill_diagonal(shared, SHARED_MARGIN)
         self._shared[side] = shared
 
+    def total_of_rows(self) -> Array:
+        """Return u, the column sums of F (stride,), or those of each group (n_groups, stride)."""
+        if self.measured is None:
+            return self.total_F
+        return np.array([self.F.column_sums(mask) for mask in self.measured])
+
     def note_rows(self, found: Values) -> dict[str, float]:
         """Note the column sums of L that an extrapolation found; return what history has of it."""
         self.total_L, self.total_L_before = found["sums"], found["sums_before"]
@@ -156,17 +167,34 @@ class PoissonState:
 
     # F ------------------------------------------------------------------------------------------
 
+    def prior_of_F(self, source: str = "L") -> dict[str, Array]:
+        """Return the prior of F as the kernels take it.
+
+        Where groups of samples have features of their own it has the totals of the columns, too.
+        A feature that was measured nowhere has all of L as its total: it becomes zero.
+        """
+        if self.measured is None:
+            return self.F.prior()
+        step = GroupSums(self.n_components, len(self.measured), source)
+        ((found, _),) = self.blocks.run(step)
+        own = np.zeros((len(self.F.values), self.stride))
+        for measured, sums in zip(self.measured, found["sums"], strict=True):
+            own[measured] += sums
+        own = np.where(own > 0, own, found["sums"].sum(axis=0))
+        return own_totals(own.astype(self.dtype), self.F.prior())
+
     def problem_of_F(self, design: Array, *, curvature: int | None = None, **options: Any) -> Any:
-        """Return the row problem of F, with the column sums of L."""
+        """Return the row problem of F, with the column sums of L unless `prior_of_F` has them."""
         if curvature == SHARED:
             options["correlation"] = self._shared["F"].astype(self.dtype)
         if self.constraints.topics is not None:
             moves = np.zeros(self.stride, self.dtype)
             moves[: self.n_components] = ~self.constraints.topics
             options["moves"] = moves
-        return kernels.RowProblem(
-            design, self.total_L.astype(self.dtype), self.n_components, floor=MINVAL, **options
-        )
+        total = self.total_L.astype(self.dtype)
+        if self.measured is not None:
+            total = np.zeros_like(total)
+        return kernels.RowProblem(design, total, self.n_components, floor=MINVAL, **options)
 
     def whole_columns(self) -> Any:
         """Return the columns of all blocks as the kernels take them, weighted if samples are."""
@@ -230,7 +258,7 @@ class PoissonState:
         The largest KKT residual where F stood is returned.
         """
         F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
-        arrays = {"kkt_start": kkt, **self.F.prior(), **(arrays or {})}
+        arrays = {"kkt_start": kkt, **self.prior_of_F(source), **(arrays or {})}
         if curvature not in (None, SHARED):
             arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
         if sums is None:
@@ -309,7 +337,7 @@ class PoissonState:
         seen = {name: np.zeros(len(out)) for name in reports}
         getattr(kernels, kernel)(
             sliced, self.problem_of_F(L, **options), self.F.values, out,
-            n_threads=self.n_threads, **seen, **self.F.prior(),
+            n_threads=self.n_threads, **seen, **self.prior_of_F(),
         )  # fmt: skip
         if held is not None:
             out[held] = self.F.values[held]
@@ -329,7 +357,7 @@ class PoissonState:
 
     def sample_terms(self, source: str = "L") -> SampleTerms:
         """Return the step that adds up what the objective needs of the samples."""
-        return SampleTerms(self.total_F, self.n_components, source)
+        return SampleTerms(self.total_of_rows(), self.n_components, source)
 
     def set_factor(self, values: Array) -> None:
         """Let F be in this memory."""

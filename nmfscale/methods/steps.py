@@ -2,9 +2,10 @@
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
 in the likelihood and ``weighted`` (counts of the columns times these), ``held`` (samples that are
-fixed), ``pseudo`` and ``rate`` of a prior, where there are any; ``curvature``, what the kernels
-keep of the curvature of long rows. Loadings are (lanes, stride), the others have one number for
-each lane or the shape of loadings; ``weighted`` and ``curvature`` have shapes of their own.
+fixed), ``pseudo`` and ``rate`` of a prior, ``groups`` (numbers of groups that have features of
+their own), where there are any; ``curvature``, what the kernels keep of the curvature of long rows.
+Loadings are (lanes, stride), the others have one number for each lane or the shape of loadings;
+``weighted`` and ``curvature`` have shapes of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .. import kernels
 from ..counts.sell import LANES, SellBlock
 from ..engine.protocol import Block, RowArrays, Step, Sums, Values
 from .factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, sum_lanes
+from .measured import own_totals, totals_of_groups
 
 # The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
 KEPT_FROM = 2
@@ -27,7 +29,7 @@ SAMPLED_TOGETHER = 16
 # Nonzero counts times components between two signs of progress: less than a second of work.
 _PIECE, _PIECE_SLICES = 20_000_000, 8
 # What is known of the samples besides their loadings.
-SAMPLES = "weights", "held", "pseudo", "rate"
+SAMPLES = "weights", "held", "pseudo", "rate", "groups"
 
 
 def sliced_counts(counts: SellBlock, n_design: int) -> Any:
@@ -95,10 +97,11 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
 class UpdateRows(Step):
     """Updates every row of L while F is held; says what was seen where the update began.
 
-    F (lanes, stride) is in lane order, `total` its column sums, `options` are of
-    `kernels.RowProblem`. Without a `target` only the `reports`, "loglik_start" or "kkt_start", are
-    made. `curvature_mode` says whether a second-order step stores its curvature (STORE), or reuses
-    what was stored, with today's diagonal (REUSE) or rescaled by today's numerators (RESCALE);
+    F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
+    features of each group of rows (n_groups, stride); `options` are of `kernels.RowProblem`.
+    Without a `target` only the `reports`, "loglik_start" or "kkt_start", are made.
+    `curvature_mode` says whether a second-order step stores its curvature (STORE), or reuses what
+    was stored, with today's diagonal (REUSE) or rescaled by today's numerators (RESCALE);
     `refresh`, whether to report correlations that later steps share.
     """
 
@@ -128,10 +131,11 @@ class UpdateRows(Step):
         """Update the rows of a block."""
         rows = rows_of(block, self.source, self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
-        problem = kernels.RowProblem(
-            self.F, self.total.astype(self.F.dtype), self.n_components, floor=MINVAL,
-            **self.options,
-        )  # fmt: skip
+        total, prior = self.total.astype(self.F.dtype), rows.prior()
+        if total.ndim == 2:
+            prior = own_totals(totals_of_groups(block, total, total.dtype), prior)
+            total = np.zeros_like(total[0])
+        problem = kernels.RowProblem(self.F, total, self.n_components, floor=MINVAL, **self.options)
         seen = {name: np.zeros(len(rows.values)) for name in self.reports}
         arrays: dict[str, Any] = {**seen}
         if self.curvature_mode is not None:
@@ -147,7 +151,7 @@ class UpdateRows(Step):
             )
         out = None if self.target is None else block.empty(self.target, rows.values)
         getattr(kernels, self.kernel)(
-            sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **rows.prior()
+            sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **prior
         )
         if out is not None and rows.held is not None:
             out[rows.held] = rows.values[rows.held]
@@ -163,7 +167,8 @@ class SampleTerms(Step):
     """Adds up what the objective needs of the samples: sizes and the log prior of L.
 
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
-    ``log_sizes`` = sum_i t_i log s_i.
+    ``log_sizes`` = sum_i t_i log s_i. Where groups of samples have features of their own, u is that
+    of the group, `total` is (n_groups, stride), and ``expected`` = sum_i s_i is found as well.
     """
 
     total: Array
@@ -180,10 +185,16 @@ class SampleTerms(Step):
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
         # not a product of matrices: threads of a BLAS stay busy for a while after one
-        sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
+        found: Values = {"log_prior": rows.log_prior(weights)}
+        if self.total.ndim == 2:
+            own = totals_of_groups(block, self.total, np.float64)
+            sizes = np.einsum("ik,ik->i", L, own, dtype=np.float64)
+            found["expected"] = weighted_sum(sizes, weights)
+        else:
+            sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
         np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
         np.multiply(block["totals"], sizes, out=sizes)
-        return {"log_sizes": weighted_sum(sizes, weights), "log_prior": rows.log_prior(weights)}
+        return {"log_sizes": weighted_sum(sizes, weights), **found}
 
 
 class Momentum(NamedTuple):

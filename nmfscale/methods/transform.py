@@ -26,6 +26,7 @@ from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Val
 from ..storage.atomic import atomic_write
 from .conversion import balancing_scales
 from .factors import LEAST, MINVAL, Array, aligned_copy, from_lanes, per_lane, to_lanes
+from .measured import Measured, own_totals, totals_of_groups
 from .steps import pieces, sliced_counts
 
 _ROUNDS = 500
@@ -47,17 +48,19 @@ class Projector:
     Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
     at most `tol` times its total, `n_steps` at most, and then stands still, whatever its neighbours
     do. With many components (see `ACTIVE_ABOVE`) a few steps are EM steps alone. `design` is F in
-    lane order, `total` its column sums.
+    lane order, `total` its column sums; it is 0 where `rates` says that rows have totals of their
+    own, as rates of a prior.
     """
 
     def __init__(
         self, design: Array, total: Array, n_components: int, n_steps: int, tol: float,
-        n_threads: int,
+        n_threads: int, rates: bool = False,
     ):  # fmt: skip
         self.n_steps, self._n_threads = n_steps, n_threads
         eps = 50 * float(np.finfo(design.dtype).eps)
         self._tol = max(tol, eps)
-        self._dead = total == 0  # components without factors, and what fills up a row
+        # components without factors, and what fills up a row
+        self._dead = np.arange(len(total)) >= n_components if rates else total == 0
         options: dict[str, Any] = {"floor": MINVAL, "em_steps": 1}
         if self._dead[:n_components].any():
             options["moves"] = (~self._dead).astype(design.dtype)
@@ -135,11 +138,25 @@ def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
     return to_lanes(F, order, stride, dtype, least=MINVAL), total
 
 
+def group_sums(design: Array, order: Array, n_components: int, measured: Measured) -> Array:
+    """Return the column sums of factors in lane order over the features of groups (G, stride).
+
+    They are 0 for components without factors in any feature of a group.
+    """
+    totals = np.zeros((len(measured.features), design.shape[1]))
+    for total, mask in zip(totals, measured.features, strict=True):
+        of_group = design[per_lane(mask, order)]
+        alive = (of_group[:, :n_components] > MINVAL).any(axis=0)
+        total[:n_components][alive] = of_group.sum(axis=0)[:n_components][alive]
+    return totals
+
+
 @dataclass(frozen=True)
 class ProjectRows(Step):
     """Moves the loadings of every row to where they belong, with F held: see `Projector`.
 
-    `L` is where they start; without it every component has the same expected counts.
+    `L` is where they start; without it every component has the same expected counts. `total` is
+    (stride,), or for rows of groups with features of their own (n_groups, stride).
     """
 
     F: Any
@@ -154,18 +171,25 @@ class ProjectRows(Step):
     @property
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
-        return RowArrays(("L", "totals", "pseudo", "rate"), ("projected",), ("projected",))
+        known = "L", "totals", "pseudo", "rate", "groups"
+        return RowArrays(known, ("projected",), ("projected",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
-        totals, L = block["totals"], block.get("L")
+        totals, L, total, own = block["totals"], block.get("L"), self.total, None
+        if total.ndim == 2:
+            own = totals_of_groups(block, total, self.F.dtype)
+            total = np.zeros(total.shape[1])
         if L is None:
-            L = self._equal(totals, block.n_rows)
+            L = self._equal(totals, block.n_rows, self.total if own is None else own)
         values = block.empty("projected", L)
         values[:] = L
         prior = {name: block[name] for name in ("pseudo", "rate") if block.get(name) is not None}
+        with_own = prior
+        if own is not None:  # what has no factors in a row's features goes to the floor
+            with_own = own_totals(np.where(own > 0, own, 1), prior)
         projector = Projector(
-            self.F, self.total, self.n_components, self.n_steps, self.tol, n_threads
+            self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None
         )
         # where all rows of a block take the same few steps, they take them together
         whole = self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE
@@ -173,34 +197,44 @@ class ProjectRows(Step):
             lanes = slice(piece.start * LANES, piece.stop * LANES)
             projector.move(
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
-                totals[lanes], {name: array[lanes] for name, array in prior.items()},
+                totals[lanes], {name: array[lanes] for name, array in with_own.items()},
             )  # fmt: skip
             progress.advance(max(0, min(lanes.stop, block.n_rows) - lanes.start))
+        if own is not None:
+            best = np.zeros_like(values)
+            if prior:
+                np.divide(prior["pseudo"], prior["rate"], out=best, where=prior["rate"] > 0)
+            np.copyto(values, best, where=own == 0)
         return {}
 
-    def _equal(self, totals: Array, n_rows: int) -> Array:
+    def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components
-        share = np.zeros(K)  # a component that is nothing has none
-        np.divide(1, K * self.total[:K], out=share, where=self.total[:K] > 0)
+        sums = np.broadcast_to(total, (len(totals), total.shape[-1]))[:, :K]
+        share = np.zeros(sums.shape)  # a component that is nothing has none
+        np.divide(1, K * sums, out=share, where=sums > 0)
         order = np.where(np.arange(len(totals)) < n_rows, np.arange(len(totals)), -1)
         plain = totals[:, None] * share
         return to_lanes(plain, order, self.F.shape[1], self.F.dtype, least=MINVAL)
 
 
 def fit_rows(
-    counts: CountMatrix, blocks: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike
-) -> Array:
+    counts: CountMatrix, blocks: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
+    measured: Measured | None = None,
+) -> Array:  # fmt: skip
     """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
     layout, K, dtype = blocks.layout, F.shape[1], np.dtype(dtype)
     scales = balancing_scales(counts.total, counts.shape, L, F)
     design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
     order, stride = layout.row_order, design.shape[1]
+    if measured is not None:
+        total = group_sums(design, layout.column_order, K, measured)
+        blocks.put("groups", per_lane(measured.groups, order))
     start = L * scales.astype(L.dtype)
     blocks.put("L", to_lanes(start, order, stride, dtype, least=MINVAL, folder=blocks.folder))
     blocks.put("totals", per_lane(counts.row_totals, order))
     blocks.run(ProjectRows(design, total, K, n_steps))
     found = from_lanes(blocks.get("projected"), order, counts.shape[0], K, blocks.folder)
-    blocks.drop("L", "totals", "projected")
+    blocks.drop("L", "totals", "projected", "groups")
     found /= scales.astype(found.dtype)
     return found
 
@@ -211,13 +245,14 @@ class Projection:
     Beside the counts, only the loadings of one block are in memory. Rows start at L, by default
     with the same expected counts of every component. `prior` has pseudo-counts and rates (n, K).
     `total` (K,) is what a unit of a loading adds to the expected size of a row, if that is not the
-    column sums of F.
+    column sums of F; `measured` says which features were measured in which rows.
     """
 
     def __init__(
         self, counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
         tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
         prior: tuple[Array, Array] | None = None, total: Array | None = None,
+        measured: Measured | None = None,
     ):  # fmt: skip
         self._scales = balancing_scales(counts.total, counts.shape, L, F)
         F, L = F / self._scales, None if L is None else L * self._scales
@@ -228,6 +263,10 @@ class Projection:
         self._total = None if total is None else total / self._scales
         if self._total is not None:
             sums[: F.shape[1]] = np.where(sums[: F.shape[1]] > 0, self._total, 0)
+        self._measured = measured
+        if measured is not None:
+            sums = group_sums(design, layout.column_order, F.shape[1], measured)
+            self._blocks.put("groups", per_lane(measured.groups, layout.row_order))
         self._step = ProjectRows(design, sums, F.shape[1], n_steps, tol)
 
         self._blocks.put("totals", per_lane(counts.row_totals, layout.row_order))
@@ -253,12 +292,15 @@ class Projection:
         """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""
         u, out = self._F.sum(axis=0, dtype=np.float64), np.empty(self._counts.shape[0])
         u = u if self._total is None else self._total
+        own = None if self._measured is None else self._measured.sums(self._F)
         log_mu = LogMu.of(self._F, self._blocks.layout.column_order, "projected")
         for place, made in self._blocks.stream(self._step, log_mu):
             rows = slice(place.start, place.stop)
             L = self._plain(place, made["projected"])
             out[rows] = self._plain(place, made["log_mu"][:, None])[:, 0]
-            out[rows] -= self._counts.row_totals[rows] * np.log(row_sizes(L, u))
+            out[rows] -= self._counts.row_totals[rows] * np.log(
+                row_sizes(L, u if own is None else own[rows])
+            )
         return out
 
 

@@ -109,8 +109,9 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         # checked and arranged once for both
         counts = self._explained(self._fit(X, **given.kwargs))
         both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
+        model = self._knowing(counts, given.kwargs)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
-            loadings = self._loadings(counts, **{name: given.kwargs[name] for name in both})
+            loadings = model._loadings(counts, **{name: given.kwargs[name] for name in both})
         return self._with_index(loadings, X, counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -15,23 +13,23 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import matched, names_of, of_samples, same_topics
+from ..counts.names import matched, names_of, same_topics
 from ..engine.protocol import Executor, Model
 from ..methods.conversion import balancing_scales
 from ..methods.factors import Constraints
 from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
 from ..methods.initialize import STARTS, check_factors
 from ..methods.joint_em import penalise
+from ..methods.measured import Measured
 from ..methods.objective import FactorModel
-from ..methods.priors import gamma_prior
-from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
-from .validation import check_penalty, checked_vector, constraints_of
+from .held_factors import HeldFactors
+from .validation import check_penalty, constraints_of, measured_features, sizes_of
 
 Array = NDArray[Any]
 
 
-class CountFactorization(CountModel):
+class CountFactorization(HeldFactors):
     """Base of the estimators that fit counts by a product of two non-negative factors.
 
     A model says with `_keep`, `_loadings_of` and `_held` what it makes of a Poisson NMF.
@@ -106,6 +104,8 @@ class CountFactorization(CountModel):
         fixed_topics: ArrayLike | None = None,
         fixed_features: ArrayLike | None = None,
         fixed_samples: ArrayLike | None = None,
+        measured: ArrayLike | None = None,
+        batch: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
@@ -137,6 +137,15 @@ class CountFactorization(CountModel):
             Features whose rows of `F` stay as given.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
             Samples whose rows of `L` stay as given.
+        measured : array-like of bool of shape (n_batches, n_features), default=None
+            Which features were measured in each batch of samples, such as donors with other gene
+            panels that were put together by an outer join. Entries of features that were not
+            measured have no part in the likelihood: they are missing, not 0. Rows are in the sorted
+            order of the labels in `batch`, or have these as the index of a DataFrame. By default
+            everything was measured. Not for solver="joint-em", nor for starts that see all entries,
+            "topic-score" and "nndsvd": "auto" is then a random start, best of several (`n_init`).
+        batch : array-like of shape (n_samples,), default=None
+            Label of the batch of each sample; None if `measured` has one row, for all samples.
         checkpoint : str or path-like, default=None
             Folder in which the state of the fit is saved while it runs. With
             `n_init` > 1 each restart has a folder in it. It serves one fit at a time.
@@ -210,15 +219,15 @@ class CountFactorization(CountModel):
         self._fit(
             X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,
-            fixed_samples=fixed_samples, checkpoint=checkpoint,
+            fixed_samples=fixed_samples, measured=measured, batch=batch, checkpoint=checkpoint,
             checkpoint_every=checkpoint_every, resume=resume, client=client, layer=layer, raw=raw,
         )  # fmt: skip
         return self
 
     def _fit_counts(
         self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
-        fixed_features: Any, fixed_samples: Any, client: Any, layer: str | None, raw: bool,
-        **how: Any,
+        fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any, client: Any,
+        layer: str | None, raw: bool, **how: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         check_penalty(self.l1_penalty, self.solver)
         refusal = refusal_of(self.solver, self.inner_iter)
@@ -227,13 +236,18 @@ class CountFactorization(CountModel):
         topics = names_of(same_topics(L, F), 1)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
         L, F = check_factors(L, F, counts, self.n_components)
-        sizes = _sizes_of(size_factors, counts)
+        sizes = sizes_of(size_factors, counts)
         constraints = constraints_of(
             counts, self.n_components, self.solver, L, F, sizes=sizes,
             row_weights=row_weights, topics=fixed_topics, features=fixed_features,
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
         )  # fmt: skip
+        seen = measured_features(counts, measured, batch)
+        if seen is not None:
+            self._check_start(L, F)
+            seen.check(counts)
+            constraints = replace(constraints, groups=seen.groups, measured=seen.features)
         start = L
         if sizes is not None and L is not None:
             start = L * sizes[:, None].astype(dtype)
@@ -252,7 +266,7 @@ class CountFactorization(CountModel):
             counts,
             needs_of(
                 counts, self.n_components, dtype, self.solver, self._threads(counts),
-                constraints.weights is not None,
+                constraints.weights is not None, seen is not None,
             ),  # fmt: skip
             partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
             parts={"constraints": constraints.parts(), "start": (start, F, self.init)},
@@ -264,6 +278,8 @@ class CountFactorization(CountModel):
         elif self.l1_penalty:
             total = counts.total if row_weights is None else constraints.weights @ counts.row_totals
             penalise(fitted.arrays["L"], fitted.history, self.l1_penalty, total)
+        if seen is not None and constraints.prior_loadings is None:
+            seen.clear(fitted.arrays["L"], fitted.arrays["F"])
         if sizes is not None:
             fitted.arrays["L"] = fitted.arrays["L"] / sizes[:, None].astype(dtype)
         if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor
@@ -273,7 +289,22 @@ class CountFactorization(CountModel):
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
+        self.measured_, self.batch_ = constraints.measured, constraints.groups
         return counts, fitted
+
+    def _check_start(self, L: Any, F: Any) -> None:
+        """Refuse what takes entries for 0 that were not measured."""
+        if self.solver == "joint-em":
+            raise ValueError(
+                "measured does not go with solver='joint-em', whose factors sum to one over all "
+                "features: use 'auto'."
+            )
+        found = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
+        if found and self.n_components > 1:
+            raise ValueError(
+                f"measured does not go with init={self.init!r}, which takes what was not measured "
+                "for 0: use init='random', or give L and F."
+            )
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
         prior = self.prior_factors
@@ -288,8 +319,13 @@ class CountFactorization(CountModel):
         constraints: Constraints,
     ) -> Model:  # fmt: skip
         """Return the model of one start."""
-        K = self.n_components
-        start = partial(start_of, counts, blocks, K, self.init, rng=rng, dtype=dtype, L=L, F=F)
+        K, measured = self.n_components, None
+        if constraints.groups is not None and constraints.measured is not None:
+            measured = Measured(constraints.groups, constraints.measured)
+        start = partial(
+            start_of, counts, blocks, K, self.init, rng=rng, dtype=dtype, L=L, F=F,
+            measured=measured,
+        )  # fmt: skip
         method = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
@@ -297,143 +333,9 @@ class CountFactorization(CountModel):
         model: Model = method(counts, blocks, start, K, dtype, constraints)
         return model
 
-    def transform(
-        self,
-        X: Any,
-        out: str | os.PathLike[str] | None = None,
-        *,
-        size_factors: ArrayLike | None = None,
-        missing: str = "error",
-        layer: str | None = None,
-        raw: bool = False,
-    ) -> Array:
-        """Return the loadings of samples, old or new, with the factors held.
-
-        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
-        not depend on the other samples, but for rounding where some have counts above 65,535.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`.
-        out : str or path-like, default=None
-            File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
-            are then never in memory as a whole. It appears whole or not at all; an existing file
-            is replaced.
-        size_factors : array-like of shape (n_samples,), default=None
-            Known sizes, as in :meth:`fit`.
-        missing : {"error", "restrict", "zero"}, default="error"
-            What becomes of features of the fit that `X` lacks. "error" refuses them. "restrict" is
-            for features that were not measured, such as genes of another assay: they take no part,
-            and loadings are those with which the others are explained best. "zero" is for features
-            whose absence means a count of 0, such as words of texts with a vocabulary of their own.
-        layer, raw
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-            Loadings: float32 for counts in float32 unless `dtype` says otherwise, else float64.
-            With `out`, a read-only memory map of the file.
-
-        Raises
-        ------
-        ValueError
-            If the counts or sizes are not valid, features of the model are missing, or `out` is no
-            name of such a file.
-        MemoryLimitError
-            If `memory_limit` is not enough, or for counts in a file the memory that is free.
-        FileNotFoundError
-            If the folder of `out` does not exist.
-
-        Warns
-        -----
-        UserWarning
-            If features had to be matched by name, or one side has no names; if there are counts of
-            features that had none in the fit (``unseen_features_``): they are left out.
-
-        Notes
-        -----
-        Where the fit and `X` both have names of features, those of `X` are brought into the order
-        of the fit and others are left out, with the bits of counts that had them so. A DataFrame
-        may have more columns; one that has the columns of the fit in another order is refused, as
-        scikit-learn demands of every estimator: give ``X[model.feature_names_in_]``. Without names,
-        features are taken in the order of the fit.
-
-        With ``missing="restrict"`` the expected count of a sample is that of the features that `X`
-        has. Loadings mean what they mean elsewhere: amounts of whole topics, and for a
-        :class:`TopicModel` their shares, of the counts that all features of the fit would have. A
-        topic with few counts among the features that are there has less certain loadings, and one
-        with none has loadings of 0.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from nmfscale import PoissonNMF
-        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> model = PoissonNMF(n_components=2, random_state=0).fit(X)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     written = model.transform(X, out=Path(folder, "loadings.npy"))
-        ...     bool((written == model.transform(X)).all())
-        True
-        """
-        return self._transform(X, out, missing, layer, raw, size_factors=size_factors)
-
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
-        **given: Any,
-    ) -> Iterator[tuple[slice, Array]]:  # fmt: skip
-        sizes = _sizes_of(size_factors, counts)
-        projection = self._projection(counts, sizes, gathered=gathered)
-
-        def loadings() -> Iterator[tuple[slice, Array]]:
-            for rows, L in projection.blocks():
-                if sizes is not None:
-                    L /= sizes[rows, None].astype(L.dtype)
-                yield rows, self._loadings_of(L)
-
-        return loadings()
-
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return math.fsum(self._projection(counts, None, gathered=False).log_shares())
-
-    def _projection(
-        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
-    ) -> Projection:
-        """Return the projection of counts onto the factors, unless memory is short of it."""
-        n_threads = self._threads(counts)
-        needs = projection_needs(counts, self.n_components_)
-        self._check_memory(counts, needs, gathered=gathered)
-        shape = counts.shape[0], self.n_components_
-        F, unit = self._held()
-        if sizes is not None:
-            unit = unit * sizes[:, None]
-        prior = gamma_prior(
-            self.prior_loadings, shape, "prior_loadings", unit=unit, names=counts.sample_names
-        )
-        return Projection(counts, F, n_threads=n_threads, prior=prior)
-
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""
         raise NotImplementedError
-
-    def _loadings_of(self, L: Array) -> Array:
-        """Return what is made of the loadings of a Poisson NMF."""
-        raise NotImplementedError
-
-    def _held(self) -> tuple[Array, Array | float]:
-        """Return F as `transform` holds it, and how many times larger that makes the loadings.
-
-        The prior is that of the loadings of the fit.
-        """
-        raise NotImplementedError
-
-
-def _sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
-    """Return positive sizes of samples, or None."""
-    given = of_samples(size_factors, counts, "size_factors")
-    return checked_vector(given, counts.shape[0], "size_factors", positive=True)
 
 
 def _unscaled(fitted: Fitted, scales: Array, constraints: Constraints) -> Fitted:

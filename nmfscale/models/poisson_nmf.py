@@ -136,6 +136,10 @@ class PoissonNMF(CountFactorization):
     row_weights_ : ndarray of shape (n_samples,), float64, or None
     fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
         What :meth:`fit` was given. :func:`bootstrap_fit` fits again with the same.
+    measured_ : ndarray of shape (n_batches, n_features), bool, or None
+    batch_ : ndarray of shape (n_samples,), int, or None
+        Features of each batch, and the number of the batch of each sample, where `measured` was
+        given to :meth:`fit` and is not true throughout.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, where :meth:`rename_topics` has given them.
 

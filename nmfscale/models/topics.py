@@ -31,6 +31,8 @@ AXES = {
     "fixed_topics_": "k",
     "fixed_features_": "m",
     "fixed_samples_": "n",
+    "batch_": "n",
+    "measured_": "bm",
     "topic_names_": "k",
     "history_": "t",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from ..engine.memory import check_stream
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
 from ..methods.completion import log_shares, split_counts
+from ..methods.measured import Measured
 from ..methods.transform import write_array
 from ..readers.columns import leave_out
 from ..readers.open import as_counts
@@ -53,6 +55,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
     # of the fit, those that a restricted copy knows: a mask
     _features: Array | None = None
+    # of counts that a copy is for
+    _measured: Measured | None = None
     _taken: Any
 
     # scikit-learn would take them for something that pipelines pass on.
@@ -106,11 +110,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
     def _transform(
         self, X: Any, out: str | os.PathLike[str] | None, missing: str,
-        layer: str | None = None, raw: bool = False, **given: Any,
+        layer: str | None = None, raw: bool = False, known: dict[str, Any] | None = None,
+        **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        model, counts = self._arranged(X, missing, layer, raw)
+        model, counts = self._arranged(X, missing, layer, raw, known)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(counts, target, **given)
         return self._with_index(loadings, X, counts)
@@ -235,13 +240,19 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> model.score(X, completion=0.5, random_state=0) < 0
         True
         """
+        return self._score(X, completion, random_state, missing, layer, raw)
+
+    def _score(
+        self, X: Any, completion: float | None, random_state: Any, missing: str,
+        layer: str | None, raw: bool, known: dict[str, Any] | None = None,
+    ) -> float:  # fmt: skip
         check_is_fitted(self)
         if not (completion is None or isinstance(completion, Real) and 0 < completion < 1):
             raise ValueError(
                 f"completion={shown(completion)}: the share of the counts that is held out is "
                 "needed, a number between 0 and 1."
             )
-        model, counts = self._arranged(X, missing, layer, raw)
+        model, counts = self._arranged(X, missing, layer, raw, known)
         if completion is None and counts.total == 0:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
@@ -262,8 +273,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             known = seen.sum(axis=1) > 0
             if not known.any():
                 continue
-            L, held = self._seen_loadings(as_counts(seen[known])), as_counts(held[known])
-            logs.extend(log_shares(held, L, self.components_.T, n_threads))
+            model = self
+            if self._measured is not None:
+                model = copy.copy(self)
+                model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
+            L, held = model._seen_loadings(as_counts(seen[known])), as_counts(held[known])
+            F = self.components_.T
+            logs.extend(log_shares(held, L, F, n_threads, model._measured))
             total += held.total
         return math.fsum(logs) / total if total else 0.0
 
@@ -296,8 +312,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError, MemoryLimitError
             As :meth:`transform`.
         """
-        how = dict(completion=completion, random_state=random_state, missing=missing)
-        return float(np.exp(-self.score(X, **cast(Any, how), layer=layer, raw=raw)))
+        return float(np.exp(-self._score(X, completion, random_state, missing, layer, raw)))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.
@@ -371,16 +386,23 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         )
 
     def _arranged(
-        self, X: Any, missing: str, layer: str | None, raw: bool
-    ) -> tuple[Self, CountMatrix]:
+        self, X: Any, missing: str, layer: str | None, raw: bool,
+        known: dict[str, Any] | None = None,
+    ) -> tuple[Self, CountMatrix]:  # fmt: skip
         """Return counts of samples, new or old, with the features of the model that is returned.
 
         That is this one, or with ``missing="restrict"`` a copy with the features that `X` has.
+        `known` are other arguments that say what was measured, which the copy keeps.
         """
         check_missing(missing)
         counts, there = matched_counts(self, X, self._read(X, layer, raw), missing)
         model = self if there is None else self._restricted(there)
-        return model, model._explained(counts)
+        counts = model._explained(counts)
+        return model._knowing(counts, known or {}), counts
+
+    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
+        """Return the model, or a copy that knows what was measured of these counts."""
+        return self
 
     def _restricted(self, features: Array) -> Self:
         """Return a copy that knows some features alone, a mask (m,); loadings mean the same."""

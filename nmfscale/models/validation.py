@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.names import name_array, of_features, of_samples, plain, shown
+from ..counts.names import matched, name_array, of_features, of_samples, plain, shown
 from ..methods.factors import Constraints
+from ..methods.measured import Measured
 from ..methods.priors import gamma_prior, real_numbers
 from ..storage.atomic import user_path
 
@@ -39,6 +40,12 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
     if not vector.any():
         raise ValueError(f"{name}: all are 0; at least one sample must count.")
     return vector
+
+
+def sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
+    """Return positive sizes of samples, or None."""
+    given = of_samples(size_factors, counts, "size_factors")
+    return checked_vector(given, counts.shape[0], "size_factors", positive=True)
 
 
 def checked_array(
@@ -243,3 +250,45 @@ def constraints_of(
             names=counts.sample_names,
         ),  # fmt: skip
     )
+
+
+def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measured | None:
+    """Return which features were measured in which samples, checked; None if all were in all."""
+    n, m = counts.shape
+    if measured is None:
+        if batch is not None:
+            raise ValueError("batch names groups of samples: give measured, their features, too.")
+        return None
+    labels = np.zeros(n, int) if batch is None else _labels(of_samples(batch, counts, "batch"), n)
+    names, groups = np.unique(labels, return_inverse=True)
+    measured = of_features(measured, counts, "measured", axis=1)
+    if batch is not None and hasattr(measured, "index"):
+        wanted = name_array(names)
+        measured = matched(measured, wanted, "measured", of="batches", whom="batch")
+    mask = np.atleast_2d(np.asarray(measured))
+    if mask.dtype != bool or mask.shape != (len(names), m):
+        raise ValueError(
+            f"measured is {mask.dtype} of shape {mask.shape}: booleans of shape "
+            f"{(len(names), m)} are needed, one row for each of the {len(names):,} batches."
+        )
+    nothing = np.flatnonzero(~mask.any(axis=1))
+    if nothing.size:
+        raise ValueError(f"measured: no feature was measured in batch {names[nothing[0]]!s}.")
+    return None if mask.all() else Measured(groups, mask)
+
+
+def _labels(batch: Any, n_samples: int) -> Array:
+    """Return one label for each sample, as text where they are of several types."""
+    labels = np.asarray(batch)
+    if labels.shape != (n_samples,):
+        raise ValueError(
+            f"batch has shape {labels.shape}: one label for each of the {n_samples:,} samples is "
+            "needed."
+        )
+    if labels.dtype.kind in "Of":
+        missing = [label is None or label != label for label in labels.tolist()]
+        if any(missing):
+            raise ValueError(
+                f"batch[{missing.index(True)}] is missing; every sample needs a label."
+            )
+    return labels.astype(str) if labels.dtype == object else labels

@@ -1,0 +1,107 @@
+"""Which features were measured in which samples: entries of others have no part in a likelihood.
+
+Samples make groups, such as batches, and the features that were measured are those of a group. The
+row problem of a sample of group g is what it is without groups, with the column sums of F over the
+features of g for u; that of a feature has the column sums of L over the samples of the groups that
+measured it. Nothing else changes: all other terms are of nonzero counts. So there is a vector of K
+sums for each group, and no array with an entry for each sample and feature.
+
+The kernels add a rate to the total of each row, as a Gamma prior has one (Corollary 2). Rows whose
+totals are not all the same have a total of 0 there, and their own as the rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..counts.base import CountMatrix
+from ..engine.protocol import Block, RowArrays, Step, Sums, Values
+from .factors import Array, Factor, aligned_copy
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Number of the group of each sample (n,), and the features of each group, a mask (G, m)."""
+
+    groups: Array
+    features: Array
+
+    def check(self, counts: CountMatrix) -> None:
+        """Refuse counts where nothing was measured."""
+        for first, indptr, indices, _ in counts.chunks():
+            last = first + len(indptr) - 1
+            group = np.repeat(self.groups[first:last], np.diff(indptr))
+            wrong = np.flatnonzero(~self.features[group, indices])
+            if wrong.size:
+                at = int(wrong[0])
+                row = first + int(np.searchsorted(indptr, at, "right")) - 1
+                sample = _name(row, counts.sample_names)
+                raise ValueError(
+                    f"X has a count in sample {sample} and feature "
+                    f"{_name(int(indices[at]), counts.feature_names)}, which was not measured in "
+                    "the batch of this sample, as measured has it."
+                )
+
+    def clear(self, L: Array, F: Array) -> None:
+        """Let samples have no loadings (n, K) of topics of which nothing was measured, in place.
+
+        Their likelihood says nothing of these loadings.
+        """
+        for g, features in enumerate(self.features):
+            unknown = np.flatnonzero(~F[features].any(axis=0))
+            if unknown.size:
+                L[np.ix_(self.groups == g, unknown)] = 0
+
+    def sums(self, F: Array) -> Array:
+        """Return for each sample the column sums of F (m, K) over its features, (n, K)."""
+        found = [F[features].sum(axis=0, dtype=np.float64) for features in self.features]
+        return np.array(found)[self.groups]
+
+    def rows(self, rows: Any) -> Measured:
+        """Return the same of some of the samples."""
+        return Measured(self.groups[rows], self.features)
+
+
+def _name(number: int, names: Any) -> str:
+    return str(number) if names is None else repr(str(names[number]))
+
+
+def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
+    """Return the prior with which rows have totals of their own (lanes, stride), beside one of 0.
+
+    `prior` has pseudo-counts and rates, or nothing.
+    """
+    if not prior:
+        return {"pseudo": aligned_copy(np.zeros_like(totals)), "rate": aligned_copy(totals)}
+    return {"pseudo": prior["pseudo"], "rate": aligned_copy(prior["rate"] + totals)}
+
+
+def totals_of_groups(block: Block, totals: Array, dtype: Any) -> Array:
+    """Return the totals of the group of each lane of a block, from those of groups (G, stride)."""
+    found: Array = totals.astype(dtype)[block["groups"].astype(np.intp)]
+    return found
+
+
+@dataclass(frozen=True)
+class GroupSums(Step):
+    """Adds up the columns of L in each group of samples, weighted if samples have weights."""
+
+    n_components: int
+    n_groups: int
+    source: str = "L"
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "groups", "weights"))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up the rows of a block."""
+        rows = Factor(block[self.source], block.n_rows, self.n_components)
+        groups, weights = block["groups"], block.get("weights")
+        weights = np.ones(len(groups)) if weights is None else weights
+        found = [rows.column_sums(weights * (groups == g)) for g in range(self.n_groups)]
+        return {"sums": np.array(found)}

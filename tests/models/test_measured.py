@@ -1,0 +1,240 @@
+"""Fits in which batches of samples have features of their own: the others are missing, not 0."""
+
+import internals
+import numpy as np
+import oracle
+import pandas as pd
+import pytest
+from clusters import WALL, cluster_of, within
+from numpy.testing import assert_allclose
+from scipy.optimize import linear_sum_assignment
+
+import nmfscale
+
+N, M, K = 120, 60, 3
+BATCH = np.repeat(["b", "a"], N // 2)
+MEASURED = np.ones((2, M), bool)
+MEASURED[0, :20] = False  # of "a", whose label comes first
+MEASURED[1, 45:] = False
+MASK = MEASURED[(BATCH == "b").astype(int)]
+SOLVERS = ["auto", "em", "ccd", "scd", "sn", "newton"]
+
+
+def simulated(n=N):
+    rng = np.random.default_rng(0)
+    topics, shares = rng.dirichlet(np.full(M, 0.1), K), rng.dirichlet(np.full(K, 0.4), n)
+    return rng.poisson(400 * shares @ topics), shares
+
+
+FULL, SHARES = simulated()
+X = FULL * MASK
+GIVEN = {"measured": MEASURED, "batch": BATCH}
+SHORT = {"random_state": 0, "max_iter": 15, "tol": 0}
+
+
+def error(proportions):
+    """Mean error of proportions, topics matched with those of the truth."""
+    errors = abs(SHARES[:, :, None] - proportions[:, None, :]).mean(axis=0)
+    return errors[linear_sum_assignment(errors)].mean()
+
+
+def factors(fitted):
+    return fitted.loadings_, fitted.components_.T
+
+
+def numbers(fitted):
+    history = [fitted.history_[name] for name in ("loglik", "kkt_loadings", "kkt_factors")]
+    return b"".join(a.tobytes() for a in (*factors(fitted), *history))
+
+
+def test_the_truth_is_found_where_zeros_hide_it():
+    how = {"random_state": 0, "n_init": 3}
+    plain = nmfscale.TopicModel(K, **how).fit(X)
+    full = nmfscale.TopicModel(K, **how).fit(FULL)
+    masked = nmfscale.TopicModel(K, **how).fit(X, **GIVEN)
+    assert error(plain.loadings_) > 0.1
+    assert error(masked.loadings_) < 0.03 and error(full.loadings_) < 0.02
+    # sizes are of all features, and comparable between the batches
+    assert_allclose(masked.size_factors_, 400, rtol=0.5)
+    assert masked.size_factors_.sum() > 1.1 * X.sum()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("prior", [None, 1.3])
+def test_the_objective_is_that_of_what_was_measured(solver, prior):
+    how = {"prior_factors": prior, "prior_loadings": prior, "solver": solver}
+    fitted = nmfscale.PoissonNMF(K, random_state=0, max_iter=400, tol=1e-5, **how).fit(X, **GIVEN)
+    assert fitted.converged_
+    L, F = factors(fitted)
+    loglik = oracle.loglik_poisson(X, L, F, measured=MASK).sum()
+    of_L, of_F = oracle.kkt_residuals(X, L, F, measured=MASK)
+    if prior is None:
+        assert fitted.loglik_ == pytest.approx(loglik, rel=1e-9)
+        found = fitted.history_[-1]
+        deviance = oracle.deviance_poisson(X, L, F, measured=MASK).sum()
+        assert found["deviance"] == pytest.approx(deviance, rel=1e-6)
+        multinomial = oracle.loglik_multinomial(X, L, F, measured=MASK).sum()
+        assert found["loglik_multinomial"] == pytest.approx(multinomial, rel=1e-6)
+    else:  # Corollary 2, rates 1
+        of_L, of_F = of_L - (0.3 - L), of_F - (0.3 - F)
+    assert abs(of_L).max() < 1e-3 * X.sum() / N
+    assert abs(of_F).max() < 1e-3 * X.sum() / M
+
+
+def test_shared_correlations_and_weights_of_samples():
+    weights = np.random.default_rng(1).integers(1, 4, N)
+    how = {"random_state": 0, "max_iter": 60, "tol": 0}
+    one = nmfscale.PoissonNMF(34, **how).fit(X, row_weights=weights, **GIVEN)
+    rows = np.repeat(np.arange(N), weights)
+    loglik = oracle.loglik_poisson(X[rows], one.loadings_[rows], one.components_.T,
+                                   measured=MASK[rows]).sum()  # fmt: skip
+    assert one.loglik_ == pytest.approx(loglik, rel=1e-9)
+
+
+def test_all_measured_is_a_plain_fit():
+    plain = nmfscale.PoissonNMF(K, **SHORT).fit(X)
+    for measured, batch in ((np.ones((2, M), bool), BATCH), (np.ones(M, bool), None)):
+        one = nmfscale.PoissonNMF(K, **SHORT).fit(X, measured=measured, batch=batch)
+        assert numbers(one) == numbers(plain)
+        assert one.measured_ is None and one.batch_ is None
+
+
+def test_one_batch_is_a_fit_of_its_features():
+    features = MEASURED[0]
+    L, F = (np.random.default_rng(0).random((size, K)) for size in (N, M))
+    how = {"max_iter": 400, "tol": 1e-7}
+    counts = FULL * features
+    one = nmfscale.PoissonNMF(K, **how).fit(counts, L=L, F=F, measured=features)
+    other = nmfscale.PoissonNMF(K, **how).fit(counts[:, features], L=L, F=F[features])
+    assert one.loglik_ == pytest.approx(other.loglik_, rel=1e-9)
+    assert_allclose(one.inverse_transform(one.loadings_)[:, features],
+                    other.inverse_transform(other.loadings_), atol=1e-2)  # fmt: skip
+    assert (one.components_[:, ~features] == 0).all()
+
+
+def test_loadings_and_scores_of_samples():
+    one = nmfscale.TopicModel(K, random_state=0, n_init=3, tol=1e-7, max_iter=2000)
+    found = one.fit_transform(X, **GIVEN)
+    assert_allclose(found, one.loadings_, atol=2e-3)
+    assert found.tobytes() == one.transform(X, **GIVEN).tobytes()
+    # a batch is what missing="restrict" makes of its columns
+    names = [f"gene{j}" for j in range(M)]
+    one.feature_names_in_ = np.array(names, object)
+    for g, batch in enumerate(["a", "b"]):
+        rows, features = batch == BATCH, np.flatnonzero(MEASURED[g])
+        table = pd.DataFrame(X[rows][:, features], columns=np.array(names)[features])
+        with pytest.warns(UserWarning, match="take no part"):
+            restricted = one.transform(table, missing="restrict")
+        assert_allclose(restricted, found[rows], atol=1e-6)
+    del one.feature_names_in_
+    L, F = found * 400, one.components_.T
+    shares = oracle.loglik_multinomial(X, L, F, measured=MASK).sum()
+    constant = oracle.loglik_multinomial(X, X.astype(float), np.eye(M)).sum()
+    entropy = np.sum(X * np.log(np.maximum(X, 1) / X.sum(axis=1, keepdims=True)))
+    score = one.score(X, **GIVEN)
+    assert score == pytest.approx((shares - constant + entropy) / X.sum(), rel=1e-6)
+    assert one.perplexity(X, **GIVEN) == pytest.approx(np.exp(-score))
+    held_out = {"completion": 0.5, "random_state": 0}
+    assert one.score(X, **held_out, **GIVEN) > one.score(X, **held_out) + 0.01
+
+
+def test_topics_without_a_feature_in_a_batch():
+    F = np.zeros((M, 2))
+    F[:20, 0], F[20:45, 1] = 1, 1
+    model = nmfscale.PoissonNMF(2, max_iter=3, tol=0)
+    model.fit(X, F=F, fixed_topics=np.ones(2, bool), **GIVEN)
+    unknown = BATCH == "a"
+    assert (model.loadings_[unknown, 0] == 0).all() and (model.loadings_[~unknown, 0] > 0).any()
+    with pytest.warns(UserWarning, match="left out"):
+        loadings = model.transform(X, **GIVEN)
+    assert (loadings[unknown, 0] == 0).all() and np.isfinite(loadings).all()
+
+
+def interrupted(model, source, folder, iteration, **options):
+    """Stop a fit that saves every iteration."""
+
+    def stop(record):
+        if record["iteration"] == iteration:
+            raise KeyError("stopped")
+
+    with pytest.raises(KeyError, match="stopped"):
+        model.set_params(callback=stop).fit(
+            source, checkpoint=folder, checkpoint_every=0, **GIVEN, **options
+        )
+    return model.set_params(callback=None)
+
+
+@pytest.mark.parametrize("solver", ["auto", "em"])
+def test_the_same_bits_everywhere(solver, tmp_path, monkeypatch):
+    internals.small_blocks(monkeypatch, 400)
+    how = SHORT | {"solver": solver, "inner_iter": 1}
+    expected = nmfscale.PoissonNMF(K, **how, n_threads=1).fit(X, **GIVEN)
+    store = nmfscale.write_store(X, tmp_path / "counts.nmf").path
+    model = nmfscale.PoissonNMF(K, **how, n_threads=4)
+    interrupted(model, X, tmp_path / "state", 6)
+    model.set_params(memory_limit="1TB")
+    resumed = model.fit(store, checkpoint=tmp_path / "state", resume=True, **GIVEN)
+    assert numbers(resumed) == numbers(expected)
+    expected.save(tmp_path / "model.h5")
+    again = nmfscale.load(tmp_path / "model.h5")
+    assert (again.measured_ == MEASURED).all() and (again.batch_ == (BATCH == "b")).all()
+    found = resumed.transform(store, **GIVEN)
+    assert found.tobytes() == expected.transform(X, **GIVEN).tobytes()
+    with pytest.raises(ValueError, match="held or was measured"):
+        interrupted(model, X, tmp_path / "state", 9, resume=True)
+        model.fit(X, measured=MEASURED[:, ::-1] | (X.sum(axis=0) > 0), batch=BATCH,
+                  checkpoint=tmp_path / "state", resume=True)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_same_bits_on_a_cluster(tmp_path, monkeypatch):
+    internals.small_blocks(monkeypatch, 400)
+    store = nmfscale.write_store(X, tmp_path / "counts.nmf").path
+    expected = nmfscale.TopicModel(K, **SHORT).fit(X, **GIVEN)
+    with cluster_of(2, active=False) as client:
+        fit = nmfscale.TopicModel(K, **SHORT).fit
+        found = within(WALL, lambda: fit(store, client=client, **GIVEN))
+    assert numbers(found) == numbers(expected)
+
+
+def test_batches_and_features_are_matched_by_name():
+    names = np.array([f"gene{j}" for j in range(M)])
+    cells = np.array([f"cell{i}" for i in range(N)])
+    counts = nmfscale.as_counts(pd.DataFrame(X, index=cells, columns=names))
+    expected = nmfscale.PoissonNMF(K, **SHORT).fit(counts, **GIVEN)
+    measured = pd.DataFrame(MEASURED, index=["a", "b"], columns=names).iloc[::-1, ::-1]
+    batch = pd.Series(BATCH, index=cells).iloc[::-1]
+    found = nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=measured, batch=batch)
+    assert numbers(found) == numbers(expected)
+
+
+def test_bootstraps_know_what_was_measured():
+    model = nmfscale.TopicModel(K, random_state=0, n_init=3).fit(X, **GIVEN)
+    found = nmfscale.bootstrap_fit(model, X, groups=BATCH, n_replicates=8, random_state=0)
+    means = np.array([model.loadings_[batch == BATCH].mean(axis=0) for batch in ("a", "b")])
+    drawn = found.group_means.replicates.mean(axis=0)
+    assert_allclose(drawn.T if drawn.shape != means.shape else drawn, means, atol=0.06)
+    with pytest.raises(ValueError, match="fitted with measured=, .*: use bootstrap_fit"):
+        nmfscale.jackknife_fit(model, X, [(0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"measured": MEASURED}, {}, r"measured is bool of shape \(2, 60\): .*\(1, 60\)"),
+        ({"batch": BATCH}, {}, "give measured"),
+        ({"measured": MEASURED * 1, "batch": BATCH}, {}, "measured is int64 .* booleans"),
+        ({"measured": MEASURED, "batch": BATCH[1:]}, {}, r"batch has shape \(119,\)"),
+        (
+            {"measured": MEASURED & False, "batch": BATCH},
+            {},
+            "no feature was measured in batch a",
+        ),
+        ({"measured": MEASURED[::-1], "batch": BATCH}, {}, "count in sample 0 and feature 1,"),
+        (GIVEN, {"solver": "joint-em"}, "measured does not go with solver='joint-em'"),
+        (GIVEN, {"init": "topic-score"}, "measured does not go with init='topic-score'"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, options, message):
+    with pytest.raises(ValueError, match=message):
+        nmfscale.PoissonNMF(K, **SHORT, **options).fit(X, **given)
