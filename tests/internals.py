@@ -198,12 +198,12 @@ def few_projection_steps(patch):
     """Compute loadings of new rows roughly."""
     from nmfscale.methods.transform import Projection
 
-    _set(patch, "models.factorization.Projection", partial(Projection, n_steps=2))
+    _set(patch, "models.held_factors.Projection", partial(Projection, n_steps=2))
 
 
 def no_projection(patch):
     """Fail where loadings of new rows would be computed."""
-    _set(patch, "models.factorization.Projection", None)
+    _set(patch, "models.held_factors.Projection", None)
 
 
 def around_projected_blocks(patch, function):

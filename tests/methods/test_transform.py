@@ -99,6 +99,7 @@ def test_completion_scores_what_was_held_out(model):
     assert one.score(np.zeros_like(X), **options) == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:X has .* of which the fit had none")
 def test_completion_is_highest_for_as_many_topics_as_there_are():
     counts, _ = nmfscale.simulate_topic_counts(300, 200, n_components=4, random_state=0)
     models = [
