@@ -67,6 +67,8 @@ class TaskBatch:
         self.sends = [set(task.sends) for task in tasks]
         # Tasks whose worker died. One of them may have killed it: each is tried alone.
         self.suspects: deque[int] = deque()
+        # Tasks that the scheduler forgot, as their worker, or one that had their data, died.
+        self.forgotten = dict.fromkeys(range(len(tasks)), 0)
         self.last_result_at = self.last_copy_at = self.last_check_at = time.monotonic()
         self.submissions = count(1)
 
@@ -273,17 +275,23 @@ class TaskBatch:
             self.pool.wait_for_workers()
             self.submit(number, avoid=worker)
             return
+        kind, again = type(error).__name__, self.pool.retry.attempts
+        was_forgotten = isinstance(error, (CancelledError, LoopCancelledError))
+        if was_forgotten and self.forgotten[number] < again:
+            # no failure of this task, unless it is the one that kills its workers
+            self.forgotten[number] += 1
+            self.submit(number)
+            return
         self.failures[number] += 1
-        kind = type(error).__name__
-        passing = isinstance(error, (OSError, MemoryError, CancelledError, LoopCancelledError))
+        passing = was_forgotten or isinstance(error, (OSError, MemoryError))
         if not passing and kind not in ("KilledWorker", "NoValidWorkerError", "MissingArraysError"):
             raise error
-        if self.failures[number] >= self.pool.retry.attempts:
+        if self.failures[number] >= again:
             raise BlockFailedError(
                 f"{self.tasks[number].label} failed {self.failures[number]} times, the last time "
                 f"with {kind}: {error}. {self.pool.hint}".strip()
             ) from error
-        if kind == "KilledWorker":
+        if kind == "KilledWorker" or was_forgotten:
             self.suspects.append(number)
         elif not any(attempt.number == number for attempt in self.running.values()):
             self.submit(number, avoid=worker)

@@ -309,7 +309,8 @@ class WorkerPool:
 
     def _send(self, data: Any, targets: list[str]) -> Any:
         """Send data to a worker, one of `targets` at first, or to another if it does not answer."""
-        for _ in range(2 * self.retry.attempts):
+        end = time.monotonic() + self.retry.task
+        for attempt in count(1):
             _, ready = self._ready()
             worker = next((w for w in targets if w in ready), ready[0])
             # it may wait as long as the worker's link is down
@@ -320,6 +321,10 @@ class WorkerPool:
             if found and not isinstance(found[0], BaseException):
                 return found[0][0]
             self.mark_slow([worker])
+            if attempt >= 2 * self.retry.attempts and time.monotonic() > end:
+                break
+            # where all workers die at once, others start in a few seconds
+            time.sleep(min(1.0, 0.05 * attempt))
         why = found[0] if found else "no answer"
         raise ClusterError(f"data cannot be sent to the workers ({why}). {self.hint}".strip())
 

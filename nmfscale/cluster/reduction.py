@@ -1,7 +1,7 @@
 """Answers of tasks on a cluster, combined in a fixed tree.
 
 Tasks and tree go out as one graph, so that nothing waits for the driver between two levels.  As
-soon as something is not as it should be, the tree is inputs back and worked through level by level,
+soon as something is not as it should be, the tree is taken back and worked through level by level,
 with all the care of a `TaskBatch`.
 """
 
@@ -13,6 +13,7 @@ from asyncio import CancelledError as LoopCancelledError
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
 
 from .batch import TaskBatch
@@ -34,8 +35,8 @@ class TreeReduction:
 
     def result(self, tasks: list[Task]) -> Any:
         """Run tasks and return the one result that theirs come to."""
-        attempts = self.pool.retry.attempts
-        for attempt in range(attempts):
+        retry, begin = self.pool.retry, time.monotonic()
+        for attempt in count(1):
             try:
                 with self.pool.batch(self.name, self.function, tasks, keep=True) as leaves:
                     result = self._at_once(leaves)
@@ -43,7 +44,10 @@ class TreeReduction:
             except BlockFailedError as error:
                 # results that the tree needs may have gone with their workers
                 gone = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
-                if not (gone or error.results_lost) or attempt == attempts - 1:
+                if not (gone or error.results_lost):
+                    raise
+                # workers that die all the time do not count as failures of these tasks
+                if attempt >= retry.attempts and (gone or time.monotonic() - begin > retry.workers):
                     raise
         raise AssertionError("unreachable")
 

@@ -12,7 +12,7 @@ import cluster_tasks as tasks
 import internals
 import numpy as np
 import pytest
-from clusters import UNNOTICED, WALL, cluster_of, scheduler_to_kill, within
+from clusters import UNNOTICED, WALL, cluster_of, meanwhile, scheduler_to_kill, within
 
 from nmfscale.cluster.batch import Attempt, TaskBatch
 from nmfscale.cluster.pool import WorkerPool
@@ -204,6 +204,22 @@ def test_every_worker_is_asked(client):
     found = within(WALL, lambda: mine.each(tasks.fail_at_worker, bad))
     assert isinstance(found.pop(bad), ImportError)
     assert found == {worker: worker for worker in found} and len(found) == 2
+
+
+def test_data_that_are_lost_again_and_again_are_no_failures_of_tasks(client):
+    """As when workers are killed more often than tasks may fail."""
+    mine, n_lost = pool(client), 0
+
+    def lose():
+        nonlocal n_lost
+        if n_lost < 4:
+            n_lost += 1
+            client.cancel([mine.sent("ones", [])], force=True)
+
+    all_tasks = make_tasks(*(0.5 for _ in range(6)), sends=("ones",))
+    with meanwhile(lose, 0.3):
+        assert run(mine, tasks.sleep, all_tasks) == [0.5] * 6
+    assert n_lost >= 3
 
 
 def test_lost_data_are_sent_again(client):
