@@ -1308,7 +1308,8 @@ class Joint(Problem):
     def rows(self):
         rows = {"up": self.in_slices(self.w * self.Y), "down": self.in_slices(self.w)}
         if self.losses[0] == "frobenius":
-            rows["quadratic"] = self.in_slices(np.array([packed(H) for H in self.more]))
+            gram = self.a.T.astype(float) @ self.a  # the matrix of a row takes its place
+            rows["quadratic"] = self.in_slices(np.array([packed(gram + H) for H in self.more]))
         return rows | {"rate": padded(self.rate, self.dtype, self.n_slices * LANES)}
 
     def terms(self, i):

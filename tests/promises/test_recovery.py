@@ -53,6 +53,7 @@ def test_the_fit_is_at_least_as_likely_as_the_truth(topics, solver):
     assert 0.1 * n_parameters < gain < n_parameters
 
 
+@pytest.mark.filterwarnings("ignore:X has .* of which the fit had none")
 def test_held_out_documents_are_placed(topics):
     X, truth = topics
     model = nmfscale.TopicModel(4, max_iter=300, random_state=0).fit(X[:200])
