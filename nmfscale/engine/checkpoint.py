@@ -36,7 +36,7 @@ from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
 # The version changes with what is saved and with the steps that lead on from it.
-FORMAT, VERSION = "nmfscale-checkpoint", 13
+FORMAT, VERSION = "nmfscale-checkpoint", 14
 _FILES, _RESTARTS = "checkpoint-????????.h5", "restart-*"
 _KEPT = 2
 _MOST_FAILURES = 3

@@ -8,9 +8,6 @@ from .checkpoint import Checkpoint, CheckpointError
 from .monitor import Monitor
 from .protocol import Model
 
-# Exact zeros, which the end restores, change residuals less than this leaves.
-CERTAIN = 0.999
-
 
 def begin(
     model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
@@ -52,9 +49,11 @@ def fit(
         if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
             _save(model, monitor, checkpoint, iteration, rng)
         record = model.observe(iteration)
+        there = False  # where a fit that has converged would end
         if record is not None:
-            monitor.record(**record)
-        there = _confirm(model, monitor) if monitor.converged else None
+            measured = model.residuals_here() if monitor.asks(record) else None
+            monitor.record(measured=measured, **record)
+            there = monitor.converged and measured is not None
         # a fit that was interrupted is saved first, at the beginning of the next iteration
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         finished = monitor.finished and not unsaved
@@ -67,19 +66,10 @@ def fit(
         if ending:
             break
     converged, still, interrupted = monitor.converged, monitor.still, monitor.interrupted
-    monitor.record(**model.finish(converged or still))
+    monitor.record(exact=True, **model.finish(converged or still))
     # what the end finds may show convergence, but does not take it back
     monitor.converged = converged or monitor.converged
     monitor.still, monitor.interrupted = still, interrupted
-
-
-def _confirm(model: Model, monitor: Monitor) -> bool | None:
-    """Ask the model for the residuals of the point where the fit would end, if it can tell."""
-    exact = model.residuals_here()
-    if exact is None:
-        return None
-    monitor.converged = monitor.residual_of(exact) <= monitor.tol * CERTAIN
-    return monitor.converged
 
 
 def _save(model: Model, monitor: Monitor, checkpoint: Checkpoint, iteration: int, rng: Any) -> None:

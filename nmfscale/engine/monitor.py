@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -20,10 +20,22 @@ STILL = 30
 # What the last third of the iterations gained, at least five, says whether the objective rises.
 # Momentum leaves about 1 / n^2 to be gained after n iterations: no more than they gained.
 SHARE, FEWEST = 3, 5
+# What is left is estimated from the gains of the last two sixths of the iterations: they shrink by
+# about one ratio, at most this. A gain that does not shrink, as at a saddle, is no plateau.
+SIXTH, MOST_RATIO = 6, 0.97
+# A fit may say that it has converged where no more than this is left, in natural units of a
+# likelihood, or so many times `tol`.
+LITTLE, LITTLE_PER_TOL = 1.0, 1e4
+# Residuals are measured where a record of points nearby cannot tell: at doubling iterations from
+# the first on, and every twentieth of the iterations once they are within a few times `tol`.
+FIRST_MEASURED, NEAR, NEAR_EVERY = 10, 4.0, 20
+# Exact zeros, which the end restores, change residuals less than this leaves.
+CERTAIN = 0.999
 # Why a fit ended, and how messages say it.
 ENDS = {
     "converged": "converged",
     "plateau": "on a plateau",
+    "precision": "float32 can do no more",
     "max_iter": "max_iter reached",
     "callback": "stopped by the callback",
     "interrupted": "interrupted",
@@ -68,7 +80,9 @@ class Monitor:
     the last third of the iterations, by default what the model says of `tol`; 0 turns that off.
     Iterations that ended below the best do not count: a fit may have to go back from them. But
     where `STILL` of them in a row are below it, and the last one by no more than that, only
-    rounding is left. With ``tol=0`` all of `max_iter` are run.
+    rounding is left. With ``tol=0`` all of `max_iter` are run. Either end also takes that what is
+    left to be gained, see `gap`, is little. `doubtful` are ends that the arithmetic cannot support:
+    a fit ends there for "precision".
 
     `model`, a `Model` or its class, says which columns a record has. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
@@ -78,11 +92,13 @@ class Monitor:
     def __init__(
         self, model: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
+        doubtful: Collection[str] = (),
     ):  # fmt: skip
         self.columns, self.residuals, self._counted = model.record, model.residuals, model.counted
         self.objective = self.columns[0]
         self.max_iter, self.tol = max_iter, tol
         self.gain_tol = tol * model.gain_per_tol if gain_tol is None else gain_tol
+        self.doubtful = doubtful
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
         self.started = time.perf_counter()
@@ -92,6 +108,9 @@ class Monitor:
         self._ctrl_c = ExitStack()
         self._best: list[float] = []  # objectives that were no lower than all before
         self._risen, self._below = False, 0
+        # residuals that were measured over those of points nearby; when the next are to be measured
+        self._ratio = dict.fromkeys(self.residuals, 1.0)
+        self._next_measured, self._next_near = FIRST_MEASURED, 0
 
     def __enter__(self) -> Monitor:
         """Show the bar, and take over Ctrl-C where it would raise KeyboardInterrupt."""
@@ -122,15 +141,43 @@ class Monitor:
         # also where nothing else is shown: whoever pressed the key waits for an answer
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
+    def asks(self, record: dict[str, Any]) -> bool:
+        """Whether residuals of the next record should be measured: see `Model.residuals_here`."""
+        n = len(self.records) + 1
+        nearby = max(record[name] * self._ratio[name] for name in self.residuals)
+        near = nearby <= NEAR * self.tol and n >= self._next_near
+        return n >= self._next_measured or near or nearby <= self.tol
+
+    def _measure(self, values: dict[str, Any], measured: dict[str, Any]) -> None:
+        n = len(self.records) + 1
+        self._next_near = n + max(2, n // NEAR_EVERY)
+        if not all(math.isfinite(value) for value in measured.values()):
+            return
+        while self._next_measured <= n:
+            self._next_measured *= 2
+        for name, value in measured.items():
+            if values[name] > 0 and value > 0:
+                self._ratio[name] = value / values[name]
+        values |= measured
+
     def record(
-        self, *, reached: float | None = None, blind: float = False, **values: float
-    ) -> None:
+        self, *, reached: float | None = None, blind: bool = False,
+        measured: dict[str, Any] | None = None, exact: bool = False, **values: Any,
+    ) -> None:  # fmt: skip
         """Keep the record of an iteration that is complete, show it, and decide whether to stop.
 
         `reached` is the objective where the iteration ended, where the record is of another point:
         of the best. After a `blind` one the fit does not stop by itself: it could not lift
         zeros, and the residuals, products with the parameters, do not tell.
+
+        `measured` are the residuals of this very point where they were asked for; those in `values`
+        are of points nearby, unless they are `exact`, and are multiplied by the ratio of the two
+        when they were measured last.
         """
+        if measured is not None:
+            self._measure(values, measured)
+        elif not exact:
+            values |= {name: values[name] * ratio for name, ratio in self._ratio.items()}
         record = {"iteration": len(self.records) + 1, "seconds": 0.0}
         record |= dict.fromkeys(self.columns, 0.0) | values
         lost = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
@@ -142,8 +189,14 @@ class Monitor:
         record["seconds"] = time.perf_counter() - self.started
         self.records.append(record)
         self._note(record[self.objective], reached)
-        self.converged = not blind and self.tol > 0 and self.residual_of(record) <= self.tol
+        residual, least = self.residual_of(record), self.tol
+        if measured is not None:
+            residual, least = self.residual_of(measured), self.tol * CERTAIN
+        little = max(LITTLE, LITTLE_PER_TOL * self.tol)
+        self.converged = not blind and self.tol > 0 and residual <= least and self.gap <= little
         self.still = not blind and self._on_plateau(record)
+        if self.converged and "converged" in self.doubtful:
+            self.converged, self.still = False, True
         if self._replacing:  # shown before
             self._replacing = False
             return
@@ -153,12 +206,16 @@ class Monitor:
 
     def state(self) -> dict[str, Any]:
         """Numbers from which `restore` makes the same monitor."""
-        return {"records": self.records, "seconds": time.perf_counter() - self.started}
+        return {
+            "records": self.records, "seconds": time.perf_counter() - self.started,
+            "ratio": self._ratio, "next": [self._next_measured, self._next_near],
+        }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
-        self._best, self._below = [], 0
+        self._best, self._below, self._ratio = [], 0, dict(state["ratio"])
+        self._next_measured, self._next_near = state["next"]
         for record in self.records:
             self._note(record[self.objective])
         self.started = time.perf_counter() - state["seconds"]
@@ -181,12 +238,29 @@ class Monitor:
         if self.tol <= 0 or self.gain_tol <= 0 or not self._best:
             return False
         best, little = self._best[-1], self.gain_tol * abs(self._best[-1])
-        if self._below >= STILL and best - record[self.objective] <= little:
+        if self._below >= STILL and (best - record[self.objective] <= little or self.doubtful):
             return True
         window = max(FEWEST, len(self._best) // SHARE)
         if len(self._best) <= window or not self._risen:
             return False
-        return best - self._best[-1 - window] <= little
+        return best - self._best[-1 - window] <= little and self.gap <= little
+
+    @property
+    def gap(self) -> float:
+        """About what is left to be gained of the objective, as far as the last gains tell.
+
+        They shrink by one ratio where a fit nears its end; not where it slowly leaves a saddle.
+        Gains that rounding hides say nothing: NaN.
+        """
+        if self.still and self.doubtful:
+            return math.nan
+        n = len(self._best)
+        if n < 2 * FEWEST:
+            return self._best[-1] - self._best[-2] if n > 1 else 0.0
+        sixth = n // SIXTH if n >= 2 * SIXTH else 2
+        last, before = (self._best[-1 - i] - self._best[-1 - i - sixth] for i in (0, sixth))
+        ratio = min(last / before, MOST_RATIO) if before > 0 else MOST_RATIO
+        return last * ratio / (1 - ratio)
 
     @property
     def finished(self) -> bool:
@@ -201,7 +275,7 @@ class Monitor:
         if self.converged:
             return "converged"
         if self.still:
-            return "plateau"
+            return "precision" if self.doubtful else "plateau"
         return "callback" if self.stopped else "max_iter"
 
     @property

@@ -256,9 +256,10 @@ class Model(ABC):
         """
 
     def residuals_here(self) -> dict[str, Any] | None:
-        """Return the residuals of the point where a fit that has converged would end.
+        """Return the residuals of the present point, where a fit that has converged would end.
 
-        Those of a record may be of points nearby; None if they are not.
+        Those of a record may be of points nearby; None if they are not. Infinite where the fit
+        would not end here.
         """
         return None
 

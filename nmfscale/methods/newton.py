@@ -217,7 +217,7 @@ class Newton(FactorModel):
         self.max_iter, self.momentum = max_iter, momentum
         self.pending: dict[str, Any] = {}
         self._columns: dict[str, Any] = {}
-        self._loglik = np.nan
+        self._loglik = self._kkt_loadings = np.nan
 
     def start(self) -> None:
         """Stand at the start."""
@@ -240,10 +240,11 @@ class Newton(FactorModel):
         rows, self._columns = self.schedule.options(iteration)
         seen, at = self.look("next", **rows)
         self._loglik = at["loglik"]
+        self._kkt_loadings = seen.kkt / self.objective.scale_L
         if not iteration:
             return None
         # kkt_factors was seen in the columns' update half an iteration earlier
-        return self.pending | at | {"kkt_loadings": seen.kkt / self.objective.scale_L}
+        return self.pending | at | {"kkt_loadings": self._kkt_loadings}
 
     def update(self, iteration: int, ending: bool) -> None:
         """Judge the point, extrapolate L, then move and extrapolate F; or go back."""
@@ -269,7 +270,7 @@ class Newton(FactorModel):
         """Return the residuals of the present point; only of the best it may be the end."""
         if self._loglik < self.schedule.best[-1]:
             return dict.fromkeys(self.residuals, np.inf)
-        return super().residuals_here()
+        return {"kkt_loadings": self._kkt_loadings, "kkt_factors": self.kkt_factors()}
 
     def _advance(self) -> None:
         schedule, state = self.schedule, self.state

@@ -108,12 +108,15 @@ class FactorModel(Model):
     def _look_at_both(self) -> dict[str, Any]:
         """Return the record of the present point, from which nothing moves."""
         seen, at = self.look(None, em_steps=1)
-        state, scale = self.state, self.objective
+        kkt_loadings = seen.kkt / self.objective.scale_L
+        return at | {"kkt_loadings": kkt_loadings, "kkt_factors": self.kkt_factors()}
+
+    def kkt_factors(self) -> float:
+        """Return the residual of F at the present point, by one read of the columns."""
+        state = self.state
         _, sums = state.advance(columns={"em_steps": 1})
-        kkt_factors = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
-        return at | {
-            "kkt_loadings": seen.kkt / scale.scale_L, "kkt_factors": kkt_factors / scale.scale_F,
-        }  # fmt: skip
+        moved = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
+        return moved / self.objective.scale_F
 
     def look(self, target: str | None, **options: Any) -> tuple[Seen, dict[str, Any]]:
         """Update the rows into `target`; return what the point is worth where they began."""

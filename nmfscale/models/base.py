@@ -30,6 +30,7 @@ from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
 from ..engine.session import ClusterSession, client_of_fit, session_of_fit
 from ..engine.threads import single_blas_thread
+from ..methods.objective import beyond_float32
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -44,6 +45,7 @@ class Fitted:
     history: Array
     converged: bool
     reason: str
+    gap: float = 0.0
 
     @property
     def objective(self) -> float:
@@ -164,6 +166,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         self.history_ = fitted.history
         self.converged_ = fitted.converged
         self.stop_reason_ = fitted.reason
+        self.gap_ = fitted.gap
         self.interrupted_ = fitted.reason == "interrupted"
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)
@@ -276,11 +279,12 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                 checkpoint, self.n_init, counts, parts, every=checkpoint_every, resume=resume,
                 random_state=int(seed) if isinstance(seed, Integral) else None, **options,
             )  # fmt: skip
+            doubtful = self._doubtful_ends(counts, n_threads)
             best: Fitted | None = None
             for saved in checkpoints:
                 monitor = Monitor(
                     self._model, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
-                    verbose=self.verbose, callback=self.callback,
+                    verbose=self.verbose, callback=self.callback, doubtful=doubtful,
                 )  # fmt: skip
                 blocks: Executor
                 if session is None:
@@ -296,8 +300,9 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                     with monitor:
                         fit(model, monitor, saved, iteration, known)
                         result = Fitted(
-                            model.result(), monitor.history, monitor.converged, monitor.reason
-                        )
+                            model.result(), monitor.history, monitor.converged, monitor.reason,
+                            monitor.gap,
+                        )  # fmt: skip
                 del model, blocks
                 if best is None or result.objective > best.objective:
                     best = result
@@ -305,6 +310,12 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                     break
         assert best is not None
         return best
+
+    def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
+        """Return ends of a fit that float32 cannot support: a gain may be lost in its rounding."""
+        if self._dtype() == np.float64:
+            return ()
+        return ("plateau", "converged") if beyond_float32(counts, n_threads) else ("plateau",)
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
         interrupted = fitted.reason == "interrupted"
