@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import secrets
 import signal
 from collections.abc import Iterator
@@ -175,6 +176,8 @@ def _describe_fit(model: Any) -> None:
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
     say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
+    if math.isfinite(getattr(model, "gap_", math.nan)):
+        say(f"left to gain    about {model.gap_:,.2g} from this start")
 
 
 def transform(arguments: argparse.Namespace) -> int:
@@ -257,6 +260,8 @@ def _describe_model(path: str) -> None:
     if getattr(model, "loadings_", None) is not None:
         say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
     _describe_fit(model)
+    if getattr(model, "seed_", None) is not None:
+        say(f"random seed     {model.seed_}")
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
     _say_topics(model, width=15)

@@ -26,6 +26,7 @@ SIXTH, MOST_RATIO = 6, 0.97
 # A fit may say that it has converged where no more than this is left, in natural units of a
 # likelihood, or so many times `tol`.
 LITTLE, LITTLE_PER_TOL = 1.0, 1e4
+LIKELIHOODS = "loglik", "elbo"
 # Residuals are measured where a record of points nearby cannot tell: at doubling iterations from
 # the first on, and every twentieth of the iterations once they are within a few times `tol`.
 FIRST_MEASURED, NEAR, NEAR_EVERY = 10, 4.0, 20
@@ -101,6 +102,7 @@ class Monitor:
         self.doubtful = doubtful
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
+        self.seed: int | None = None  # of the start, saved with the state
         self.started = time.perf_counter()
         self.converged = self.still = self.interrupted = self.stopped = False
         self._replacing = False
@@ -192,8 +194,9 @@ class Monitor:
         residual, least = self.residual_of(record), self.tol
         if measured is not None:
             residual, least = self.residual_of(measured), self.tol * CERTAIN
-        little = max(LITTLE, LITTLE_PER_TOL * self.tol)
-        self.converged = not blind and self.tol > 0 and residual <= least and self.gap <= little
+        of_likelihood = self.objective in LIKELIHOODS
+        little = max(LITTLE, LITTLE_PER_TOL * self.tol) if of_likelihood else math.inf
+        self.converged = not blind and self.tol > 0 and residual <= least and self._left <= little
         self.still = not blind and self._on_plateau(record)
         if self.converged and "converged" in self.doubtful:
             self.converged, self.still = False, True
@@ -209,15 +212,15 @@ class Monitor:
         return {
             "records": self.records, "seconds": time.perf_counter() - self.started,
             "ratio": self._ratio, "next": [self._next_measured, self._next_near],
+            "best": [list(map(float, self._best)), bool(self._risen), self._below], "seed": self.seed,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
-        self._best, self._below, self._ratio = [], 0, dict(state["ratio"])
+        self._best, self._risen, self._below = state["best"]
+        self._ratio, self.seed = dict(state["ratio"]), state["seed"]
         self._next_measured, self._next_near = state["next"]
-        for record in self.records:
-            self._note(record[self.objective])
         self.started = time.perf_counter() - state["seconds"]
 
     def forget_last(self) -> None:
@@ -243,24 +246,27 @@ class Monitor:
         window = max(FEWEST, len(self._best) // SHARE)
         if len(self._best) <= window or not self._risen:
             return False
-        return best - self._best[-1 - window] <= little and self.gap <= little
+        return best - self._best[-1 - window] <= little and self._left <= little
 
     @property
     def gap(self) -> float:
-        """About what is left to be gained of the objective, as far as the last gains tell.
+        """About what is left to be gained, see `_left`; NaN where rounding hides it."""
+        return math.nan if self.reason == "precision" else self._left
+
+    @property
+    def _left(self) -> float:
+        """What is left to be gained, as far as the last gains tell.
 
         They shrink by one ratio where a fit nears its end; not where it slowly leaves a saddle.
-        Gains that rounding hides say nothing: NaN.
         """
-        if self.still and self.doubtful:
-            return math.nan
-        n = len(self._best)
+        best, n = self._best, len(self._best)
+        latest = best[-1] - best[max(-n, -3)] if n else 0.0
         if n < 2 * FEWEST:
-            return self._best[-1] - self._best[-2] if n > 1 else 0.0
+            return latest
         sixth = n // SIXTH if n >= 2 * SIXTH else 2
-        last, before = (self._best[-1 - i] - self._best[-1 - i - sixth] for i in (0, sixth))
+        last, before = (best[-1 - i] - best[-1 - i - sixth] for i in (0, sixth))
         ratio = min(last / before, MOST_RATIO) if before > 0 else MOST_RATIO
-        return last * ratio / (1 - ratio)
+        return max(last * ratio / (1 - ratio), latest)
 
     @property
     def finished(self) -> bool:

@@ -256,7 +256,7 @@ sample_totals_, feature_totals_, unseen_features_
         self.reconstruction_err_ = float(found["error"])
         ended = fitted.reason not in ("interrupted", "callback")
         reason = "converged" if ended else fitted.reason
-        return counts, replace(fitted, converged=ended, reason=reason)
+        return counts, replace(fitted, converged=ended, reason=reason, gap=None)
 
     def _weights(self, counts: CountMatrix) -> Weights:
         """Return what counts are multiplied by where anchors are chosen, checked."""

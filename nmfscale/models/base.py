@@ -45,7 +45,7 @@ class Fitted:
     history: Array
     converged: bool
     reason: str
-    gap: float = 0.0
+    gap: float | None = None
 
     @property
     def objective(self) -> float:
@@ -84,6 +84,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
     n_init: int
     dtype: Any
     random_state: Any
+    seed_: int | None
     verbose: int
     callback: Any
 
@@ -161,12 +162,14 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         """Do as `fit` says, and return the counts; if that fails, nothing has changed."""
         self._check_parameters()
         with self._all_or_nothing():
+            self.seed_ = self._drawn_seed()
             counts, fitted = self._fit_counts(X, **given)
         self.unseen_features_ = self._unseen(counts, given)
         self.history_ = fitted.history
         self.converged_ = fitted.converged
         self.stop_reason_ = fitted.reason
-        self.gap_ = fitted.gap
+        if fitted.gap is not None:
+            self.gap_ = fitted.gap
         self.interrupted_ = fitted.reason == "interrupted"
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)
@@ -237,6 +240,15 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
             if isinstance(value, bool) and not allowed:
                 raise ValueError(f"{name} is {value}; a number is needed.")
 
+    def _drawn_seed(self) -> int | None:
+        """Return the seed of a fit: `random_state`, or one that is drawn; None of a generator."""
+        if self.random_state is None:
+            return int(check_random_state(None).randint(np.iinfo(np.int32).max))
+        return int(self.random_state) if isinstance(self.random_state, Integral) else None
+
+    def _generator(self) -> np.random.RandomState:
+        return check_random_state(self.random_state if self.seed_ is None else self.seed_)
+
     def _dtype(self) -> np.dtype[Any]:
         """Return the type of the arithmetic of a fit, whatever the type of the counts."""
         dtype = np.dtype(np.float64 if self.dtype is None else self.dtype)
@@ -268,7 +280,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         ``make(counts, blocks, rng)`` makes the model, without finding its start; `parts` and
         `options` are those of `checkpoints_for`.
         """
-        rng, seed = check_random_state(self.random_state), self.random_state
+        rng, seed = self._generator(), self.random_state
         n_threads = self._threads(counts)
         with session_of_fit(
             client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
@@ -292,17 +304,18 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
                 else:
                     blocks = session.executor(cast(Any, counts), n_threads)
                 model = make(counts, blocks, rng)
-                known = None if seed is None else rng  # NumPy's own generator is left alone
+                monitor.seed = self.seed_
                 with single_blas_thread():
                     # Ctrl-C ends this at once: there is no model yet
                     with progress.shown(self.verbose, "start"):
-                        iteration = begin(model, monitor, saved, known)
+                        iteration = begin(model, monitor, saved, rng)
                     with monitor:
-                        fit(model, monitor, saved, iteration, known)
+                        fit(model, monitor, saved, iteration, rng)
                         result = Fitted(
                             model.result(), monitor.history, monitor.converged, monitor.reason,
                             monitor.gap,
                         )  # fmt: skip
+                self.seed_ = monitor.seed  # that of a fit that was resumed
                 del model, blocks
                 if best is None or result.objective > best.objective:
                     best = result

@@ -246,6 +246,9 @@ class FitSummary:
         Time of the fit.
     stop_reason : str or None
         Why it ended.
+    gap : float or None
+        About what was left to be gained of the objective from the same start, see
+        :class:`PoissonNMF`.
     similarity, least_similarity : float
         Mean and least similarity of topics to their partners in the first fit.
     n_unmatched : int
@@ -264,6 +267,7 @@ class FitSummary:
     n_iter: int | None
     seconds: float | None
     stop_reason: str | None
+    gap: float | None
     similarity: float
     least_similarity: float
     n_unmatched: int
@@ -300,12 +304,13 @@ class FitComparison:
 
     def __repr__(self) -> str:
         """Return the main columns as text."""
-        rows = [("", "K", "objective", "residual", "iterations", "similarity")]
+        rows = [("", "K", "objective", "gap", "residual", "iterations", "similarity")]
         for fit in self.fits:
             value = "-" if fit.value is None else f"{fit.value:,.2f}"
+            gap = "-" if fit.gap is None else f"{fit.gap:.2g}"
             residual = "-" if fit.residual is None else f"{fit.residual:.1e}"
             rows.append((
-                fit.name, str(fit.n_components), value, residual,
+                fit.name, str(fit.n_components), value, gap, residual,
                 "-" if fit.n_iter is None else str(fit.n_iter), f"{fit.similarity:.3f}",
             ))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -386,6 +391,7 @@ def _summary(name: str, model: Any, match: TopicMatch, score: float | None) -> F
     return FitSummary(
         name, type(model).__name__, len(model.components_), objective, value, score, residual,
         getattr(model, "n_iter_", None), seconds, getattr(model, "stop_reason_", None),
+        getattr(model, "gap_", None),
         float(match.similarity.mean()), float(match.similarity.min()), len(match.unmatched_b),
         _sparsity(model.components_), None if loadings is None else _sparsity(loadings),
     )  # fmt: skip

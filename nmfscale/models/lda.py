@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
@@ -28,8 +27,8 @@ Array = NDArray[Any]
 
 # Attributes that are of a fit and its samples, and do not outlive a batch.
 _OF_A_FIT = {
-    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "elbo_", "loadings_",
-    "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
+    "loadings_",    "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
 }  # fmt: skip
 
 # What is less of a topic is the floor of points that are zero.
@@ -334,7 +333,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
             counts = self._counts(X, reset=first, layer=layer, raw=raw)
             if first:
                 (alpha, eta), dtype = self._priors(), self._dtype()
-                rng, self.n_batch_iter_ = check_random_state(self.random_state), 0
+                self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
+                rng = self._generator()
                 topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
             else:
                 alpha, eta = self.doc_topic_prior_, self.topic_word_prior_

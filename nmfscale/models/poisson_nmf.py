@@ -41,15 +41,16 @@ class PoissonNMF(CountFactorization):
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4
         The fit has converged when the largest KKT residual, relative to the mean total of a sample
-        (for L) and of a feature (for F), is at most `tol`. With 0 exactly `max_iter` iterations are
-        run.
+        (for L) and of a feature (for F), is at most `tol`, and no more than 1 (or 10,000 times
+        `tol`) of the log-likelihood is expected to be left. With 0 exactly `max_iter` iterations
+        are run.
     gain_tol : float, default=None
         The fit also ends, on a plateau, when the last third of its iterations gained no more than
-        this share of the log-likelihood, or when thirty iterations did not raise it. With momentum
-        that is about what is left to be gained. None takes `tol` / 1000; with 0 only `tol` ends a
-        fit.
+        this share of the log-likelihood and no more is expected (see `gap_`), or when thirty
+        iterations did not raise it. None takes `tol` / 1000; with 0 only `tol` ends a fit.
     n_init : int, default=1
-        Number of starts; the fit with the highest likelihood is kept.
+        Number of starts; the fit with the highest likelihood is kept. `converged_` says that a fit
+        is at a maximum, not that it is a good one.
     inner_iter : int, default=None
         Steps on each row in an iteration; None takes 4 for "em", "scd" and "sn", 1 for "ccd" and
         "newton". Not used by "auto" and "joint-em".
@@ -86,7 +87,9 @@ class PoissonNMF(CountFactorization):
         What cannot fit is refused, by ``transform`` and ``score`` as well. None stands for the
         memory that is free.
     random_state : int, RandomState instance or None, default=None
-        Seed of the start.
+        Seed of the start. None draws one, see `seed_`. The likelihood has many local maxima:
+        fits that have converged from different seeds can differ by thousands, and `n_init` keeps
+        the best of several.
     verbose : int, default=0
         1 shows a progress bar on standard error, 2 prints every iteration; both also show the
         stages of the start, and how far :meth:`transform` and :meth:`score` are.
@@ -104,16 +107,25 @@ class PoissonNMF(CountFactorization):
         ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for
         `tol`), ``change_loadings`` and ``change_factors`` (largest change relative to the mean),
         ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``, and ``bytes_read`` from
-        files so far. The residuals are by-products: each is seen where the next update of its
-        factor starts.
+        files so far. The residuals are measured at iterations 10, 20, 40, ..., at the last one and
+        wherever they may be near `tol`. Between, they are seen nearby, where the next update of a
+        factor starts, and multiplied by the ratio of the two when they were measured last.
         ``pandas.DataFrame(model.history_)`` makes a table.
     loglik_ : float
         Poisson log-likelihood of the fit; with priors, plus the log prior without its constant;
         less the l1 penalty.
     converged_, interrupted_ : bool
         Whether the KKT residual is at most `tol`, and whether the fit was ended by Ctrl-C.
-    stop_reason_ : {"converged", "plateau", "max_iter", "callback", "interrupted"}
-        Why the fit ended: see `tol` and `gain_tol`.
+    stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
+        Why the fit ended: see `tol` and `gain_tol`; "precision" where rounding in float32 hides
+        whether anything is left to be gained.
+    gap_ : float
+        About how much the log-likelihood (of other models what they maximize) would still rise from
+        this start, as far as the last iterations tell: their gains shrink by a ratio that is taken
+        to last. NaN where rounding hides it.
+    seed_ : int or None
+        The seed of the start: `random_state`, or the one that was drawn for None, with which a fit
+        has the same bits. None if `random_state` is a RandomState.
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int

@@ -321,7 +321,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_
         losses, K, entries = self._pair, self.n_components, None
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         known, classes = supervision_of(y, label_weights, counts)
-        rng = check_random_state(self.random_state if self.validation_fraction else 0)
+        rng = self._generator() if self.validation_fraction else check_random_state(0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
         used, dtype = counts, self._dtype()
         if data_weights is not None:

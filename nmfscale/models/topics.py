@@ -38,7 +38,7 @@ AXES = {
 }
 # What a fit says of itself, which merged topics have no part in.
 _OF_THE_FIT = {
-    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "loglik_", "elbo_",
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "loglik_", "elbo_",
     "loss_", "fixed_topics_",
 }  # fmt: skip
 

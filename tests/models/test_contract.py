@@ -334,3 +334,13 @@ def test_the_objective_rises(model, seed):
     assert np.all(np.diff(found) >= -1e-9 * abs(found[-1]))
     overshooting = objective(model.made_at_random(random_state=seed).fit(X, **model.given))
     assert overshooting[-1] >= found[0]
+
+
+@every_model
+def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
+    one = model.made_at_random(random_state=None).fit(X, **model.given)
+    one.save(tmp_path / "model.h5")
+    seed = nmfscale.load(tmp_path / "model.h5").seed_
+    assert seed == one.seed_ and isinstance(seed, int)
+    again = model.made_at_random(random_state=seed).fit(X, **model.given)
+    assert numbers(again) == numbers(one) and again.seed_ == seed
