@@ -212,7 +212,8 @@ class Monitor:
         return {
             "records": self.records, "seconds": time.perf_counter() - self.started,
             "ratio": self._ratio, "next": [self._next_measured, self._next_near],
-            "best": [list(map(float, self._best)), bool(self._risen), self._below], "seed": self.seed,
+            "best": [list(map(float, self._best)), bool(self._risen), self._below],
+            "seed": self.seed,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
