@@ -152,9 +152,9 @@ class Monitor:
 
     def _measure(self, values: dict[str, Any], measured: dict[str, Any]) -> None:
         n = len(self.records) + 1
-        self._next_near = n + max(2, n // NEAR_EVERY)
         if not all(math.isfinite(value) for value in measured.values()):
-            return
+            return  # the fit would not end here
+        self._next_near = n + max(2, n // NEAR_EVERY)
         while self._next_measured <= n:
             self._next_measured *= 2
         for name, value in measured.items():

@@ -941,3 +941,34 @@ def test_extrapolated_descent_converges_at_its_limit(K, seed):
     assert found.converged_ and found.n_iter_ < 60
     best = max(limit.history_["loglik"])
     assert max(found.history_["loglik"]) == pytest.approx(best, rel=5e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_fit_ends_where_its_residual_is_first_below_tol(seed):
+    """Records hold the residual of the iterate where it matters, not of points on the way to it."""
+    X, options = make_counts(120, 80, K=4, seed=seed), {"solver": "scd", "init": "random"}
+    found = fit(X, 4, tol=1e-4, gain_tol=0, max_iter=100, **options)
+    ends = [
+        residual(fit(X, 4, max_iter=n, **options)) for n in range(found.n_iter_ - 4, found.n_iter_)
+    ]
+    assert found.converged_ and min(ends[:2]) > 1e-4
+    history = fit(X, 4, max_iter=30, **options).history_
+    for n in (10, 20):  # measured, as at the end of a fit
+        ended = fit(X, 4, max_iter=n, **options).history_[-1]
+        for name in ("kkt_loadings", "kkt_factors"):
+            assert history[name][n - 1] == pytest.approx(ended[name], rel=1e-5)
+
+
+def test_a_steady_gain_is_no_plateau():
+    """As at a saddle: more is left than the last third of the iterations gained, which is little."""
+    monitor = Monitor(FactorModel, 400, 1e-4)
+    for n in range(100):
+        monitor.record(loglik=-1e6 - 30 + 2e-3 * n, kkt_loadings=1.0, kkt_factors=1.0)
+        assert not monitor.still
+    assert monitor.gap > 0.5
+    # nor has it converged where many units are left
+    for rate, converged in ((1.0, False), (1e-4, True)):
+        monitor = Monitor(FactorModel, 400, 1e-4, gain_tol=0)
+        for n in range(100):
+            monitor.record(loglik=-1e6 + rate * n, kkt_loadings=1e-5, kkt_factors=1e-5)
+        assert monitor.converged == converged

@@ -1,0 +1,141 @@
+"""Whether a fit that says that it is over is over: the default beside ``tol=0``, from one start.
+
+A fit with all at its default is compared with one of 3,000 iterations from the same start: what the
+long one gained, what the short one estimated (`gap_`), and how far the proportions of a sample
+move. Counts are real, and simulated like bulk RNA sequencing (few samples, large counts) and spots
+of Visium slides; they are in float32, as AnnData objects hold them.
+
+    python benchmarks/convergence.py
+    python benchmarks/convergence.py --problems bulk --topics 8 --dtype float32 --append
+    python benchmarks/convergence.py --smoke         some seconds, writes nothing
+
+Writes a row for each pair of fits to results/convergence.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from pathlib import Path
+
+import numpy as np
+import problems
+import report
+import scipy.sparse as sp
+
+SIMULATED = ("bulk", "visium")
+PROBLEMS = (*SIMULATED, *problems.REAL)
+COLUMNS = (
+    "problem", "model", "dtype", "K", "seed", "stop_reason", "iterations", "loglik", "left", "gap",
+    "kkt", "proportions_change", "samples_moved",
+)  # fmt: skip
+
+
+def bulk(n: int = 41, m: int = 16_773, total: float = 4e8, K: int = 12) -> sp.csr_matrix:
+    """Counts like those of bulk RNA: few samples, expression over orders of magnitude."""
+    rng = np.random.default_rng(1)
+    F = np.exp(rng.normal(0, 2.2, m))[:, None] * rng.gamma(1.5, size=(m, K))
+    F *= np.exp(rng.normal(0, 1.0, (m, K)) * (rng.random((m, K)) < 0.2))
+    L = rng.dirichlet(np.full(K, 0.3), n)
+    sizes = total / n * np.exp(rng.normal(0, 0.3, n))
+    mu = sizes[:, None] * (L @ (F / F.sum(axis=0)).T) * rng.gamma(30, 1 / 30, (n, m))
+    return sp.csr_matrix(rng.poisson(mu))
+
+
+def visium(n: int = 1_500, m: int = 6_000, K: int = 12) -> sp.csr_matrix:
+    """Counts like those of spots on a slide: topics with places, mixed everywhere."""
+    rng = np.random.default_rng(3)
+    side = int(np.sqrt(n)) + 1
+    place = np.stack(np.divmod(np.arange(n), side)).T / side
+    far = ((place[:, None, None] - rng.random((K, 2, 2))) ** 2).sum(axis=-1)
+    L = np.exp(-far / 0.02).sum(axis=-1) + 0.03 * rng.random((n, K))
+    change = rng.normal(0, 1.3, (m, K)) * (rng.random((m, K)) < 0.12)
+    F = np.exp(rng.normal(0, 1.6, m))[:, None] * np.exp(change)
+    sizes = 6_000 * np.exp(rng.normal(0, 0.4, n)) / L.sum(axis=1)
+    mu = sizes[:, None] * (L @ (F / F.sum(axis=0)).T) * rng.gamma(8, 1 / 8, (n, m))
+    return sp.csr_matrix(rng.poisson(mu))
+
+
+def counts_of(name: str, smoke: bool) -> sp.csr_matrix:
+    """Return the counts of a problem in float32, as AnnData objects hold them."""
+    if name in SIMULATED:
+        make = {"bulk": bulk, "visium": visium}[name]
+        X = make(20, 300, K=4) if smoke else make()
+    else:
+        X = problems.load_counts(name)
+    return X.astype(np.float32)
+
+
+def proportions(model) -> np.ndarray:
+    """Return the share of the counts of each sample that each topic explains."""
+    parts = model.loadings_ * model.components_.sum(axis=1)
+    return parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-300)
+
+
+def compare(name: str, X, make, long: int) -> dict:
+    """Fit twice from one start, and say how the ends differ."""
+    short = make().fit(X)
+    limit = make(tol=0, max_iter=long).fit(X)
+    moved = np.abs(proportions(limit) - proportions(short)).max(axis=1)
+    objective = short.history_.dtype.names[2]
+    at = [float(model.history_[objective][-1]) for model in (short, limit)]
+    residual = max(short.history_[each][-1] for each in short._model.residuals)
+    return {
+        "problem": name, "model": type(short).__name__, "dtype": short.dtype or "default",
+        "K": short.n_components, "seed": short.seed_, "stop_reason": short.stop_reason_,
+        "iterations": short.n_iter_, "loglik": f"{at[0]:.2f}", "left": f"{at[1] - at[0]:.3f}",
+        "gap": f"{short.gap_:.3f}", "kkt": f"{residual:.1e}",
+        "proportions_change": f"{moved.max():.3f}", "samples_moved": int((moved > 0.05).sum()),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run every problem and number of topics, a line for each."""
+    import nmfscale
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    models = ("PoissonNMF", "TopicModel", "LDA", "GammaPoisson", "NoisyTopicModel")
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
+    parser.add_argument("--topics", nargs="+", type=int, default=[6, 10, 20])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--model", choices=models, default="PoissonNMF")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default=None)
+    parser.add_argument("--max-iter", type=int, default=3_000, help="iterations of the long fit")
+    parser.add_argument("--append", action="store_true", help="add rows to the table")
+    parser.add_argument("--smoke", action="store_true", help="a small run, for tests")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    options = parser.parse_args()
+    if options.smoke:
+        options.problems, options.topics, options.max_iter = SIMULATED, [3], 60
+    warnings.simplefilter("ignore")  # not converged is a column of the table
+    rows = []
+    for name in options.problems:
+        X = counts_of(name, options.smoke)
+        for K in options.topics:
+            for seed in options.seeds:
+
+                def make(K: int = K, seed: int = seed, **how):
+                    chosen = {"dtype": options.dtype, "random_state": seed} | how
+                    return getattr(nmfscale, options.model)(K, **chosen)
+
+                rows.append(compare(name, X, make, options.max_iter))
+                print("  ".join(map(str, rows[-1].values())), flush=True)
+    if not options.smoke:
+        write(rows, options.results, append=options.append)
+
+
+def write(rows: list[dict], folder: Path, *, append: bool) -> None:
+    """Write the table, or add rows to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "convergence.csv").open("a" if append else "w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        if not append:
+            table.writeheader()
+        table.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
