@@ -175,9 +175,9 @@ def _describe_fit(model: Any) -> None:
     say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
-    say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
-    if math.isfinite(getattr(model, "gap_", math.nan)):
-        say(f"left to gain    about {model.gap_:,.2g} from this start")
+    gap = getattr(model, "gap_", math.nan)
+    left = f", about {gap:,.2g} left to gain" if math.isfinite(gap) else ""
+    say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s{left}")
 
 
 def transform(arguments: argparse.Namespace) -> int:

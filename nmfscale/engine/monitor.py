@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -25,11 +25,11 @@ SHARE, FEWEST = 3, 5
 SIXTH, MOST_RATIO = 6, 0.97
 # A fit may say that it has converged where no more than this is left, in natural units of a
 # likelihood, or so many times `tol`.
-LITTLE, LITTLE_PER_TOL = 1.0, 1e4
+LITTLE, LITTLE_PER_TOL = 0.5, 5e3
 LIKELIHOODS = "loglik", "elbo"
 # Residuals are measured where a record of points nearby cannot tell: at doubling iterations from
 # the first on, and every twentieth of the iterations once they are within a few times `tol`.
-FIRST_MEASURED, NEAR, NEAR_EVERY = 10, 4.0, 20
+FIRST_MEASURED, NEAR, NEAR_EVERY = 20, 4.0, 20
 # Exact zeros, which the end restores, change residuals less than this leaves.
 CERTAIN = 0.999
 # Why a fit ended, and how messages say it.
@@ -73,6 +73,22 @@ def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def left(best: Sequence[float]) -> float:
+    """Return about what is left to be gained, as far as the last gains of a fit tell.
+
+    No less than the last third of the iterations gained, as momentum leaves so much, and as gains
+    come in steps. More where gains do not shrink by a ratio that would lead to an end.
+    """
+    n = len(best)
+    third = best[-1] - best[max(-n, -1 - max(FEWEST, n // SHARE))] if n else 0.0
+    if n < 2 * FEWEST:
+        return third
+    sixth = n // SIXTH if n >= 2 * SIXTH else 2
+    last, before = (best[-1 - i] - best[-1 - i - sixth] for i in (0, sixth))
+    ratio = min(last / before, MOST_RATIO) if before > 0 else MOST_RATIO
+    return max(last * ratio / (1 - ratio), third)
+
+
 class Monitor:
     """Records, stopping rule and progress of one fit.
 
@@ -81,9 +97,9 @@ class Monitor:
     the last third of the iterations, by default what the model says of `tol`; 0 turns that off.
     Iterations that ended below the best do not count: a fit may have to go back from them. But
     where `STILL` of them in a row are below it, and the last one by no more than that, only
-    rounding is left. With ``tol=0`` all of `max_iter` are run. Either end also takes that what is
-    left to be gained, see `gap`, is little. `doubtful` are ends that the arithmetic cannot support:
-    a fit ends there for "precision".
+    rounding is left. With ``tol=0`` all of `max_iter` are run. Either end also takes that little
+    is left to be gained: see `left`. `doubtful` are ends that the arithmetic cannot support: a fit
+    ends there for "precision".
 
     `model`, a `Model` or its class, says which columns a record has. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
@@ -109,6 +125,7 @@ class Monitor:
         self._bar: Any = None
         self._ctrl_c = ExitStack()
         self._best: list[float] = []  # objectives that were no lower than all before
+        self._top: list[float] = []  # the best so far, after every iteration
         self._risen, self._below = False, 0
         # residuals that were measured over those of points nearby; when the next are to be measured
         self._ratio = dict.fromkeys(self.residuals, 1.0)
@@ -196,7 +213,8 @@ class Monitor:
             residual, least = self.residual_of(measured), self.tol * CERTAIN
         of_likelihood = self.objective in LIKELIHOODS
         little = max(LITTLE, LITTLE_PER_TOL * self.tol) if of_likelihood else math.inf
-        self.converged = not blind and self.tol > 0 and residual <= least and self._left <= little
+        self.converged = not blind and self.tol > 0 and residual <= least
+        self.converged = self.converged and left(self._top) <= little
         self.still = not blind and self._on_plateau(record)
         if self.converged and "converged" in self.doubtful:
             self.converged, self.still = False, True
@@ -220,6 +238,7 @@ class Monitor:
         """Go on where the state was taken; the clock does not count the time between."""
         self.records = list(state["records"])
         self._best, self._risen, self._below = state["best"]
+        self._top = np.maximum.accumulate([each[self.objective] for each in self.records]).tolist()
         self._ratio, self.seed = dict(state["ratio"]), state["seed"]
         self._next_measured, self._next_near = state["next"]
         self.started = time.perf_counter() - state["seconds"]
@@ -227,6 +246,7 @@ class Monitor:
     def forget_last(self) -> None:
         """Drop the last record: the end of the fit completes it, without showing it again."""
         self.records.pop()
+        self._top.pop()
         if self._risen:
             self._best.pop()
         self._replacing = True
@@ -237,6 +257,7 @@ class Monitor:
         self._below = 0 if self._risen else self._below + 1
         if self._risen:
             self._best.append(best)
+        self._top.append(max([objective, *self._top[-1:]]))
 
     def _on_plateau(self, record: dict[str, float]) -> bool:
         if self.tol <= 0 or self.gain_tol <= 0 or not self._best:
@@ -244,30 +265,12 @@ class Monitor:
         best, little = self._best[-1], self.gain_tol * abs(self._best[-1])
         if self._below >= STILL and (best - record[self.objective] <= little or self.doubtful):
             return True
-        window = max(FEWEST, len(self._best) // SHARE)
-        if len(self._best) <= window or not self._risen:
-            return False
-        return best - self._best[-1 - window] <= little and self._left <= little
+        return len(self._best) > FEWEST and bool(self._risen) and left(self._best) <= little
 
     @property
     def gap(self) -> float:
-        """About what is left to be gained, see `_left`; NaN where rounding hides it."""
-        return math.nan if self.reason == "precision" else self._left
-
-    @property
-    def _left(self) -> float:
-        """What is left to be gained, as far as the last gains tell.
-
-        They shrink by one ratio where a fit nears its end; not where it slowly leaves a saddle.
-        """
-        best, n = self._best, len(self._best)
-        latest = best[-1] - best[max(-n, -3)] if n else 0.0
-        if n < 2 * FEWEST:
-            return latest
-        sixth = n // SIXTH if n >= 2 * SIXTH else 2
-        last, before = (best[-1 - i] - best[-1 - i - sixth] for i in (0, sixth))
-        ratio = min(last / before, MOST_RATIO) if before > 0 else MOST_RATIO
-        return max(last * ratio / (1 - ratio), latest)
+        """About what is left to be gained; NaN where rounding hides it."""
+        return math.nan if self.reason == "precision" else left(self._top)
 
     @property
     def finished(self) -> bool:

@@ -89,7 +89,7 @@ class AnchorNMF(CountModel):
     converged_ : bool
         Whether the fit was not stopped before the end.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
-sample_totals_, feature_totals_, unseen_features_
+sample_totals_, feature_totals_, unseen_features_, seed_
         As in :class:`PoissonNMF`.
 
     References

@@ -112,7 +112,7 @@ class LDA(CountModel):
     n_batch_iter_ : int
         Batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, feature_totals_, unseen_features_
+sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes

@@ -41,7 +41,7 @@ class PoissonNMF(CountFactorization):
         Iterations at most, one pass over the rows and one over the columns each.
     tol : float, default=1e-4
         The fit has converged when the largest KKT residual, relative to the mean total of a sample
-        (for L) and of a feature (for F), is at most `tol`, and no more than 1 (or 10,000 times
+        (for L) and of a feature (for F), is at most `tol`, and no more than 0.5 (or 5,000 times
         `tol`) of the log-likelihood is expected to be left. With 0 exactly `max_iter` iterations
         are run.
     gain_tol : float, default=None
@@ -107,7 +107,7 @@ class PoissonNMF(CountFactorization):
         ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for
         `tol`), ``change_loadings`` and ``change_factors`` (largest change relative to the mean),
         ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``, and ``bytes_read`` from
-        files so far. The residuals are measured at iterations 10, 20, 40, ..., at the last one and
+        files so far. The residuals are measured at iterations 20, 40, 80, ..., at the last one and
         wherever they may be near `tol`. Between, they are seen nearby, where the next update of a
         factor starts, and multiplied by the ratio of the two when they were measured last.
         ``pandas.DataFrame(model.history_)`` makes a table.

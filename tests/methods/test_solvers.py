@@ -928,7 +928,8 @@ def test_float32_ends_where_its_rounding_ends():
         nmfscale.PoissonNMF(4, random_state=8, **how).fit((X * 10**6).astype(np.float32))
         for how in ({}, {"tol": 0, "max_iter": 300})
     )
-    assert exact.converged_ and exact.gap_ < 1 and exact.loglik_ > limit.loglik_ - 1
+    assert exact.stop_reason_ in ("converged", "plateau") and exact.gap_ < 1e-7 * -exact.loglik_
+    assert exact.loglik_ > limit.loglik_ - max(exact.gap_, 1)
 
 
 @pytest.mark.parametrize(("K", "seed"), [(3, 0), (5, 8)])
@@ -953,10 +954,9 @@ def test_a_fit_ends_where_its_residual_is_first_below_tol(seed):
     ]
     assert found.converged_ and min(ends[:2]) > 1e-4
     history = fit(X, 4, max_iter=30, **options).history_
-    for n in (10, 20):  # measured, as at the end of a fit
-        ended = fit(X, 4, max_iter=n, **options).history_[-1]
-        for name in ("kkt_loadings", "kkt_factors"):
-            assert history[name][n - 1] == pytest.approx(ended[name], rel=1e-5)
+    ended = fit(X, 4, max_iter=20, **options).history_[-1]  # measured, as at the end of a fit
+    for name in ("kkt_loadings", "kkt_factors"):
+        assert history[name][19] == pytest.approx(ended[name], rel=1e-5)
 
 
 def test_a_steady_gain_is_no_plateau():
