@@ -214,7 +214,7 @@ class Monitor:
         of_likelihood = self.objective in LIKELIHOODS
         little = max(LITTLE, LITTLE_PER_TOL * self.tol) if of_likelihood else math.inf
         self.converged = not blind and self.tol > 0 and residual <= least
-        self.converged = self.converged and left(self._top) <= little
+        self.converged = self.converged and self._left <= little
         self.still = not blind and self._on_plateau(record)
         if self.converged and "converged" in self.doubtful:
             self.converged, self.still = False, True
@@ -270,7 +270,12 @@ class Monitor:
     @property
     def gap(self) -> float:
         """About what is left to be gained; NaN where rounding hides it."""
-        return math.nan if self.reason == "precision" else left(self._top)
+        return math.nan if self.reason == "precision" else self._left
+
+    @property
+    def _left(self) -> float:
+        # the window has iterations that fell only where nothing rises any more
+        return min(left(self._best), left(self._top))
 
     @property
     def finished(self) -> bool:
