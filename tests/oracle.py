@@ -606,3 +606,50 @@ def draws_below(state, sizes):
 def table_of(loadings, groups, n_groups):
     """Sum the loadings of each group's samples: (T, R)."""
     return np.stack([loadings[groups == r].sum(axis=0) for r in range(n_groups)], axis=1)
+
+
+def hc3(X, y):
+    """Covariance of coefficients by MacKinnon and White: (X'X)^-1 X' diag(e/(1-h))^2 X (X'X)^-1."""
+    inverse = np.linalg.inv(X.T @ X)
+    e = y - X @ (inverse @ (X.T @ y))
+    h = ((X @ inverse) * X).sum(axis=1)
+    return inverse @ (X.T * (e / (1 - h)) ** 2 @ X) @ inverse
+
+
+def cluster_jackknife(X, y, clusters, weights=None):
+    """Covariance of coefficients by leaving out one cluster at a time: the sum of squared moves."""
+    w = np.sqrt(np.ones(len(y)) if weights is None else weights)
+
+    def fitted(rows):
+        return np.linalg.lstsq(X[rows] * w[rows, None], y[rows] * w[rows], rcond=None)[0]
+
+    whole = fitted(np.arange(len(y)))
+    moves = [fitted(np.flatnonzero(clusters != u)) - whole for u in np.unique(clusters)]
+    return sum(np.outer(move, move) for move in moves)
+
+
+def satterthwaite(X, a, clusters, weights=None):
+    """Degrees of freedom of the jackknife variance of a'b, of y with variances 1 / weights."""
+    weights, out = np.ones(len(X)) if weights is None else weights, []
+
+    def row(rows):
+        w = weights * rows
+        return a @ np.linalg.solve((X * w[:, None]).T @ X, (X * w[:, None]).T)
+
+    whole = row(np.ones(len(X)))
+    for u in np.unique(clusters):
+        out.append(row((clusters != u).astype(float)) - whole)
+    values = np.linalg.eigvalsh(np.array(out) / weights @ np.array(out).T)
+    return values.sum() ** 2 / (values**2).sum()
+
+
+def brown_forsythe(y, labels):
+    """Sum of squares between groups, over that expected of equal means (jackknife variances)."""
+    groups, between, expected = np.unique(labels), 0.0, 0.0
+    for g in groups:
+        here = y[labels == g]
+        n = len(here)
+        between += n * (here.mean() - y.mean()) ** 2
+        variance = ((here - here.mean()) ** 2).sum() / (n - 1) * n / (n - 1)
+        expected += (1 - n / len(y)) * variance
+    return between / expected

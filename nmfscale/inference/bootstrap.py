@@ -356,14 +356,15 @@ def _balanced(table: Array, topics: tuple[Any, ...], groups: tuple[Any, ...]) ->
 
 
 def warn_of_few_units(
-    n_units: Array, names: tuple[Any, ...], units: str, covered: str, of: str = "groups"
-) -> None:
-    """Warn where intervals stand on few units; `covered`: how often those of 95% held the truth."""
-    few = np.flatnonzero(n_units < _FEW_UNITS)
+    n_units: Array, names: tuple[Any, ...], units: str, covered: str, of: str = "groups",
+    enough: int = _FEW_UNITS,
+) -> None:  # fmt: skip
+    """Warn where intervals rest on few units; `covered`: how often those of 95% held the truth."""
+    few = np.flatnonzero(n_units < enough)
     if few.size:
         least = few[n_units[few].argmin()]
         warn_caller(
-            f"{few.size} of {len(names)} {of} have fewer than {_FEW_UNITS} {units}, the fewest "
+            f"{few.size} of {len(names)} {of} have fewer than {enough} {units}, the fewest "
             f"{names[least]!r} with {n_units[least]}: intervals are too narrow there. In "
             f"simulations those of 95% held the truth in {covered}."
         )

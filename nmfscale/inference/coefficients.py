@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from ..counts.names import shown
 from .frames import tidy_frame
 from .intervals import percentile, spread
+from .robust import RobustErrors
+from .term_tests import Tested
 
 Array = NDArray[Any]
 
@@ -25,27 +27,41 @@ class ProportionRegression:
     ----------
     coefficients, lower, upper : ndarray of shape (T, P)
         Coefficients by least squares, and the ends of their intervals.
-    pvalues, qvalues : ndarray of shape (T, P) or None
-        Permutation p-value of each topic and term, and that adjusted for all topics of a term by
-        Benjamini and Hochberg. NaN for the intercept, and for every term without which no constant
-        is left in the model: permutations say nothing of these. None with n_permutations=0.
+    standard_errors : ndarray of shape (T, P)
+        Robust standard errors, HC3 or CR3 of units; of bootstrap intervals those of the replicates.
+    pvalues, pvalues_maxt, qvalues : ndarray of shape (T, P) or None
+        p-value of each topic and term; that adjusted for all topics of a term by the maximum of the
+        statistics, step down; and that adjusted by Benjamini and Hochberg. NaN for the terms in
+        `untested`. None with n_permutations=0.
+    untested : dict
+        Terms that have no p-value, and why: the intercept; terms without which no constant is left
+        in the model; and terms that do not vary within strata.
+    covariates : tuple
+        Covariates of several terms, such as labels of several levels, that were tested as a whole.
+    covariate_pvalues, covariate_pvalues_maxt, covariate_qvalues : ndarray of shape (T, C) or None
+        The same p-values for each of these C covariates.
     topic_names, terms : tuple
         Names.
     n_units : int
-        How many units were drawn again.
+        How many units there are.
     units : str
         "units", or "samples" where these are the units.
     rows : str
-        What was regressed: "units", their proportions, or "samples", where covariates differ within
-        units or samples are the units.
-    replicates : ndarray of shape (n_replicates, T, P)
-        Coefficients of every bootstrap replicate that determines them.
+        What was regressed: "units", their proportions; or "samples", where covariates differ within
+        units (errors are those of units, clusters of samples) or samples are the units.
+    weighting : str
+        What counts once: "units" or "samples".
+    test : str or None
+        What p-values come from: "permutations" of units, or "sign flips" of their residuals.
+    replicates : ndarray of shape (n_replicates, T, P) or None
+        Coefficients of every bootstrap replicate that determines them; None of intervals of kind
+        "t".
     n_failures : int
         Replicates that do not, which are left out: a level was not drawn.
     n_labellings : int
-        Permutations that p-values stand on.
+        Permutations or sign flips that p-values come from.
     exact : bool
-        Whether these are all ways to give units the terms of others, each once.
+        Whether these are all that there are, each once.
     smallest_pvalue : float
         The least p-value that could have come out.
     level, interval : float and str
@@ -59,27 +75,99 @@ class ProportionRegression:
     coefficients: Array
     lower: Array
     upper: Array
-    pvalues: Array | None
-    qvalues: Array | None
+    tested: Tested | None
     topic_names: tuple[Any, ...]
     terms: tuple[Any, ...]
     n_units: int
     units: str
     rows: str
-    replicates: Array
+    weighting: str
+    errors: RobustErrors
+    replicates: Array | None
     n_failures: int
     level: float
     interval: str
     random_state: Any
-    n_labellings: int
-    exact: bool
-    smallest_pvalue: float
-    interrupted: bool
 
     @property
     def standard_errors(self) -> Array:
-        """Standard deviation of the replicates, (T, P)."""
-        return spread(self.replicates)
+        """Standard errors (T, P), of units that may differ in spread or of the replicates."""
+        if self.replicates is not None:
+            return spread(self.replicates)
+        along = np.eye(len(self.terms))
+        return np.stack([self.errors.standard_errors(each) for each in along], axis=1)
+
+    @property
+    def degrees_of_freedom(self) -> Array:
+        """Degrees of freedom of the robust standard errors (P,), by Satterthwaite."""
+        return np.array([self.errors.freedom(each) for each in np.eye(len(self.terms))])
+
+    @property
+    def pvalues(self) -> Array | None:
+        """p-value of each topic and term (T, P)."""
+        return None if self.tested is None else self.tested.of_terms[0]
+
+    @property
+    def pvalues_maxt(self) -> Array | None:
+        """The same, adjusted for all topics by the maximum of the statistics."""
+        return None if self.tested is None else self.tested.of_terms[1]
+
+    @property
+    def qvalues(self) -> Array | None:
+        """The same, adjusted for all topics by Benjamini and Hochberg."""
+        return None if self.tested is None else self.tested.of_terms[2]
+
+    @property
+    def untested(self) -> dict[Any, str]:
+        """Terms that have no p-value, and why."""
+        if self.tested is None:
+            return dict.fromkeys(self.terms, "n_permutations is 0")
+        return self.tested.untested
+
+    @property
+    def covariates(self) -> tuple[Any, ...]:
+        """Covariates of several terms that were tested as a whole."""
+        return () if self.tested is None else self.tested.covariates
+
+    @property
+    def covariate_pvalues(self) -> Array | None:
+        """p-value of each topic and covariate (T, C)."""
+        return None if self.tested is None else self.tested.of_covariates[0]
+
+    @property
+    def covariate_pvalues_maxt(self) -> Array | None:
+        """The same, adjusted for all topics by the maximum of the statistics."""
+        return None if self.tested is None else self.tested.of_covariates[1]
+
+    @property
+    def covariate_qvalues(self) -> Array | None:
+        """The same, adjusted for all topics by Benjamini and Hochberg."""
+        return None if self.tested is None else self.tested.of_covariates[2]
+
+    @property
+    def test(self) -> str | None:
+        """What p-values come from."""
+        return None if self.tested is None else self.tested.how
+
+    @property
+    def n_labellings(self) -> int:
+        """Permutations or sign flips that p-values come from."""
+        return 0 if self.tested is None else self.tested.n_labellings
+
+    @property
+    def exact(self) -> bool:
+        """Whether these are all that there are."""
+        return self.tested is not None and self.tested.exact
+
+    @property
+    def smallest_pvalue(self) -> float:
+        """The least p-value that could have come out."""
+        return 1.0 if self.tested is None else self.tested.smallest_pvalue
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it early."""
+        return self.tested is not None and self.tested.interrupted
 
     def to_frame(self, term: Any = None) -> Any:
         """Return a DataFrame with a row for each topic and term.
@@ -94,7 +182,7 @@ class ProportionRegression:
         -------
         pandas.DataFrame
             Columns ``topic``, ``term``, ``coefficient``, ``lower``, ``upper``, ``std_error`` and,
-            where terms were tested, ``pvalue`` and ``qvalue``.
+            where terms were tested, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
 
         Raises
         ------
@@ -105,8 +193,9 @@ class ProportionRegression:
             "coefficient": self.coefficients, "lower": self.lower, "upper": self.upper,
             "std_error": self.standard_errors,
         }  # fmt: skip
-        if self.pvalues is not None and self.qvalues is not None:
-            values |= {"pvalue": self.pvalues, "qvalue": self.qvalues}
+        if self.tested is not None:
+            of_terms = ("pvalue", "pvalue_maxt", "qvalue")
+            values |= dict(zip(of_terms, self.tested.of_terms, strict=True))
         frame = tidy_frame({"topic": self.topic_names}, {"term": self.terms}, values)
         if term is None:
             return frame
@@ -116,6 +205,26 @@ class ProportionRegression:
         order = np.lexsort((-np.abs(self.coefficients[:, j]), p))
         of_term = frame.iloc[order * len(self.terms) + j].drop(columns="term")
         return of_term.reset_index(drop=True)
+
+    def to_frame_of_covariates(self) -> Any:
+        """Return a DataFrame with a row for each topic and covariate of several terms.
+
+        Columns are ``topic``, ``covariate``, ``pvalue``, ``pvalue_maxt`` and ``qvalue``: whether
+        the topic depends on the covariate at all.
+
+        Raises
+        ------
+        ValueError
+            If no such covariate was tested.
+        """
+        if self.tested is None or not self.covariates:
+            raise ValueError(
+                "no covariate of several terms was tested: those are labels of more than two "
+                "levels; `to_frame` has the tests of single terms."
+            )
+        names = ("pvalue", "pvalue_maxt", "qvalue")
+        values = dict(zip(names, self.tested.of_covariates, strict=True))
+        return tidy_frame({"topic": self.topic_names}, {"covariate": self.covariates}, values)
 
     def combine(self, weights: Mapping[Any, float]) -> Any:
         """Return a weighted sum of coefficients of each topic, with intervals.
@@ -132,7 +241,7 @@ class ProportionRegression:
         -------
         pandas.DataFrame
             A row for each topic: ``topic``, ``value``, ``lower``, ``upper`` and ``std_error``.
-            Intervals are of `level`, from percentiles of the replicates whatever `interval` is.
+            Intervals are of `level`: by Student's t, or from percentiles of the replicates.
 
         Raises
         ------
@@ -148,11 +257,17 @@ class ProportionRegression:
                 given = f"weights[{shown(term)}] is {shown(weight)}"
                 raise ValueError(f"{given}; a finite number is needed.")
             along[self.terms.index(term)] = weight
-        replicates = self.replicates @ along
-        lower, upper = percentile(replicates, self.level)
+        values = self.coefficients @ along
+        if self.replicates is None:
+            errors = self.errors.standard_errors(along)
+            margins = self.errors.margins(along, self.level)
+            lower, upper = values - margins, values + margins
+        else:
+            replicates = self.replicates @ along
+            errors, (lower, upper) = spread(replicates), percentile(replicates, self.level)
         return pd.DataFrame({
-            "topic": list(self.topic_names), "value": self.coefficients @ along, "lower": lower,
-            "upper": upper, "std_error": spread(replicates),
+            "topic": list(self.topic_names), "value": values, "lower": lower, "upper": upper,
+            "std_error": errors,
         })  # fmt: skip
 
     def _refuse_unknown(self, term: Any) -> None:
@@ -160,15 +275,23 @@ class ProportionRegression:
             names = ", ".join(map(repr, self.terms))
             raise ValueError(f"term={shown(term)} is not one of the terms: {names}.")
 
+    @property
+    def neutral(self) -> float:
+        """Coefficient of a term that does not matter: 0."""
+        return 0.0
+
     def __repr__(self) -> str:
-        """Sizes, and how many coefficients were found."""
+        """Sizes, what counts once, and how many coefficients were found."""
         T, P = self.coefficients.shape
         size = f"{T} topics x {P} terms, {self.n_units:,} {self.units}"
+        if self.units == "units":
+            rows = " by their samples" if self.rows == "samples" else ""
+            size += f"{rows}, each {self.weighting[:-1]} counts once"
         if self.qvalues is None:
-            return f"<ProportionRegression: {size}, {len(self.replicates):,} replicates>"
+            return f"<ProportionRegression: {size}, {self.interval} intervals>"
         tested = np.isfinite(self.qvalues)
         found = np.count_nonzero(self.qvalues[tested] <= 0.05)
         return (
             f"<ProportionRegression: {size}, {found} of {np.count_nonzero(tested)} coefficients "
-            "with q <= 0.05>"
+            f"with q <= 0.05 of {self.n_labellings:,} {self.test}>"
         )

@@ -25,12 +25,21 @@ _DEPENDENT = 1e-9
 class DesignMatrix:
     """Values (n, P) in float64, and the names of the terms.
 
-    `references` are indicators (n,) of the levels that have no term, by name.
+    `references` are indicators (n,) of the levels that have no term, by name. `covariates` is the
+    covariate of each term.
     """
 
     values: Array
     terms: tuple[Any, ...]
     references: dict[str, Array] = field(default_factory=dict)
+    covariates: tuple[Any, ...] = ()
+
+    def several_terms(self) -> dict[Any, list[int]]:
+        """Return the columns of covariates that have more than one, by their names."""
+        of: dict[Any, list[int]] = {}
+        for j, name in enumerate(self.covariates):
+            of.setdefault(name, []).append(j)
+        return {name: columns for name, columns in of.items() if len(columns) > 1}
 
     def check_rank(self, kept: Array, what: str) -> None:
         """Refuse terms whose coefficients are not determined by these rows."""
@@ -76,10 +85,12 @@ def design_matrix(
     if hasattr(covariates, "iloc"):
         covariates = matched(covariates, sample_names, "covariates", whom="loadings")
     columns, terms = [], []
+    owners: list[Any] = []
     references: dict[str, Array] = {}
     if intercept:
         columns.append(np.ones(n_samples))
         terms.append(INTERCEPT)
+        owners.append(None)
     for name, values in _columns(covariates, names, sample_names):
         for term, column in _encoded(name, values, n_samples, references):
             if term in terms:
@@ -87,9 +98,10 @@ def design_matrix(
                 raise ValueError(f"two terms are named {shown(term)}{remedy}.")
             columns.append(column)
             terms.append(term)
+            owners.append(name)
     if len(columns) == int(intercept):
         raise ValueError("covariates has no columns: one at least is needed.")
-    return DesignMatrix(np.column_stack(columns), tuple(terms), references)
+    return DesignMatrix(np.column_stack(columns), tuple(terms), references, tuple(owners))
 
 
 def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[Any, Any]]:

@@ -217,7 +217,8 @@ def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> Non
         remedy = (
             "pass strata=units, which compares samples within units"
             if name == "groups"
-            else f"give all samples of a unit the same label in {name}"
+            else f"give all samples of a unit the same label in {name}; what differs within units "
+            "can be a covariate of regress_proportions"
         )
         raise ValueError(
             f"unit {shown(units.names[unit])} has samples in {name} {shown(several[0])} and "

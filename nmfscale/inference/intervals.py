@@ -8,20 +8,35 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from ..counts.names import shown
 
 Array = NDArray[Any]
 INTERVALS = ("percentile", "bca")
+# Of means and coefficients, whose standard errors are known without replicates.
+ROBUST_INTERVALS = ("t", *INTERVALS)
 
 
-def check_interval(level: Any, interval: Any) -> None:
+def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS) -> None:
     """Refuse a level or a kind of interval that there is not."""
     if not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed, such as 0.95.")
-    if interval not in INTERVALS:
-        raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, INTERVALS))}.")
+    if interval not in known:
+        raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, known))}.")
+
+
+def logit_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
+    """Return intervals of numbers in (0, 1), symmetric in their logit; 0 and 1 have no width.
+
+    `margins` are half the widths of symmetric intervals: divided by the derivative, those of the
+    logit (delta method).
+    """
+    inside = (estimate > 0) & (estimate < 1)
+    center = np.where(inside, estimate, 0.5)
+    far = margins / (center * (1 - center))
+    lower, upper = (expit(logit(center) + away) for away in (-far, far))
+    return np.where(inside, lower, estimate), np.where(inside, upper, estimate)
 
 
 def interval_ends(

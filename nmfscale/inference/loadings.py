@@ -188,9 +188,3 @@ def scaled_rows(values: Array) -> Array:
 
 
 _LEAST = 1e-100
-
-
-def amounts_of_topics(model: Any) -> Array:
-    """Return the proportions of topics in each sample (n, T), or an array as it is."""
-    kind = "proportions" if hasattr(model, "components_") else "amounts"
-    return topics_of_samples(model, kind).rows

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..counts.names import shown
 from .frames import tidy_frame
-from .intervals import acceleration_of, interval_ends, spread
+from .intervals import acceleration_of, interval_ends, logit_interval, spread
+from .robust import RobustErrors
 
 Array = NDArray[Any]
 
@@ -83,31 +84,36 @@ class GroupEffects:
     Attributes
     ----------
     means, lower, upper : ndarray of shape (T, R)
-        Mean over the units of each group, and the ends of its interval.
+        Mean over the units (or samples, see `weighting`) of each group, and the ends of its
+        interval.
+    standard_errors : ndarray of shape (T, R)
+        Robust standard errors, of units that may differ in spread; of bootstrap intervals those of
+        the replicates.
     pvalues, pvalues_maxt, qvalues : ndarray of shape (T,)
         Permutation p-value of each topic; that adjusted for all topics by the maximum of
         standardised statistics, step down; and that adjusted by Benjamini and Hochberg.
     statistics : ndarray of shape (T,)
-        Share of the sum of squares of root proportions that lies between groups, from 0 to 1.
+        ``B / (B + D)``, from 0 to 1: B is the sum of squares of proportions between groups, D what
+        it is expected to be if the means are equal and each group has the spread that it shows
+        (Brown and Forsythe). Of two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
     topic_names, groups : tuple
         Names.
     n_units : ndarray of shape (R,)
         Units of each group.
-    replicates : ndarray of shape (n_replicates, T, R)
-        Means of every bootstrap replicate.
+    replicates : ndarray of shape (n_replicates, T, R) or None
+        Means of every bootstrap replicate; None of intervals of kind "t".
     null : ndarray of shape (n_labellings, T)
         Statistics of every labelling.
     exact : bool
         Whether these are all labellings, each once.
     smallest_pvalue : float
         The least p-value of a topic that could have come out.
-    moments : ndarray of shape (2, T, R)
-        Second and third moments of what one unit adds to a mean: sums over units of
-        ``((value - mean of the stratum) / n_units) ** 2`` and ``** 3``.
     level, interval : float and str
         As they were given.
     units : str
         What was drawn: "units" or "samples".
+    weighting : str
+        What counts once in a mean: "units" or "samples".
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
@@ -122,37 +128,51 @@ class GroupEffects:
     topic_names: tuple[Any, ...]
     groups: tuple[Any, ...]
     n_units: Array
-    replicates: Array
+    replicates: Array | None
     null: Array
     exact: bool
     smallest_pvalue: float
-    moments: Array
+    errors: RobustErrors
+    parts: Array
     level: float
     interval: str
     units: str
+    weighting: str
     random_state: Any
     interrupted: bool
     lower: Array = field(init=False)
     upper: Array = field(init=False)
+    standard_errors: Array = field(init=False)
 
     def __post_init__(self) -> None:
         """Set the intervals."""
-        lower, upper = self._interval(self.replicates, self.means, self.moments)
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
+        if self.replicates is None:
+            margins, errors = self._robust(self.parts)
+            lower, upper = logit_interval(self.means, margins)
+        else:
+            lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
+            errors = spread(self.replicates)
+        for name, each in ("lower", lower), ("upper", upper), ("standard_errors", errors):
+            object.__setattr__(self, name, each)
 
-    def _interval(self, replicates: Array, estimate: Array, moments: Array) -> tuple[Array, Array]:
-        return interval_ends(
-            self.interval, replicates, estimate, self.level, lambda: acceleration_of(*moments)
-        )
+    def _robust(self, along: Array) -> tuple[Array, Array]:
+        """Return half the widths of symmetric intervals, and standard errors (T, n)."""
+        margins = [self.errors.margins(each, self.level) for each in along.T]
+        errors = [self.errors.standard_errors(each) for each in along.T]
+        return np.stack(margins, axis=1), np.stack(errors, axis=1)
 
-    @property
-    def standard_errors(self) -> Array:
-        """Standard deviation of the replicates, (T, R)."""
-        return spread(self.replicates)
+    def _of_replicates(
+        self, replicates: Array, estimate: Array, along: Array
+    ) -> tuple[Array, Array]:
+        def acceleration() -> Array:
+            found = [self.errors.influences(each) for each in along.T]
+            second, third = (np.stack([(v**k).sum(axis=0) for v in found], axis=1) for k in (2, 3))
+            return acceleration_of(second, third)
+
+        return interval_ends(self.interval, replicates, estimate, self.level, acceleration)
 
     def differences(self, reference: Any = None) -> GroupDifferences:
-        """Return differences between groups in mean proportions, from the same replicates.
+        """Return differences between groups in mean proportions, with intervals.
 
         Parameters
         ----------
@@ -179,16 +199,19 @@ class GroupEffects:
             of = self.groups.index(reference)
             pairs = [(g, of) for g in range(R) if g != of]
         one, other = (np.array(each) for each in zip(*pairs, strict=True))
-        replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
         differences = self.means[:, one] - self.means[:, other]
-        second, third = self.moments
-        moments = np.stack([
-            second[:, one] + second[:, other], third[:, one] - third[:, other],
-        ])  # fmt: skip
+        along = self.parts[:, one] - self.parts[:, other]
+        if self.replicates is None:
+            margins, errors = self._robust(along)
+            ends = differences - margins, differences + margins
+        else:
+            replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
+            ends = self._of_replicates(replicates, differences, along)
+            errors = spread(replicates)
         return GroupDifferences(
             differences,
-            *self._interval(replicates, differences, moments),
-            spread(replicates),
+            *ends,
+            errors,
             tuple((self.groups[g], self.groups[h]) for g, h in pairs),
             self.topic_names,
             self.level,
@@ -232,7 +255,8 @@ class GroupEffects:
         """Sizes, and how many topics differ."""
         T, R = self.means.shape
         found = np.count_nonzero(self.qvalues <= 0.05)
+        once = f", each {self.weighting[:-1]} counts once" if self.units == "units" else ""
         return (
-            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}, "
+            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
             f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"
         )

@@ -1,58 +1,57 @@
-"""Regression of topic proportions on covariates: bootstrap intervals, and tests of each term.
+"""Regression of topic proportions on covariates: robust intervals, and tests of each term.
 
-Least squares, as in `estimateEffect` of the R package stm. Uncertainty comes from units alone: they
-are drawn again for intervals, and the test of a term permutes the residuals of the model without it
-among units (Freedman and Lane 1983).
+Least squares, as in `estimateEffect` of the R package stm. Uncertainty comes from units alone,
+whose spread may differ: standard errors are HC3, or CR3 where units have several rows, and tests
+compare coefficients divided by these with permutations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
 
-from ..counts.names import names_of, shown
+from ..counts.names import shown
 from ..counts.warn import warn_caller
 from .bootstrap import warn_of_few_units
 from .coefficients import ProportionRegression
 from .covariates import DesignMatrix, design_matrix
-from .effects import bootstrap_part
-from .groups import (
-    Design,
-    Labels,
-    checked_design,
-    log10_labellings,
-    n_labellings,
-    smallest_pvalue,
-    warn_few_labellings,
-)
-from .intervals import acceleration_of, check_interval, interval_ends
-from .least_squares import CoefficientsTask, FreedmanLane, LeastSquares
-from .loadings import amounts_of_topics, checked_loadings, proportions
-from .replicates import check_positive, run_replicates
+from .effects import FEW, bootstrap_part, job_seed
+from .groups import Design, Labels, checked_design, warn_of_samples_as_units
+from .intervals import ROBUST_INTERVALS, acceleration_of, check_interval, interval_ends
+from .least_squares import CoefficientsTask, LeastSquares
+from .loadings import topics_of_samples
+from .regression_rows import Rows, check_weighting
+from .replicates import check_positive
+from .robust import CR3, HC3, RobustErrors
+from .term_tests import TermTests
 
 Array = NDArray[Any]
 # How often intervals of differences between two groups held the truth in simulations.
-_COVERED = "76% of the cases with 3 a group, 90% with 10, 92% with 20 to 40, 94% with 100"
+_COVERED = {
+    "t": "88% of the cases with 5 a group and 95% with 10 or more",
+    "percentile": "76% of the cases with 3 a group, 90% with 10, 92% with 20 to 40, 94% with 100",
+}
+_COVERED["bca"] = _COVERED["percentile"]
 
 
 def regress_proportions(
-    loadings: Any,
+    model: Any,
     covariates: Any,
     *,
+    loadings: str = "proportions",
     units: ArrayLike | None = None,
+    weighting: str = "units",
     strata: ArrayLike | None = None,
     names: Any = None,
     intercept: bool = True,
     n_replicates: int = 1000,
     n_permutations: int = 9999,
     level: float = 0.95,
-    interval: str = "percentile",
+    interval: str = "t",
     topic_names: Any = None,
     random_state: Any = None,
     n_threads: int | None = None,
@@ -69,34 +68,44 @@ def regress_proportions(
     are too small.
 
     Where covariates are the same in all samples of each unit, the proportions of units are
-    regressed, each unit counting once; they are those of :func:`group_effects`, whose differences
-    the coefficients of a single label are. Where a covariate differs within units, the proportions
-    of samples are regressed. Whole units are drawn again in both cases.
+    regressed: those of :func:`group_effects`, whose differences the coefficients of a single label
+    are. Where a covariate differs within units, the proportions of samples are regressed, and
+    errors are those of whole units (clusters). In both cases each unit counts once, unless
+    ``weighting="samples"``.
 
     Parameters
     ----------
-    loadings : fitted model, or array-like of shape (n_samples, n_topics)
-        A model's topic proportions, or non-negative amounts of topics, which are divided by their
-        sum in each unit or sample. Columns of a DataFrame name the topics.
+    model : fitted model, or array-like of shape (n_samples, n_topics)
+        A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     covariates : DataFrame, dict of columns, or array-like of shape (n_samples, n_terms)
         Numbers and booleans stay. Texts and categories become indicators of their levels but for
         the first, named ``region[T.West]``: the first in sorted order, or of a pandas Categorical
         in its own. A matrix of patsy or formulaic is taken with its names, with intercept=False.
         Rows are matched with samples by name, where both sides have names.
+    loadings : {"proportions", "amounts"}, default="proportions"
+        As in :func:`group_effects`.
     units, strata : array-like of shape (n_samples,), optional
         As in :func:`permutation_test`; a unit may have several values of a covariate. Units are
         drawn and permuted within strata. Strata are not in the model: where proportions differ
-        between them, make them a covariate, too.
+        between them, make them a covariate, too. A covariate that is the same in all units of each
+        stratum has no p-value.
+    weighting : {"units", "samples"}, default="units"
+        Whether each unit counts once, or each sample. Without `units` that is the same.
     names : sequence of str, default=None
         Names of the columns of an array.
     intercept : bool, default=True
         Add a constant term, ``Intercept``.
     n_replicates : int, default=1000
-        Bootstrap replicates, for standard errors and intervals.
+        Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
         Random permutations, for the p-values; where all of them are no more, each is taken once.
         With 0 nothing is tested.
-    level, interval, topic_names, random_state, n_threads, client, verbose
+    level : float, default=0.95
+        Nominal coverage of the intervals.
+    interval : {"t", "percentile", "bca"}, default="t"
+        Coefficients plus and minus robust standard errors times a quantile of Student's t; or from
+        bootstrap replicates, as in :func:`bootstrap_weights`.
+    topic_names, random_state, n_threads, client, verbose
         As in :func:`group_effects`.
     checkpoint, resume
         A folder for what is done, and whether to go on from it.
@@ -110,30 +119,43 @@ def regress_proportions(
     ------
     ValueError
         If an argument is not valid, a value is missing, terms are constant or collinear or no fewer
-        than units, levels are in too few units, a covariate differs within units that are to be
-        permuted, or no term can be tested.
+        than units, no term can be tested, a single unit determines a coefficient, or, of bootstrap
+        intervals, levels are in too few units.
 
     Warns
     -----
     UserWarning
-        If units without any topic are left out, a term stands on fewer than 50 units, units are so
-        few that no coefficient can be found to differ from 0, or replicates lack a level.
+        If samples without any topic are left out, a level is in few units, terms do not vary within
+        strata, units are so few that no coefficient can be found to differ from 0, or replicates
+        lack a level.
 
     Notes
     -----
-    The test of a term takes residuals of the model without it, permutes them among units within
-    strata, and compares the absolute t-value of the term with those of the data so made [1]_. With
-    no other term but the intercept units are permuted, and the test is exact; else it is close
-    [2]_. Of all levels of one label together :func:`group_effects` tells.
+    The spread of proportions depends on their mean, so units may differ in spread: the standard
+    error is HC3 [1]_, of clusters CR3 [2]_, with degrees of freedom that would be right if they did
+    not (Satterthwaite). The test of a term takes residuals of the model without it, permutes them
+    among units within strata [3]_, and compares the squared coefficient over its robust variance
+    with those of the data so made: with pooled variances the test would answer to spread [4]_. With
+    no other term but the intercept units are permuted, and the test is exact where units are
+    exchangeable. All levels of a label together are tested by the statistic of Brown and Forsythe
+    (`to_frame_of_covariates`). Where covariates differ within units, or units count by their
+    samples, residuals of whole units change sign instead (wild bootstrap of clusters [5]_).
 
     Coefficients are shares: 0.1 means that the topic has a tenth of the whole more for one unit of
     the covariate. Those of a term add up to 0 over topics, those of the intercept to 1.
 
     References
     ----------
-    .. [1] Freedman, Lane (1983). A nonstochastic interpretation of reported significance levels.
+    .. [1] MacKinnon, White (1985). Some heteroskedasticity-consistent covariance matrix estimators
+       with improved finite sample properties. J. Econometrics.
+    .. [2] Bell, McCaffrey (2002). Bias reduction in standard errors for linear regression with
+       multi-stage samples. Survey Methodology.
+    .. [3] Freedman, Lane (1983). A nonstochastic interpretation of reported significance levels.
        J. Business and Economic Statistics.
-    .. [2] Winkler et al. (2014). Permutation inference for the general linear model. NeuroImage.
+    .. [4] DiCiccio, Romano (2017). Robust permutation tests for correlation and regression
+       coefficients. JASA.
+    .. [5] Cameron, Gelbach, Miller (2008). Bootstrap-based improvements for inference with
+       clustered errors. Review of Economics and Statistics.
 
     Examples
     --------
@@ -145,167 +167,84 @@ def regress_proportions(
     >>> loadings = rng.gamma(1.0, size=(120, 3))[breweries] + rng.gamma(0.2, size=(360, 3))
     >>> loadings[breweries % 2 == 1, 2] *= 2
     >>> found = regress_proportions(loadings, covariates, units=breweries, random_state=0)
-    >>> found
-    <ProportionRegression: 3 topics x 3 terms, 120 units, 3 of 6 coefficients with q <= 0.05>
+    >>> found  # doctest: +NORMALIZE_WHITESPACE
+    <ProportionRegression: 3 topics x 3 terms, 120 units, each unit counts once,
+     3 of 6 coefficients with q <= 0.05 of 9,999 permutations>
     >>> found.to_frame("region[T.west]").round(2)[["topic", "coefficient", "lower", "upper"]]
        topic  coefficient  lower  upper
-    0      2         0.17   0.10   0.25
+    0      2         0.17   0.09   0.24
     1      0        -0.09  -0.16  -0.02
-    2      1        -0.08  -0.16  -0.01
+    2      1        -0.08  -0.16  -0.00
     """
-    check_interval(level, interval)
+    check_interval(level, interval, ROBUST_INTERVALS)
+    check_weighting(weighting)
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
-    _, topics = checked_loadings(loadings, topic_names)
-    amounts = amounts_of_topics(loadings)
-    sample_names = names_of(loadings)
+    topics = topics_of_samples(model, loadings, topic_names, warn=False)
+    sample_names = topics.sample_names
     if sample_names is None:  # RangeIndex counts as no names
-        _refuse_other_order(loadings, covariates)
-    matrix = design_matrix(covariates, len(amounts), names, intercept, sample_names)
-    one = Labels(np.zeros(len(amounts), np.int64), (None,))
+        _refuse_other_order(model, covariates)
+    matrix = design_matrix(covariates, len(topics), names, intercept, sample_names)
+    one = Labels(np.zeros(len(topics), np.int64), (None,))
     design = checked_design(one, units, strata, nested=False, sample_names=sample_names)
-    rows = Rows.of(amounts, matrix, design, permuted=n_permutations > 0)
+    warn_of_samples_as_units(design)
+    rows = Rows.of(topics, matrix, design, weighting)
     drawn = "samples" if units is None else "units"
-    _check_levels(matrix, design, drawn)
-    fit = LeastSquares.of(rows.X, rows.Y)
-    test = _Test(rows, fit, n_permutations, level, drawn) if n_permutations else None
+    _check_levels(matrix, design, drawn, interval)
+    fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
+    errors = errors_of(rows, fit)
+    test = TermTests(rows, fit, matrix, n_permutations, level, drawn) if n_permutations else None
     options = {"n_threads": n_threads, "client": client, "resume": resume, "verbose": verbose}
-    job = bootstrap_part(
-        CoefficientsTask(fit, rows.unit, rows.strata), n_replicates, random_state, checkpoint,
-        options,
-    )  # fmt: skip
-    kept = job["coefficients"][~job["singular"]]
-    _warn_of_failures(len(job), len(kept))
-    coefficients = np.ascontiguousarray(fit.coefficients.T)
-    ends = interval_ends(
-        interval, kept, coefficients, level, lambda: acceleration_of(*rows.moments(fit))
-    )
+    coefficients, replicates, n_failures = np.ascontiguousarray(fit.coefficients.T), None, 0
+    seed = job_seed(random_state, checkpoint, resume)
+    if interval != "t":
+        task = CoefficientsTask(fit, rows.unit, rows.strata)
+        job = bootstrap_part(task, n_replicates, seed, checkpoint, options)
+        replicates = job["coefficients"][~job["singular"]]
+        n_failures = len(job) - len(replicates)
+        _warn_of_failures(len(job), len(replicates))
     place = None if checkpoint is None else Path(checkpoint, "permutations")
-    p = q = None
+    tested = None
     if test is not None:
-        p, q = test.run(random_state=job.seed, checkpoint=place, **options)
+        tested = test.run(random_state=seed, checkpoint=place, **options)
     return ProportionRegression(
-        coefficients, *ends, p, q, topics, matrix.terms, int(rows.strata[-1]), drawn, rows.what,
-        kept, len(job) - len(kept), level, interval, job.seed.entropy,
-        **(_UNTESTED if test is None else test.about()),
+        coefficients, *_ends(interval, errors, coefficients, replicates, level), tested,
+        topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, weighting, errors,
+        replicates, n_failures, level, interval, seed.entropy,
     )  # fmt: skip
 
 
-_UNTESTED = {"n_labellings": 0, "exact": False, "smallest_pvalue": 1.0, "interrupted": False}
+def errors_of(rows: Rows, fit: LeastSquares) -> RobustErrors:
+    """Return the standard errors of coefficients: of single rows, or of clusters of rows."""
+    if rows.are_units:
+        return HC3(fit, rows.strata)
+    errors = CR3(fit, rows.unit, rows.strata, rows.unit_names)
+    errors.check()
+    return errors
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What is regressed: Y (n, T) on X (n, P), rows of units or of their samples.
+def _ends(
+    interval: str, errors: RobustErrors, coefficients: Array, replicates: Array | None, level: float
+) -> tuple[Array, Array]:
+    """Return the ends of intervals (T, P)."""
+    along = np.eye(coefficients.shape[1])
+    if replicates is None:
+        margins = np.stack([errors.margins(each, level) for each in along], axis=1)
+        return coefficients - margins, coefficients + margins
 
-    `unit` (n,) is the unit of each row; units stand stratum after stratum, from `strata`, and where
-    rows are units, they stand in that order.
-    """
+    def acceleration() -> Array:
+        found = [errors.influences(each) for each in along]
+        second, third = (np.stack([(v**k).sum(axis=0) for v in found], axis=1) for k in (2, 3))
+        return acceleration_of(second, third)
 
-    X: Array
-    Y: Array
-    unit: Array
-    strata: Array
-    what: str
-
-    @classmethod
-    def of(cls, amounts: Array, matrix: DesignMatrix, design: Design, permuted: bool) -> Rows:
-        """Take samples, or units where these have one value of each covariate."""
-        X, unit, what = matrix.values, design.of_sample, "samples"
-        _, first = np.unique(unit, return_index=True)
-        differs = X != X[first[unit]]
-        if design.unit_names is not None and not differs.any():
-            amounts, X, what = design.sum_over_units(amounts), X[first], "units"
-            unit = np.arange(design.n_units)
-        elif permuted and differs.any():
-            _refuse_permuting(matrix, design, differs, first)
-        kept = amounts.sum(axis=1) > 0
-        if not kept.all():
-            warn_caller(f"{int((~kept).sum()):,} {what} are left out: their loadings are all 0.")
-        matrix = DesignMatrix(X, matrix.terms)
-        matrix.check_rank(kept, what)
-        left = np.unique(unit[kept])
-        of_left = design.strata.codes[left]
-        place = np.empty(design.n_units, np.int64)
-        place[left[np.argsort(of_left, kind="stable")]] = np.arange(left.size)
-        unit, sizes = place[unit[kept]], np.bincount(of_left)
-        order = np.argsort(unit, kind="stable")
-        return cls(
-            X[kept][order], proportions(amounts[kept][order]), unit[order],
-            np.concatenate([[0], np.cumsum(sizes[sizes > 0])]), what,
-        )  # fmt: skip
-
-    def kinds(self) -> tuple[Array, Array]:
-        """Return units of each stratum with the same terms (n_strata, n_kinds), and one of each."""
-        _, first, kind = np.unique(self.X, axis=0, return_index=True, return_inverse=True)
-        sizes = np.zeros((len(self.strata) - 1, len(first)), np.int64)
-        stratum = np.repeat(np.arange(len(sizes)), np.diff(self.strata))
-        np.add.at(sizes, (stratum, kind.reshape(-1)), 1)
-        return sizes, first
-
-    def moments(self, fit: LeastSquares) -> Array:
-        """Return second and third moments (2, T, P) of what a unit adds to coefficients."""
-        out = np.zeros((2, self.Y.shape[1], self.X.shape[1]))
-        for j in range(self.X.shape[1]):
-            of_units = np.zeros((self.strata[-1], self.Y.shape[1]))
-            np.add.at(of_units, self.unit, fit.influences(j))
-            for first, last in zip(self.strata[:-1], self.strata[1:], strict=True):
-                of_units[first:last] -= of_units[first:last].mean(axis=0)
-            out[0, :, j], out[1, :, j] = (of_units**2).sum(axis=0), (of_units**3).sum(axis=0)
-        return out
+    return interval_ends(interval, replicates, coefficients, level, acceleration)
 
 
-class _Test:
-    """The tests of terms: checked first, run when the bootstrap is done."""
-
-    def __init__(self, rows: Rows, fit: LeastSquares, n: int, level: float, drawn: str):
-        tested = fit.tested()
-        if not tested.any():
-            raise ValueError(
-                "no term can be tested, as none leaves a constant in the model: pass "
-                "intercept=True, or n_permutations=0 for coefficients without p-values."
-            )
-        self.n, self.sizes, self.first = n, *rows.kinds()
-        if log10_labellings(self.sizes) == 0:
-            raise ValueError(
-                f"no {drawn} can be permuted: those of each stratum have the same covariates. Pass "
-                "coarser strata, or n_permutations=0."
-            )
-        self.task = FreedmanLane(fit, np.diff(rows.strata), np.flatnonzero(tested))
-        self.exact = log10_labellings(self.sizes) < 15 and n_labellings(self.sizes) <= n
-        self.smallest = smallest_pvalue(self.sizes, symmetric=self.sizes.shape[1] == 2)
-        warn_few_labellings([self.smallest], 1 - level, ["a coefficient of 0"], drawn)
-        self.interrupted = False
-
-    def run(self, **options: Any) -> tuple[Array, Array]:
-        """Return p-values and q-values (T, P), NaN where a term is not tested."""
-        task = self.task
-        if self.exact:
-            self.n = n_labellings(self.sizes)
-            p = task.all_as_extreme(self.sizes, self.first) / self.n
-        else:
-            job = run_replicates(task, self.n, **options)
-            self.n, self.interrupted = len(job), job.interrupted
-            p = (job["as_extreme"].sum(axis=0) + 1) / (self.n + 1)
-        out = np.full((2, p.shape[1], len(task.fit.coefficients)), np.nan)
-        out[0][:, task.tested] = p.T
-        out[1][:, task.tested] = false_discovery_control(p.T, axis=0)
-        return out[0], out[1]
-
-    def about(self) -> dict[str, Any]:
-        """Return what the result says of them."""
-        smallest = self.smallest if self.exact else max(self.smallest, 1 / (self.n + 1))
-        return {
-            "n_labellings": self.n, "exact": self.exact, "smallest_pvalue": smallest,
-            "interrupted": self.interrupted,
-        }  # fmt: skip
-
-
-def _check_levels(matrix: DesignMatrix, design: Design, drawn: str) -> None:
+def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:
     """Warn of levels in few units, and refuse those that most replicates would lack.
 
-    Of terms with two values the one in fewer units counts. Other terms stand on all units.
+    Of terms with two values the one in fewer units counts. Other terms are known from all units.
     """
     stratum, found = design.strata.codes, {}
     size, kept = design.strata.sizes, 1.0
@@ -323,27 +262,15 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str) -> None:
             n_having = np.bincount(stratum[has], minlength=size.size)
             kept *= float(1 - np.prod((1 - n_having / size) ** size))
     names, n_units = tuple(found), np.array(list(found.values()), np.int64)
-    if kept < 0.5:
+    if kept < 0.5 and interval != "t":
         least = int(n_units.argmin())
         raise ValueError(
             f"levels are in so few {drawn}, the fewest {shown(names[least])} with "
             f"{n_units[least]}, that {1 - kept:.0%} of the replicates would not determine the "
-            "coefficients: join levels, or leave covariates out."
+            "coefficients: pass interval='t', join levels, or leave covariates out."
         )
-    warn_of_few_units(n_units, names, drawn, _COVERED, "terms and references")
-
-
-def _refuse_permuting(matrix: DesignMatrix, design: Design, differs: Array, first: Array) -> None:
-    """Refuse to permute whole units that have several values of a covariate."""
-    i, j = map(int, np.argwhere(differs)[0])
-    unit = design.of_sample[i]
-    assert design.unit_names is not None
-    values = matrix.values[first[unit], j], matrix.values[i, j]
-    raise ValueError(
-        f"term {shown(matrix.terms[j])} is {values[0]:g} and {values[1]:g} within unit "
-        f"{shown(design.unit_names[unit])}, so that whole units cannot be permuted: pass "
-        "n_permutations=0 for intervals without p-values, strata= in place of units= to compare "
-        "samples within units, or finer units."
+    warn_of_few_units(
+        n_units, names, drawn, _COVERED[interval], "terms and references", FEW[interval]
     )
 
 

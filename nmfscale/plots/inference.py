@@ -218,7 +218,8 @@ def forest_plot(
     result : BootstrapWeights, BootstrapFit, or any object of arrays
         Result of :func:`nmfscale.bootstrap_weights`; or of :func:`nmfscale.bootstrap_fit` with
         groups, or :func:`nmfscale.group_effects`, whose mean proportions are drawn, or their
-        differences; or what has ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
+        differences; or of :func:`nmfscale.regress_proportions`, whose terms take the place of
+        groups; or what has ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
         (n_topics, n_groups).
     kind : {"RwT", "TwR"}, default="RwT"
         A panel for each topic with its groups ("regions within topics"), or for each group with
@@ -266,7 +267,8 @@ def forest_plot(
     neutral = getattr(result, "neutral", None)
     what = "mean proportion" if neutral is None else "balanced weight"
     if neutral == 0:
-        what = "difference of mean proportions"
+        regressed = hasattr(result, "coefficients")
+        what = "coefficient" if regressed else "difference of mean proportions"
     level = getattr(result, "level", None)
     caption = [what, "intervals" if level is None else f"{level:.0%} intervals"]
     if neutral is not None:
@@ -312,19 +314,25 @@ def _table_of(
 
 def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
     """Return estimates and ends of intervals (n_topics, n_groups), and names or None."""
-    given, groups = result, getattr(result, "groups", None)
+    given: Any = result
+    groups: Any = getattr(result, "groups", getattr(result, "terms", None))
     if hasattr(result, "group_means"):
         given = result.group_means
         if given is None:
             raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
-    known = ("weights", "means", "differences", "estimate")
+    known = ("weights", "means", "differences", "coefficients", "estimate")
     middle = next((name for name in known if hasattr(given, name)), None)
     if middle is None or not (hasattr(given, "lower") and hasattr(given, "upper")):
         raise ValueError(
             f"result is a {type(result).__name__}: give what bootstrap_weights, group_effects, its "
-            "differences or bootstrap_fit return, or arrays estimate, lower and upper."
+            "differences, regress_proportions or bootstrap_fit return, or arrays estimate, lower "
+            "and upper."
         )
     arrays = [np.asarray(getattr(given, name), float) for name in (middle, "lower", "upper")]
+    if middle == "coefficients" and "Intercept" in groups and len(groups) > 1:
+        # the intercept is no difference: its scale would hide the other terms
+        kept = [j for j, name in enumerate(groups) if name != "Intercept"]
+        arrays, groups = [each[:, kept] for each in arrays], [groups[j] for j in kept]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 2 or not arrays[0].size:
         raise ValueError(

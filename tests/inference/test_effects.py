@@ -1,19 +1,17 @@
 """Effects of groups: means with intervals, p-values of topics, the same bits everywhere."""
 
-import pickle
 import re
 
 import numpy as np
 import oracle_permutation as oracle
 import pytest
 import scipy.stats
-from oracle import draws_below
+from oracle import brown_forsythe, cluster_jackknife, draws_below, satterthwaite
 
-from nmfscale import group_effects, permutation_test
-from nmfscale.inference.effects import EACH_TOPIC
+from nmfscale import TopicModel, group_effects, simulate_topic_counts
 from nmfscale.inference.seeds import child
 
-few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
+few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
 GROUPS = np.array(["x", "y", "z"])
 
 
@@ -27,22 +25,21 @@ def data():
 
 
 def of_units(loadings, units):
-    sums = np.array([loadings[units == u].sum(axis=0) for u in np.unique(units)])
-    return sums / sums.sum(axis=1, keepdims=True)
+    rows = loadings / loadings.sum(axis=1, keepdims=True)
+    return np.array([rows[units == u].mean(axis=0) for u in np.unique(units)])
 
 
 def shares(values, labels):
-    roots = np.sqrt(values)
-    mean = roots.mean(axis=0)
-    parts = [(labels == g).sum() * (roots[labels == g].mean(axis=0) - mean) ** 2 for g in GROUPS]
-    return np.sum(parts, axis=0) / ((roots - mean) ** 2).sum(axis=0)
+    """Statistics of the topics, of values less the mean of their stratum."""
+    ratios = np.array([brown_forsythe(y, labels) for y in values.T])
+    return ratios / (1 + ratios)
 
 
 def test_replicates_are_means_of_copied_units(data):
     loadings, groups, units, strata = data
     found = group_effects(
         loadings, groups, units=units, strata=strata, n_replicates=3, n_permutations=9,
-        random_state=5,
+        random_state=5, interval="percentile",
     )  # fmt: skip
     values, of_group = of_units(loadings, units), GROUPS[np.arange(180) % 3]
     means = np.array([values[of_group == g].mean(axis=0) for g in GROUPS]).T
@@ -64,27 +61,100 @@ def test_exact_pvalues_are_those_of_all_labellings(with_strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
     labels = GROUPS[[0, 1, 0, 1, 1, 0, 2, 2]]
     strata = np.array([0, 0, 0, 0, 1, 1, 1, 1]) * with_strata
-    found = group_effects(rows, labels, strata=strata, n_replicates=2)
+    found = group_effects(rows, labels, strata=strata)
     values = rows / rows.sum(axis=1, keepdims=True)
+    for s in np.unique(strata):
+        values[strata == s] -= values[strata == s].mean(axis=0)
     null = np.array([shares(values, each) for each in oracle.all_labellings(labels, strata)])
     assert found.exact and found.null.shape == null.shape
-    np.testing.assert_allclose(found.statistics, shares(values, labels), rtol=1e-7)
-    np.testing.assert_allclose(found.pvalues, (null >= found.statistics - 1e-9).mean(axis=0))
-    standard = (null - null.mean(axis=0)) / null.std(axis=0)
-    of_observed = (found.statistics - null.mean(axis=0)) / null.std(axis=0)
-    most = of_observed.argmax()
-    largest = standard.max(axis=1) >= of_observed[most] - 1e-9
+    np.testing.assert_allclose(found.statistics, shares(values, labels), rtol=1e-6)
+    np.testing.assert_allclose(found.pvalues, (null >= found.statistics - 1e-6).mean(axis=0))
+    most = found.statistics.argmax()
+    largest = null.max(axis=1) >= found.statistics[most] - 1e-6
     assert found.pvalues_maxt[most] == pytest.approx(max(largest.mean(), found.pvalues[most]))
 
 
-def test_topics_together_are_the_test_of_all(data):
+@few
+def test_two_groups_are_compared_by_welch(data):
     loadings, groups, units, _ = data
-    found = group_effects(loadings, groups, units=units, n_replicates=2, n_permutations=9)
-    roots = np.sqrt(of_units(loadings, units))
-    weights = roots.var(axis=0) / roots.var(axis=0).sum()
-    how = {"loadings": "amounts", "statistic": "hellinger", "n_permutations": 9}
-    test = permutation_test(loadings, groups, units=units, **how)
-    assert found.statistics @ weights == pytest.approx(test.overall.observed, rel=1e-7)
+    kept = groups != "z"
+    found = group_effects(loadings[kept], groups[kept], units=units[kept], n_permutations=9)
+    values = of_units(loadings, units)
+    t = scipy.stats.ttest_ind(values[::3], values[1::3], equal_var=False).statistic
+    # of 60 units each, variances of the jackknife are 60/59 times as large
+    np.testing.assert_allclose(found.statistics / (1 - found.statistics), t**2 * 59 / 60, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weighting", ["units", "samples"])
+def test_errors_are_those_of_the_jackknife(data, weighting):
+    loadings, groups, units, _ = data
+    kept = np.arange(540) % 7 > units % 4  # units of several sizes
+    loadings, groups, units = loadings[kept], groups[kept], units[kept]
+    found = group_effects(
+        loadings, groups, units=units, weighting=weighting, n_permutations=99, random_state=0
+    )
+    X = (groups[:, None] == GROUPS).astype(float)
+    rows = loadings / loadings.sum(axis=1, keepdims=True)
+    sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
+    weights = 1 / sizes if weighting == "units" else np.ones(len(units))
+    of = found.differences("x")
+    for t in range(4):
+        V = cluster_jackknife(X, rows[:, t], units, weights)
+        mean = np.average(rows[groups == "y", t], weights=weights[groups == "y"])
+        assert found.means[t, 1] == pytest.approx(mean, rel=1e-12)
+        np.testing.assert_allclose(found.standard_errors[t], np.sqrt(np.diag(V)), rtol=1e-8)
+        error = np.sqrt(V[0, 0] + V[1, 1])
+        assert of.standard_errors[t, 0] == pytest.approx(error, rel=1e-8)
+        df = satterthwaite(X, np.array([-1.0, 1, 0]), units, weights)
+        half = error * scipy.stats.t.ppf(0.975, df)
+        assert of.upper[t, 0] - of.differences[t, 0] == pytest.approx(half, rel=1e-7)
+        df = satterthwaite(X, np.array([1.0, 0, 0]), units, weights)
+        far = np.sqrt(V[0, 0]) / mean_slope(found.means[t, 0]) * scipy.stats.t.ppf(0.975, df)
+        logit = scipy.special.logit(found.means[t, 0])
+        assert found.upper[t, 0] == pytest.approx(scipy.special.expit(logit + far), rel=1e-7)
+    assert f"each {weighting[:-1]} counts once" in repr(found) and found.weighting == weighting
+    # whole units move, with all of their samples
+    assert (found.pvalues > 0.01).all() and found.null.shape == (99, 4)
+
+
+def mean_slope(mean):
+    return mean * (1 - mean)
+
+
+def test_a_larger_number_of_samples_in_units_is_no_difference():
+    """Units of 3 samples and of 30 have the same mean: roots of means would not."""
+    rng = np.random.default_rng(0)
+    units, rejected = np.repeat(np.arange(60), np.repeat([3, 30], 30)), []
+    for seed in range(40):
+        rows = rng.dirichlet(np.full(5, 0.3), units.size)
+        found = group_effects(rows, units < 30, units=units, n_permutations=199, random_state=seed)
+        rejected.append(found.pvalues_maxt.min() <= 0.05)
+    assert np.mean(rejected) < 0.2
+
+
+@few
+def test_units_count_once_or_by_their_samples():
+    units = np.array([0, 0, 0, 0, 1, 2, 2, 3] * 6) + np.repeat(np.arange(6) * 4, 8)
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 48)
+    once, all_samples = (
+        group_effects(rows, units % 2, units=units, weighting=w, n_permutations=9)
+        for w in ("units", "samples")
+    )
+    of = np.array([rows[units == u].mean(axis=0) for u in range(24)])
+    np.testing.assert_allclose(once.means[:, 0], of[::2].mean(axis=0))
+    np.testing.assert_allclose(all_samples.means[:, 0], rows[units % 2 == 0].mean(axis=0))
+
+
+@few
+def test_amounts_weigh_samples_by_their_counts():
+    X, *_ = simulate_topic_counts(80, 30, 3, random_state=0)
+    model, groups = TopicModel(3, random_state=0).fit(X), np.arange(80) % 2
+    units = np.arange(80) // 4 * 2 + groups
+    found = group_effects(model, groups, loadings="amounts", units=units, n_permutations=9)
+    amounts = model.loadings_ * X.sum(axis=1)[:, None]
+    sums = np.array([amounts[units == u].sum(axis=0) for u in np.unique(units)])
+    sums /= sums.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.means[:, 1], sums[1::2].mean(axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
@@ -137,18 +207,35 @@ def test_size_under_the_null_with_units_and_strata():
 
 
 @pytest.mark.slow
-def test_intervals_cover_the_truth():
-    """As often as the warning says: 0.94 at 100 units a group and more."""
-    rng, sizes, covered = np.random.default_rng(0), (100, 150, 250), []
-    weights = rng.gamma(1.0, size=(3, 10)) + 0.05
-    groups, truth = np.repeat(np.arange(3), sizes), (weights / weights.sum(1, keepdims=True)).T
-    for seed in range(60):
-        found = group_effects(
-            rng.gamma(weights[groups]), groups, n_permutations=1, random_state=seed
-        )
+@few
+def test_size_with_unequal_spread():
+    """A small group that is wide beside a large narrow one, and the reverse; equal means."""
+    rng, groups = np.random.default_rng(0), np.repeat([0, 1], [10, 50])
+    for concentrations in (4, 40), (40, 4):
+        spread, p, inside = np.repeat(concentrations, [10, 50])[:, None] / 4, [], []
+        for seed in range(300):
+            rows = rng.gamma(np.ones(4) * spread)
+            found = group_effects(rows, groups, n_permutations=199, random_state=seed)
+            of = found.differences()
+            p.append(found.pvalues[0] <= 0.05)
+            inside.append((of.lower[0, 0] <= 0) == (0 <= of.upper[0, 0]))
+        assert abs(np.mean(p) - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300)
+        assert abs(np.mean(inside) - 0.95) <= 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+@pytest.mark.slow
+@few
+@pytest.mark.parametrize("n", [5, 10, 40])
+def test_intervals_cover_the_truth(n):
+    rng, covered = np.random.default_rng(0), []
+    weights = rng.gamma(1.0, size=(3, 6)) + 0.2
+    groups, truth = np.repeat(np.arange(3), n), (weights / weights.sum(1, keepdims=True)).T
+    for seed in range(100):
+        rows = rng.gamma(2 * weights[groups])
+        found = group_effects(rows, groups, n_permutations=1, random_state=seed)
         covered.append(((found.lower <= truth) & (truth <= found.upper)).mean())
     error = np.std(covered) / np.sqrt(len(covered))
-    assert abs(np.mean(covered) - 0.94) < 3 * error + 0.01
+    assert abs(np.mean(covered) - 0.95) < 3 * error + 0.015
 
 
 def test_topics_that_differ_are_found(data):
@@ -162,15 +249,15 @@ def test_topics_that_differ_are_found(data):
     assert np.all(found.lower <= found.means) and np.all(found.means <= found.upper)
     assert np.all(found.pvalues <= found.qvalues) and np.all(found.pvalues <= found.pvalues_maxt)
     of = found.differences("x")
-    assert of.lower[3, 1] > 0 > of.lower[3, 0]
+    assert of.lower[3, 1] > 0 > of.lower[3, 0] and found.replicates is None
     assert found.summary().index[0] == 3 and found.summary().columns[:3].tolist() == list("xyz")
     frame = found.to_frame()
     np.testing.assert_array_equal(frame["mean"], found.means.ravel())
     np.testing.assert_array_equal(frame["pvalue"].iloc[::3], found.pvalues)
     assert of.to_frame()[["group", "other"]].iloc[1].tolist() == ["z", "x"]
     assert re.fullmatch(
-        r"<GroupEffects: 4 topics x 3 groups of 180 units, \d topics with q <= 0.05 of 999 "
-        r"labellings>",
+        r"<GroupEffects: 4 topics x 3 groups of 180 units, each unit counts once, \d topics with "
+        r"q <= 0.05 of 999 labellings>",
         repr(found),
     )
     assert re.fullmatch(r"<GroupDifferences: 4 topics x 2 pairs .* \d of 8 without 0>", repr(of))
@@ -178,7 +265,7 @@ def test_topics_that_differ_are_found(data):
 
 def test_the_same_bits(data, tmp_path):
     loadings, groups, units, strata = data
-    args = {"units": units, "strata": strata, "random_state": 3}
+    args = {"units": units, "strata": strata, "random_state": 3, "interval": "percentile"}
     expected = group_effects(
         loadings, groups, **args, n_replicates=150, n_permutations=200, n_threads=1
     )
@@ -193,15 +280,29 @@ def test_the_same_bits(data, tmp_path):
         assert found.random_state == 3
 
 
-def test_workers_get_the_statistic():
-    assert pickle.loads(pickle.dumps(EACH_TOPIC)) == EACH_TOPIC
+@few
+def test_topics_and_groups_without_spread():
+    rng = np.random.default_rng(0)
+    rows = rng.dirichlet(np.ones(4), 24)
+    groups = np.array(list("a" + "b" * 11 + "c" * 12))
+    rows[groups == "b", 0] = 0.0  # absent in a group, and nowhere else
+    rows[:, 1] = 0.0  # absent
+    rows[:, 2] = np.where(groups == "c", 0.5, 0.1) * rows.sum(axis=1)  # no spread within groups
+    found = group_effects(rows, groups, n_permutations=999, random_state=0)
+    for values in (found.lower, found.upper, found.standard_errors, found.null, found.pvalues):
+        assert np.isfinite(values).all()
+    assert found.pvalues[0] <= 0.01 and found.pvalues[1] == 1
+    np.testing.assert_array_equal(found.means[1], found.upper[1])
+    assert found.lower[0, 1] == found.upper[0, 1] == 0
+    # the spread of the only unit of a group is that of the others
+    assert found.standard_errors[3, 0] > found.standard_errors[3, 2] > 0
 
 
 def test_few_units_are_warned_of():
     rows = np.random.default_rng(0).random((60, 3))
     units = np.arange(60) // 10
     with (
-        pytest.warns(UserWarning, match="2 of 2 groups have fewer than 50 units, the fewest 0"),
+        pytest.warns(UserWarning, match="2 of 2 groups have fewer than 20 units, the fewest 0"),
         pytest.warns(UserWarning, match="no p-value below 0.1 .groups equal in any topic."),
     ):
         found = group_effects(rows, units % 2, units=units)
@@ -224,16 +325,18 @@ def test_units_without_topics_are_left_out(data):
         ({"n_permutations": 0}, "n_permutations is 0"),
         ({"n_replicates": 2.5}, "n_replicates is 2.5"),
         ({"level": 95}, "level=95"),
-        ({"interval": "basic"}, "interval='basic'"),
+        ({"interval": "basic"}, "interval='basic' is not one of 't', 'percentile', 'bca'"),
+        ({"weighting": "beers"}, "weighting='beers' is not one of 'units', 'samples'"),
+        ({"loadings": "roots"}, "loadings='roots' is not one of"),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 4 are needed"),
         ({"units": np.arange(540) // 5}, "unit 0 has samples in groups"),
         ({"groups": ["a"] * 540}, "two groups at least"),
     ],
 )
 def test_wrong_arguments_are_named(data, options, match):
-    given = {"loadings": data[0], "groups": data[1]} | options
+    given = {"model": data[0], "groups": data[1]} | options
     with pytest.raises(ValueError, match=match):
-        group_effects(given.pop("loadings"), given.pop("groups"), **given)
+        group_effects(**given)
 
 
 def test_a_reference_that_is_no_group_is_named(data):

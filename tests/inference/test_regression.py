@@ -7,14 +7,22 @@ from itertools import permutations
 import numpy as np
 import oracle_permutation as oracle
 import pytest
+import scipy.stats
 from nmfscale.kernels.permute import permuted_orders
-from oracle import draws_below
+from oracle import (
+    brown_forsythe,
+    cluster_jackknife,
+    draws_below,
+    hc3,
+    satterthwaite,
+)
 
 from nmfscale import group_effects, regress_proportions
-from nmfscale.inference.least_squares import CoefficientsTask, FreedmanLane, LeastSquares
+from nmfscale.inference.coefficient_tests import FreedmanLane, SignFlips
+from nmfscale.inference.least_squares import CoefficientsTask, LeastSquares
 from nmfscale.inference.seeds import child, child_states
 
-few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
+few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +41,19 @@ def data():
 
 def unit_rows(loadings, covariates, units):
     """Return design and proportions of units, as the docs say."""
-    sums = np.array([loadings[units == u].sum(axis=0) for u in np.unique(units)])
+    rows = loadings / loadings.sum(axis=1, keepdims=True)
+    Y = np.array([rows[units == u].mean(axis=0) for u in np.unique(units)])
     first = [np.flatnonzero(units == u)[0] for u in np.unique(units)]
     region = covariates["region"][first]
     X = [np.ones(len(first)), region == "north", region == "west"]
     X = np.column_stack([*X, covariates["age"][first], covariates["craft"][first]]).astype(float)
-    return X, sums / sums.sum(axis=1, keepdims=True)
+    return X, Y
 
 
 def tvalue(X, y, j):
-    """Return the absolute t-value of a coefficient."""
-    b, _, rank, _ = np.linalg.lstsq(X, y, rcond=None)
-    variance = ((y - X @ b) ** 2).sum() / (len(y) - rank) * np.linalg.inv(X.T @ X)[j, j]
-    return abs(b[j]) / np.sqrt(variance)
+    """Return the absolute t-value of a coefficient with the standard error HC3."""
+    b = np.linalg.lstsq(X, y, rcond=None)[0]
+    return abs(b[j]) / np.sqrt(hc3(X, y)[j, j])
 
 
 def freedman_lane(X, y, j, orders):
@@ -76,8 +84,9 @@ def test_orders_are_those_of_the_oracle():
 def test_coefficients_are_those_of_lstsq(data):
     loadings, covariates, units = data
     found = regress_proportions(
-        loadings, covariates, units=units, n_replicates=3, n_permutations=0, random_state=5
-    )
+        loadings, covariates, units=units, n_replicates=3, n_permutations=0, random_state=5,
+        interval="percentile",
+    )  # fmt: skip
     X, Y = unit_rows(loadings, covariates, units)
     assert found.terms == ("Intercept", "region[T.north]", "region[T.west]", "age", "craft")
     assert found.rows == found.units == "units" and found.n_units == 150 and found.pvalues is None
@@ -90,25 +99,97 @@ def test_coefficients_are_those_of_lstsq(data):
         np.testing.assert_allclose(replicate, expected.T, rtol=1e-8, atol=1e-12)
 
 
-def test_covariates_that_differ_within_units(data):
+def test_errors_are_those_of_the_textbook(data):
     loadings, covariates, units = data
-    covariates = covariates | {"abv": np.random.default_rng(2).normal(5, 1, 450)}
-    with pytest.raises(ValueError, match=r"term 'abv' is .* within unit \d+, .* n_permutations=0"):
-        regress_proportions(loadings, covariates, units=units)
-    found = regress_proportions(
-        loadings, {"abv": covariates["abv"]}, units=units, n_replicates=2, n_permutations=0,
-        random_state=5,
-    )  # fmt: skip
-    X = np.column_stack([np.ones(450), covariates["abv"]])
+    found = regress_proportions(loadings, covariates, units=units, n_permutations=0)
+    X, Y = unit_rows(loadings, covariates, units)
+    ends = found.combine({"Intercept": 1, "age": 50, "craft": 1})
+    a = np.array([1.0, 0, 0, 50, 1])
+    for t in range(4):
+        V = hc3(X, Y[:, t])
+        np.testing.assert_allclose(found.standard_errors[t], np.sqrt(np.diag(V)), rtol=1e-8)
+        half = found.upper[t] - found.coefficients[t]
+        df = [satterthwaite(X, each, np.arange(150)) for each in np.eye(5)]
+        np.testing.assert_allclose(found.degrees_of_freedom, df, rtol=1e-7)
+        expected = np.sqrt(np.diag(V)) * scipy.stats.t.ppf(0.975, df)
+        np.testing.assert_allclose(half, expected, rtol=1e-7)
+        error = np.sqrt(a @ V @ a)
+        assert ends["std_error"][t] == pytest.approx(error, rel=1e-7)
+        half = error * scipy.stats.t.ppf(0.975, satterthwaite(X, a, np.arange(150)))
+        assert ends["upper"][t] - ends["value"][t] == pytest.approx(half, rel=1e-7)
+
+
+@pytest.mark.parametrize("weighting", ["units", "samples"])
+def test_covariates_that_differ_within_units(data, weighting):
+    loadings, covariates, units = data
+    kept = np.arange(450) % 7 > units % 4  # units of several sizes
+    loadings, units = loadings[kept], units[kept]
+    given = {
+        "abv": np.random.default_rng(2).normal(5, 1, 450)[kept],
+        "age": covariates["age"][kept],
+    }
+    args = {"units": units, "weighting": weighting, "random_state": 5}
+    found = regress_proportions(loadings, given, n_permutations=40, **args)
+    X = np.column_stack([np.ones(len(units)), given["abv"], given["age"]])
     Y = loadings / loadings.sum(axis=1, keepdims=True)
-    assert found.rows == "samples" and found.units == "units" and found.n_units == 150
-    expected = np.linalg.lstsq(X, Y, rcond=None)[0]
-    np.testing.assert_allclose(found.coefficients, expected.T, rtol=1e-9)
+    sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
+    w = 1 / sizes if weighting == "units" else np.ones(len(units))
+    assert found.rows == "samples" and found.units == "units" and found.test == "sign flips"
+    assert f"units by their samples, each {weighting[:-1]} counts once" in repr(found)
+
+    def fitted(y, X=X):
+        return np.linalg.lstsq(X * np.sqrt(w)[:, None], y * np.sqrt(w), rcond=None)[0]
+
+    np.testing.assert_allclose(found.coefficients, fitted_of(Y, fitted).T, rtol=1e-8)
+    V = [cluster_jackknife(X, y, units, w) for y in Y.T]
+    errors = np.sqrt([np.diag(each) for each in V])
+    np.testing.assert_allclose(found.standard_errors, errors, rtol=1e-7)
+    df = [satterthwaite(X, each, units, w) for each in np.eye(3)]
+    np.testing.assert_allclose(found.degrees_of_freedom, df, rtol=1e-7)
+    # residuals of the model without the term, of whole units with one sign
+    y, Z, names = Y[:, 1], np.delete(X, 1, axis=1), np.unique(units)
+    expected = Z @ fitted(y, Z)
+    t = np.abs(fitted(y)[1]) / np.sqrt(V[1][1, 1])
+    signs, seed = np.empty(len(units)), child(np.random.SeedSequence(5), 0)
+    n_extreme = 0
+    for r in range(40):
+        flips = 2 * np.random.default_rng(child(seed, r)).integers(2, size=names.size) - 1
+        for u, sign in zip(names, flips, strict=True):
+            signs[units == u] = sign
+        of = expected + signs * (y - expected)
+        n_extreme += np.abs(fitted(of)[1]) / np.sqrt(cluster_jackknife(X, of, units, w)[1, 1]) >= t
+    assert found.pvalues[1, 1] == (n_extreme + 1) / 41
+    replicates = regress_proportions(
+        loadings, given, n_permutations=0, n_replicates=2, interval="percentile", **args
+    ).replicates
     state = child(np.random.SeedSequence(5), 1).generate_state(4, np.uint64)
-    drawn = np.array(next(iter(draws_below(state, [150]))))
+    drawn = names[np.array(next(iter(draws_below(state, [names.size]))))]
     copies = np.concatenate([np.flatnonzero(units == u) for u in drawn])
-    expected = np.linalg.lstsq(X[copies], Y[copies], rcond=None)[0]
-    np.testing.assert_allclose(found.replicates[1], expected.T, rtol=1e-9)
+    root = np.sqrt(w)[copies]
+    of = np.linalg.lstsq(X[copies] * root[:, None], Y[copies] * root[:, None], rcond=None)[0]
+    np.testing.assert_allclose(replicates[1], of.T, rtol=1e-7)
+
+
+def fitted_of(Y, fitted):
+    return np.column_stack([fitted(y) for y in Y.T])
+
+
+@few
+def test_exact_sign_flips():
+    rng = np.random.default_rng(1)
+    units, x = np.repeat(np.arange(7), 4), rng.normal(size=28)
+    rows = rng.dirichlet(np.ones(3), 28)
+    found = regress_proportions(rows, {"x": x}, units=units, n_permutations=64)
+    assert found.exact and found.n_labellings == 64 and found.smallest_pvalue == 1 / 64
+    X, z, n_extreme = np.column_stack([np.ones(28), x]), rows[:, 2], 0
+    mean = z.mean()
+    t = np.abs(np.linalg.lstsq(X, z, rcond=None)[0][1])
+    t /= np.sqrt(cluster_jackknife(X, z, units)[1, 1])
+    for bits in range(64):
+        of = mean + (z - mean) * (1 - 2.0 * (bits >> units & 1))
+        b = np.abs(np.linalg.lstsq(X, of, rcond=None)[0][1])
+        n_extreme += b / np.sqrt(cluster_jackknife(X, of, units)[1, 1]) >= t * (1 - 1e-9)
+    assert found.pvalues[2, 1] == n_extreme / 64
 
 
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
@@ -118,6 +199,11 @@ def test_a_label_of_two_levels_is_the_difference_of_groups(data, interval):
     args = {"units": units, "n_replicates": 400, "interval": interval, "random_state": 2}
     # units of each level are strata, so that as many are drawn as of groups
     found = regress_proportions(loadings, {"craft": craft}, strata=craft, n_permutations=0, **args)
+    robust = regress_proportions(loadings, {"craft": craft}, units=units, random_state=1)
+    of_groups = group_effects(loadings, craft, units=units, random_state=2)
+    by_groups = of_groups.differences(True)
+    np.testing.assert_allclose(robust.upper[:, 1], -by_groups.lower[:, 0], rtol=1e-8)
+    np.testing.assert_allclose(robust.pvalues[:, 1], of_groups.pvalues, atol=0.02)
     groups = group_effects(loadings, craft, n_permutations=9, **args)
     differences = groups.differences(False)
     np.testing.assert_allclose(found.coefficients[:, 1], differences.differences[:, 0], rtol=1e-9)
@@ -132,9 +218,7 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
     rng = np.random.default_rng(3)
     Y = rng.integers(1, 4, (6, 3)).astype(float)  # with ties
     x, strata = np.array([1.0, 2, 2, 5, 7, 2]), np.array([0, 1, 0, 1, 0, 0]) * with_strata
-    found = regress_proportions(
-        Y, {"x": x}, strata=strata, n_permutations=720, n_replicates=5, random_state=0
-    )
+    found = regress_proportions(Y, {"x": x}, strata=strata, n_permutations=720, random_state=0)
     Y /= Y.sum(axis=1, keepdims=True)
     orders = [p for p in permutations(range(6)) if np.array_equal(strata[list(p)], strata)]
     X = np.column_stack([np.ones(6), x])
@@ -148,9 +232,7 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
 def test_random_pvalues_are_those_of_freedman_and_lane(data):
     loadings, covariates, units = data
     n = 60
-    found = regress_proportions(
-        loadings, covariates, units=units, n_replicates=2, n_permutations=n, random_state=7
-    )
+    found = regress_proportions(loadings, covariates, units=units, n_permutations=n, random_state=7)
     X, Y = unit_rows(loadings, covariates, units)
     orders = np.empty((n, 150), np.uint32)
     seed = child(np.random.SeedSequence(7), 0)
@@ -162,6 +244,45 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
         b = (null >= tvalue(X, Y[:, t], j)).sum()
         assert found.pvalues[t, j] == (b + 1) / (n + 1)
     assert np.isnan(found.pvalues[:, 0]).all() and not found.exact
+    assert found.untested == {"Intercept": "it is the constant of the model"}
+    # the region as a whole, of residuals of the model without it
+    assert found.covariates == ("region",)
+    Z, y = np.delete(X, [1, 2], axis=1), Y[:, 1]
+    fitted = Z @ np.linalg.lstsq(Z, y, rcond=None)[0]
+    e = y - fitted
+    t = [robust_f(X, fitted + e[order], [1, 2]) for order in [np.arange(150), *inverse]]
+    b = (np.array(t[1:]) >= t[0]).sum()
+    assert found.covariate_pvalues[1, 0] == (b + 1) / (n + 1)
+    frame = found.to_frame_of_covariates()
+    assert frame.columns.tolist() == ["topic", "covariate", "pvalue", "pvalue_maxt", "qvalue"]
+    # the largest of all topics
+    t = np.array([[tvalue(X, y, 3), *freedman_lane(X, y, 3, inverse)] for y in Y.T])
+    most = t[:, 0].argmax()
+    b = (t[:, 1:].max(axis=0) >= t[most, 0]).sum()
+    assert found.pvalues_maxt[most, 3] == (b + 1) / (n + 1)
+    assert (found.pvalues_maxt[:, 3] >= found.pvalues[:, 3]).all()
+
+
+def robust_f(X, y, columns):
+    """Sum of squares that terms explain, over that expected of units of unequal spread."""
+    Q = np.linalg.qr(X)[0]
+    Z = np.linalg.qr(np.delete(X, columns, axis=1))[0]
+    h, h0, e = (Q**2).sum(axis=1), (Z**2).sum(axis=1), y - Q @ (Q.T @ y)
+    between = ((Q.T @ y) ** 2).sum() - ((Z.T @ y) ** 2).sum()
+    return between / ((h - h0) * (e / (1 - h)) ** 2).sum()
+
+
+@few
+def test_levels_of_a_label_are_tested_as_groups_are():
+    rng = np.random.default_rng(0)
+    rows, labels = rng.dirichlet(np.ones(3), 9), np.array(list("aabbbcccc"))
+    found = regress_proportions(rows, {"x": labels}, n_permutations=2000)
+    groups = group_effects(rows, labels, n_permutations=2000)
+    assert found.exact and groups.exact
+    np.testing.assert_allclose(found.covariate_pvalues[:, 0], groups.pvalues)
+    np.testing.assert_allclose(found.covariate_pvalues_maxt[:, 0], groups.pvalues_maxt)
+    X = np.column_stack([np.ones(9), labels == "b", labels == "c"]).astype(float)
+    assert robust_f(X, rows[:, 0], [1, 2]) == pytest.approx(brown_forsythe(rows[:, 0], labels))
 
 
 @pytest.mark.slow
@@ -175,12 +296,67 @@ def test_size_under_the_null_with_units_and_strata():
         tastes = 0.3 + np.outer(0.03 * a + 0.05 * strata, [1, -1, 0])
         tastes += 0.1 * rng.dirichlet(np.ones(3), 30)
         found = regress_proportions(
-            tastes[units], covariates, units=units, strata=strata[units], n_replicates=1,
+            tastes[units], covariates, units=units, strata=strata[units],
             n_permutations=99, random_state=rng,
         )  # fmt: skip
         p.append(found.pvalues[:, 1])
     size = np.mean(np.array(p) <= 0.05, axis=0)
     assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
+
+
+@pytest.mark.slow
+@few
+@pytest.mark.parametrize(("wide", "narrow"), [(3, 100), (100, 3)])
+def test_size_of_two_groups_beside_a_large_third(wide, narrow):
+    """Two equal groups of units, and a third of another spread that is in the model only."""
+    rng, labels, p, covered = (
+        np.random.default_rng(0),
+        np.repeat(list("abc"), [12, 12, 100]),
+        [],
+        [],
+    )
+    spread = np.where(labels == "c", narrow, wide)[:, None] / 4
+    for seed in range(300):
+        rows = rng.gamma(np.ones(4) * spread)
+        found = regress_proportions(rows, {"x": labels}, n_permutations=199, random_state=seed)
+        p.append(found.pvalues[0, 1] <= 0.05)
+        covered.append(found.lower[0, 1] <= 0 <= found.upper[0, 1])
+    error = np.sqrt(0.05 * 0.95 / 300)
+    assert abs(np.mean(p) - 0.05) <= 3 * error and abs(np.mean(covered) - 0.95) <= 3 * error
+
+
+def test_terms_that_do_not_vary_within_strata(data):
+    loadings, covariates, units = data
+    args = {"strata": units, "n_permutations": 19, "random_state": 0}
+    with pytest.raises(ValueError, match="no samples can be permuted so that a term changes"):
+        regress_proportions(loadings, covariates, **args)
+    with pytest.warns(UserWarning, match="4 of 6 terms, such as 'region.T.north.', do not vary"):
+        found = regress_proportions(loadings, covariates | {"x": np.arange(450) % 3}, **args)
+    assert np.isfinite(found.pvalues[:, 5]).all() and np.isnan(found.pvalues[:, :5]).all()
+    assert found.untested["age"] == "it does not vary within strata" and len(found.untested) == 5
+    assert found.covariates == () and np.isfinite(found.to_frame("x")["pvalue"]).all()
+    with pytest.raises(ValueError, match="no covariate of several terms was tested"):
+        found.to_frame_of_covariates()
+
+
+@few
+def test_labels_of_many_levels():
+    rng = np.random.default_rng(0)
+    labels = np.array([f"style {i:03}" for i in np.repeat(np.arange(102), 3)] + ["style 102"])
+    rows = rng.dirichlet(np.ones(3), labels.size)
+    found = regress_proportions(rows, {"style": labels}, n_permutations=9, random_state=0)
+    assert found.coefficients.shape == (3, 103) and np.isfinite(found.upper).all()
+    assert found.covariate_pvalues.shape == (3, 1)
+    with pytest.raises(ValueError, match="pass interval='t', join levels"):
+        regress_proportions(rows, {"style": labels}, interval="percentile")
+
+
+def test_a_unit_that_determines_a_coefficient_alone_is_named():
+    rng = np.random.default_rng(0)
+    units = np.repeat(list("abcdefgh"), 5)
+    x = np.where(units == "c", rng.normal(size=40), 0.0)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="without unit 'c' the coeff"):
+        regress_proportions(rng.dirichlet(np.ones(3), 40), {"x": x}, units=units)
 
 
 def test_sums_of_coefficients_are_coefficients_of_another_reference(data):
@@ -225,8 +401,8 @@ def test_a_known_effect_is_found(data):
     with pytest.raises(ValueError, match="term='ages' is not one of the terms: 'Intercept'"):
         found.to_frame("ages")
     assert re.fullmatch(
-        r"<ProportionRegression: 3 topics x 5 terms, 150 units, \d of 12 coefficients with "
-        r"q <= 0.05>",
+        r"<ProportionRegression: 3 topics x 5 terms, 150 units, each unit counts once, \d of 12 "
+        r"coefficients with q <= 0.05 of 999 permutations>",
         repr(found),
     )
 
@@ -243,7 +419,8 @@ def test_topics_that_do_not_vary_are_not_found(data):
 
 def test_the_same_bits(data, tmp_path):
     loadings, covariates, units = data
-    args = {"units": units, "strata": units % 2, "random_state": 3}
+    args = {"units": units, "strata": units % 2, "random_state": 3, "interval": "percentile"}
+    loadings = loadings + 1e-3
 
     def results(**options):
         found = regress_proportions(loadings, covariates, **args | options)
@@ -263,7 +440,8 @@ def test_workers_get_all_that_replicates_take(data):
     fit = LeastSquares.of(X, Y)
     for task in (
         CoefficientsTask(fit, np.arange(150), np.array([0, 150])),
-        FreedmanLane(fit, np.array([150]), np.array([1, 3])),
+        FreedmanLane(fit, ((1,), (2, 3)), np.array([150])),
+        SignFlips(fit, ((1,), (2, 3)), np.arange(150), 150),
     ):
         sent = pickle.loads(pickle.dumps(task))
         expected = task.run(range(20, 30), np.random.SeedSequence(1), 1)
@@ -274,7 +452,10 @@ def test_workers_get_all_that_replicates_take(data):
 def test_tables_and_matrices_are_the_same_covariates(data):
     pd = pytest.importorskip("pandas")
     loadings, covariates, units = data
-    options = {"units": units, "n_replicates": 5, "n_permutations": 19, "random_state": 0}
+    options = {
+        "units": units, "n_replicates": 5, "n_permutations": 19, "random_state": 0,
+        "interval": "percentile",
+    }  # fmt: skip
     expected = regress_proportions(loadings, covariates, **options)
     frame = pd.DataFrame(covariates)
     matrix = np.column_stack([
@@ -313,7 +494,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
     ):
         found = regress_proportions(
             loadings, {"x": units < 2}, units=units, n_replicates=200, n_permutations=9,
-            random_state=0,
+            random_state=0, interval="percentile",
         )  # fmt: skip
     assert 10 < found.n_failures < 50
     assert len(found.replicates) == 200 - found.n_failures and np.isfinite(found.lower).all()
@@ -321,7 +502,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
     with pytest.warns(UserWarning, match="'x' with 2"):
         found = regress_proportions(
             loadings, {"x": units < 2}, units=units, strata=units < 2, n_replicates=20,
-            n_permutations=0,
+            n_permutations=0, interval="percentile",
         )  # fmt: skip
     assert found.n_failures == 0
     few_rows, groups = np.random.default_rng(0).random((6, 3)), list("aabbba")
@@ -329,10 +510,10 @@ def test_few_units_and_rare_levels_are_warned_of(data):
         pytest.warns(UserWarning, match=r"2 of 2 terms and ref.*, the fewest 'x\[T.b\]' with 3"),
         pytest.warns(UserWarning, match="no p-value below 0.1 .a coefficient of 0."),
     ):
-        regress_proportions(few_rows, {"x": groups}, n_replicates=5, random_state=0)
+        regress_proportions(few_rows, {"x": groups}, random_state=0)
     one = np.where(np.arange(450) < 3, np.arange(450), 3).astype(str)
     with pytest.raises(ValueError, match=r"levels are in so few samples, the fewest .* with 1, th"):
-        regress_proportions(loadings, {"x": one})
+        regress_proportions(loadings, {"x": one}, interval="bca")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +538,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
         ({"x": np.arange(450)}, {"names": ["a"]}, "names goes with an array"),
         (np.arange(900).reshape(450, 2), {"names": ["a"]}, "names has 1 different names; 2"),
         ({"x": np.arange(450)}, {"intercept": False}, "no term can be tested"),
-        ({"x": np.arange(450)}, {"strata": np.arange(450)}, "no samples can be permuted"),
+        ({"x": np.arange(450)}, {"strata": np.arange(450)}, "no samples can be permuted so that"),
         ({"x": np.arange(450)}, {"n_permutations": -1}, "n_permutations is -1"),
         ({"x": np.arange(450)}, {"level": 95}, "level=95"),
     ],

@@ -12,7 +12,12 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
 
-from nmfscale import bootstrap_weights, group_effects, permutation_test  # noqa: E402
+from nmfscale import (  # noqa: E402
+    bootstrap_weights,
+    group_effects,
+    permutation_test,
+    regress_proportions,
+)
 from nmfscale.inference.fits import Estimates  # noqa: E402
 from nmfscale.plots import detached_axes, forest_plot, null_plot  # noqa: E402
 
@@ -136,6 +141,13 @@ class TestForestPlot:
         ax = forest_plot(effects.differences("b"), "TwR")
         assert [panel.get_title() for panel in ax.child_axes] == ["a - b"]
         assert ax.get_xlabel().startswith("difference of mean proportions; 90%")
+        regression = regress_proportions(
+            shares + 0.1 * np.eye(2)[np.arange(120) % 2], {"g": np.repeat(["a", "b"], 60)},
+            n_permutations=0,
+        )  # fmt: skip
+        ax = forest_plot(regression, "TwR")
+        assert [panel.get_title() for panel in ax.child_axes] == ["g[T.b]"]
+        assert ax.get_xlabel().startswith("coefficient; 95% intervals; line:")
         named = forest_plot(means, topic_names=["t", "u"], group_names=["g", "h"], panels=["u"])
         assert named.child_axes[0].get_title() == "u"
         assert forest_plot(fit, panels=[1]).child_axes[0].get_title() == "topic 1"

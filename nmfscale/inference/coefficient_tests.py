@@ -1,0 +1,269 @@
+"""Tests of coefficients that let units differ in spread: units permuted, or their signs flipped.
+
+The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e of the model, q
+orthonormal for what the other terms do not explain, and w so that the denominator is what the
+numerator is expected to be under the null hypothesis, whatever the spread of each unit. Of a single
+term it is the square of its t-value by the standard error HC3; of the levels of a label that of
+Brown and Forsythe (1974). Comparing it with permutations stays valid where spread differs (DiCiccio
+and Romano 2017), which a comparison of pooled t-values does not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ..counts.cached import cached_property
+from ..kernels.permute import permuted_orders
+from .bootstrap import in_parts
+from .groups import n_labellings
+from .labelling import labellings
+from .least_squares import AT_ONCE, LeastSquares
+from .replicates import ReplicateTask
+from .robust import CR3, free_rows
+from .seeds import child, child_states, generator
+
+Array = NDArray[Any]
+# Statistics that differ by less, relative to their size, differ by rounding.
+_TIE = 1e-9
+# Below this part of the variance of residuals of the model without a term, what is left is 0.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class CoefficientTests(ReplicateTask):
+    """Tests of sets of terms: `tested` are the numbers of their columns."""
+
+    fit: LeastSquares
+    tested: tuple[tuple[int, ...], ...]
+
+    @abstractmethod
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+
+    def as_extreme(self, found: Array) -> tuple[Array, Array]:
+        """Compare statistics (n, n_tests, T) with those of the data.
+
+        First each for itself; then, step down, the largest of all topics that are no more extreme
+        in the data (Westfall and Young).
+        """
+        observed = self.observed()
+        least = observed * (1 - _TIE)
+        order = np.argsort(observed, axis=1, kind="stable")
+        largest = np.maximum.accumulate(np.take_along_axis(found, order[None], axis=2), axis=2)
+        back = np.argsort(order, axis=1, kind="stable")
+        return found >= least, np.take_along_axis(largest, back[None], axis=2) >= least
+
+    @cached_property
+    def _directions(self) -> list[Array]:
+        return [self.fit.directions(list(columns)) for columns in self.tested]
+
+
+@dataclass(frozen=True)
+class FreedmanLane(CoefficientTests):
+    """Residuals of the model without some terms are permuted among units (Freedman and Lane 1983).
+
+    Rows of units have the same weight and come stratum after stratum, `n_units` in each. It is the
+    terms that are permuted, not the residuals: that is the same, and takes one array less.
+    """
+
+    n_units: Array
+    name = "permutations"
+
+    def about(self) -> Iterable[Any]:
+        """Return what the permutations stand on."""
+        fit = self.fit
+        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.n_units)
+        yield repr(self.tested)
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return whether statistics (n, n_tests, T) are those of the data or more."""
+        states = child_states(child(seed, 0), numbers)
+        shape = len(states), len(self.tested), self.fit.residuals.shape[1]
+        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def work(part: slice) -> None:
+            orders = np.empty((part.stop - part.start, len(self.fit.basis)), np.uint32)
+            permuted_orders(self.n_units, states[part], orders, 1)
+            alone[part], largest[part] = self.as_extreme(self.statistics(orders))
+
+        in_parts(len(states), self._at_once, work, n_threads)
+        return {"as_extreme": alone, "largest": largest}
+
+    def all_as_extreme(self, sizes: Array, first: Array) -> Array:
+        """Count (2, n_tests, T) what `run` returns, over all ways to give units terms of others.
+
+        `sizes` (n_strata, n_kinds) are units of each stratum with the same terms, `first`
+        (n_kinds,) one of each kind.
+        """
+        n, size = n_labellings(sizes), self._at_once
+        count = np.zeros((2, *self.observed().shape), np.int64)
+        for i in range(0, n, size):
+            kinds = labellings(sizes, np.arange(i, min(i + size, n)))
+            found = self.as_extreme(self.statistics(first[kinds]))
+            count += np.stack([each.sum(axis=0) for each in found])
+        return count
+
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+        return self._observed
+
+    @cached_property
+    def _observed(self) -> Array:
+        found: Array = self.statistics(np.arange(len(self.fit.basis))[None])[0]
+        return found
+
+    @property
+    def _at_once(self) -> int:
+        (n, P), T = self.fit.basis.shape, self.fit.residuals.shape[1]
+        return max(1, AT_ONCE // (2 * P * max(n, T)))
+
+    @cached_property
+    def _weights(self) -> list[Array]:
+        """Weights (n,) of squared residuals for each test."""
+        free, rest = free_rows(self.fit)
+        squares = [((self.fit.basis @ each) ** 2).sum(axis=1) for each in self._directions]
+        return [np.where(free, each / rest**2, 0.0) for each in squares]
+
+    @cached_property
+    def _pooled(self) -> list[float]:
+        """Weight of the pooled variance, for rows that determine a coefficient alone."""
+        free, _ = free_rows(self.fit)
+        Q = self.fit.basis[~free]
+        return [float(((Q @ each) ** 2).sum()) / self.fit.freedom for each in self._directions]
+
+    @cached_property
+    def _without(self) -> list[Array]:
+        fit = self.fit
+        return [fit.residuals + fit.basis @ fit.inside(each) for each in self._directions]
+
+    def statistics(self, orders: Array) -> Array:
+        """Return statistics (n_orders, n_tests, T) where unit i has the terms of unit orders[i].
+
+        Their last digits may depend on how many come at a time, which `_TIE` is far above.
+        """
+        Q, T = self.fit.basis, self.fit.residuals.shape[1]
+        (n, P), m = Q.shape, len(orders)
+        out = np.empty((m, len(self.tested), T))
+        rows = np.take(Q, orders.T, axis=0)  # (n, m, P)
+        for j, (e, w, turn) in enumerate(
+            zip(self._without, self._weights, self._directions, strict=True)
+        ):
+            weights = np.take(w, orders.T)
+            # one product for all orders is several times faster
+            v = (rows.reshape(n, -1).T @ e).reshape(m, P, T)
+            weighed = ((rows * weights[:, :, None]).reshape(n, -1).T @ e).reshape(m, P, T)
+            squares = weights.T @ e**2
+            of_fit = Q.T @ (w[:, None] * Q)
+            left = squares - 2 * (v * weighed).sum(axis=1) + (v * np.matmul(of_fit, v)).sum(axis=1)
+            if self._pooled[j] > 0:
+                total = (e**2).sum(axis=0)
+                squares = squares + self._pooled[j] * total
+                left += self._pooled[j] * np.maximum(total - (v * v).sum(axis=1), 0)
+            out[:, j] = _ratio((np.matmul(turn.T, v) ** 2).sum(axis=1), left, squares)
+        return out
+
+
+@dataclass(frozen=True)
+class SignFlips(CoefficientTests):
+    """Residuals of the model without some terms keep or change their sign, unit by unit.
+
+    It is the wild bootstrap of clusters with the null hypothesis imposed (Cameron, Gelbach and
+    Miller 2008): rows of a unit stay together, so that terms may vary within units.
+    """
+
+    unit: Array
+    n_units: int
+    name = "sign flips"
+
+    def about(self) -> Iterable[Any]:
+        """Return what the flips stand on."""
+        fit = self.fit
+        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit)
+        yield repr(self.tested)
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return whether statistics (n, n_tests, T) are those of the data or more."""
+        of, n = child(seed, 0), len(numbers)
+        shape = n, len(self.tested), self.fit.residuals.shape[1]
+        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def work(part: slice) -> None:
+            draws = [generator(of, r).integers(2, size=self.n_units) for r in numbers[part]]
+            signs = 2.0 * np.stack(draws) - 1
+            alone[part], largest[part] = self.as_extreme(self.statistics(signs))
+
+        in_parts(n, self._at_once, work, n_threads)
+        return {"as_extreme": alone, "largest": largest}
+
+    def n_all(self) -> int:
+        """Return how many ways there are to choose signs, which may all change together."""
+        return 1 << (self.n_units - 1)
+
+    def all_as_extreme(self) -> Array:
+        """Count (2, n_tests, T) what `run` returns, over all signs."""
+        n, size = self.n_all(), self._at_once
+        count = np.zeros((2, *self.observed().shape), np.int64)
+        for i in range(0, n, size):
+            bits = np.arange(i, min(i + size, n))[:, None] >> np.arange(self.n_units) & 1
+            found = self.as_extreme(self.statistics(1.0 - 2 * bits))
+            count += np.stack([each.sum(axis=0) for each in found])
+        return count
+
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+        return self._observed
+
+    @cached_property
+    def _observed(self) -> Array:
+        found: Array = self.statistics(np.ones((1, self.n_units)))[0]
+        return found
+
+    @property
+    def _at_once(self) -> int:
+        P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
+        return max(1, AT_ONCE // (2 * P * T + self.n_units))
+
+    @cached_property
+    def _parts(self) -> list[tuple[Array, Array, Array, Array]]:
+        """Return what sums over units are taken of, for each test: see `statistics`."""
+        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
+        scores, B, found = errors.scores(), errors.squares(), []
+        rest = np.eye(B.shape[1]) - B
+        for turn in self._directions:
+            r = scores + np.matmul(B, self.fit.inside(turn))
+            K = np.linalg.solve(rest, np.broadcast_to(turn, (len(B), *turn.shape)))
+            own = np.matmul(K.transpose(0, 2, 1), r)  # (n_units, k, T)
+            C = np.matmul(K.transpose(0, 2, 1), B)  # (n_units, k, P)
+            cross = np.matmul(C.transpose(0, 2, 1), own)  # (n_units, P, T)
+            found.append((
+                r.reshape(len(r), -1), cross.reshape(len(r), -1), (own**2).sum(axis=(0, 1)),
+                np.einsum("ukp,ukq->pq", C, C),
+            ))  # fmt: skip
+        return found
+
+    def statistics(self, signs: Array) -> Array:
+        """Return statistics (n, n_tests, T) where scores of units have these signs."""
+        P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
+        out = np.empty((len(signs), len(self.tested), T))
+        for j, ((r, cross, squares, of_fit), turn) in enumerate(
+            zip(self._parts, self._directions, strict=True)
+        ):
+            v = (signs @ r).reshape(-1, P, T)
+            left = squares - 2 * (v * (signs @ cross).reshape(-1, P, T)).sum(axis=1)
+            left += (v * np.matmul(of_fit, v)).sum(axis=1)
+            out[:, j] = _ratio((np.matmul(turn.T, v) ** 2).sum(axis=1), left, squares)
+        return out
+
+
+def _ratio(between: Array, left: Array, squares: Array) -> Array:
+    """Divide; where nothing is left of the squares, return infinity, or 0 of 0."""
+    known = left > _NOTHING * squares
+    out = np.where(between > _NOTHING * squares, np.inf, 0.0)
+    return np.divide(between, left, out=out, where=known)

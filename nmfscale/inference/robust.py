@@ -1,0 +1,166 @@
+"""Standard errors of least squares that let units differ in spread: HC3, and CR3 of clusters.
+
+Both are jackknives: the influence of a unit is what its absence changes. With rows of units it is
+``d e / (1 - h)``, of which squares add up to HC3 (MacKinnon and White 1985); with several rows a
+unit, ``t' (1 - Q_u' Q_u)^-1 Q_u' e_u``, of which they add up to CR3 (Bell and McCaffrey 2002).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from ..counts.names import shown
+from .least_squares import LeastSquares
+
+Array = NDArray[Any]
+# A leverage this close to 1, or an eigenvalue this close to 0, is that but for rounding.
+ROUNDING = 1e-9
+
+
+class RobustErrors:
+    """Standard errors of weighted sums of coefficients, and how well they are known.
+
+    `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin.
+    """
+
+    strata: Array
+
+    def influences(self, along: Array) -> Array:
+        """Return what each unit adds to a sum of coefficients, (n_units, T)."""
+        found = self._influences(along)
+        if len(self.strata) > 2:
+            for first, last in itertools.pairwise(self.strata):
+                if last - first > 1:
+                    found[first:last] -= found[first:last].mean(axis=0)
+        return found
+
+    def _influences(self, along: Array) -> Array:
+        raise NotImplementedError
+
+    def freedom(self, along: Array) -> float:
+        """Return degrees of freedom of the standard error, if all units had the same spread.
+
+        Of a variance y' G y these are ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
+        """
+        raise NotImplementedError
+
+    def standard_errors(self, along: Array) -> Array:
+        """Return standard errors (T,)."""
+        found: Array = np.sqrt((self.influences(along) ** 2).sum(axis=0))
+        return found
+
+    def margins(self, along: Array, level: float) -> Array:
+        """Return half the widths of intervals by Student's t (T,)."""
+        return self.standard_errors(along) * t_quantile(self.freedom(along), level)
+
+
+def t_quantile(freedom: Any, level: float) -> Any:
+    """Return what the absolute value of Student's t is below with probability `level`."""
+    return stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
+
+
+@dataclass(frozen=True)
+class HC3(RobustErrors):
+    """Errors where each unit is one row.
+
+    The residual of a row that determines a coefficient alone is 0 whatever its spread: it is taken
+    to be that of the rows together.
+    """
+
+    fit: LeastSquares
+    strata: Array
+
+    def _influences(self, along: Array) -> Array:
+        fit = self.fit
+        free, rest = free_rows(fit)
+        E = fit.residuals
+        spread = np.sqrt((E**2).sum(axis=0) / fit.freedom)
+        E = np.where(free[:, None], E / rest[:, None], spread)
+        found: Array = (fit.basis @ (fit.turn @ along))[:, None] * E
+        return found
+
+    def freedom(self, along: Array) -> float:
+        """Return degrees of freedom of the standard error, if all units had the same spread."""
+        fit = self.fit
+        free, rest = free_rows(fit)
+        d2 = (fit.basis @ (fit.turn @ along)) ** 2
+        D2 = np.where(free, d2 / rest**2, 0.0)
+        pooled = float(d2[~free].sum())
+        trace = float(D2 @ rest) + pooled
+        within = fit.basis.T @ (D2[:, None] * fit.basis)
+        square = float(D2**2 @ (2 * rest - 1)) + float((within**2).sum())
+        square += pooled**2 / fit.freedom
+        return trace**2 / square if square > 0 else float(fit.freedom)
+
+
+@dataclass(frozen=True)
+class CR3(RobustErrors):
+    """Errors where units have several rows: `unit` (n,) is the unit of each."""
+
+    fit: LeastSquares
+    unit: Array
+    strata: Array
+    unit_names: Any = None
+
+    def _influences(self, along: Array) -> Array:
+        scores = self.scores()
+        k = self._without(self.fit.turn @ along)
+        found: Array = np.matmul(k[:, None, :], scores)[:, 0]
+        return found
+
+    def check(self) -> None:
+        """Refuse a unit that determines a coefficient alone: its spread is not known."""
+        rest = np.eye(self.fit.basis.shape[1]) - self.squares()
+        lost = np.flatnonzero(np.linalg.eigvalsh(rest)[:, 0] < ROUNDING)
+        if lost.size:
+            name = lost[0] if self.unit_names is None else self.unit_names[lost[0]]
+            raise ValueError(
+                f"without unit {shown(name)} the coefficients are not determined, so that it is "
+                "not known how far they vary: leave this unit or a covariate out, or join levels."
+            )
+
+    def scores(self) -> Array:
+        """Return ``Q_u' e_u`` of each unit, (n_units, P, T)."""
+        fit = self.fit
+        return self._of_units(fit.residuals)
+
+    def squares(self) -> Array:
+        """Return ``Q_u' Q_u`` of each unit, (n_units, P, P)."""
+        return self._of_units(self.fit.basis)
+
+    def _of_units(self, right: Array) -> Array:
+        Q = self.fit.basis
+        out = np.zeros((int(self.strata[-1]), Q.shape[1], right.shape[1]))
+        # rows come in the order of units
+        starts = np.flatnonzero(np.diff(self.unit, prepend=-1))
+        for u, (first, last) in enumerate(itertools.pairwise([*starts, len(Q)])):
+            out[u] = Q[first:last].T @ right[first:last]
+        return out
+
+    def _without(self, turned: Array) -> Array:
+        """Return ``(1 - Q_u' Q_u)^-1 t`` for vectors t (P,) or (P, k), one for each unit."""
+        rest = np.eye(self.fit.basis.shape[1]) - self.squares()
+        right = np.broadcast_to(turned.reshape(len(turned), -1), (len(rest), len(turned), 1))
+        return np.linalg.solve(rest, right)[:, :, 0]
+
+    def freedom(self, along: Array) -> float:
+        """Return degrees of freedom of the standard error, if all units had the same spread."""
+        B, k = self.squares(), self._without(self.fit.turn @ along)
+        g = np.matmul(B, k[:, :, None])[:, :, 0]
+        f, length = (k * g).sum(axis=1), (g * g).sum(axis=1)
+        trace, square = float((f - length).sum()), float((f**2 - 2 * f * length).sum())
+        square += float(((g.T @ g) ** 2).sum())
+        return trace**2 / square if square > 0 else float(len(B))
+
+
+def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
+    """Say which rows do not determine a coefficient alone; return 1 - leverage, 1 of the rest."""
+    rest = 1 - (fit.basis**2).sum(axis=1)
+    free = rest > ROUNDING
+    return free, np.where(free, rest, 1.0)
