@@ -4,8 +4,9 @@ The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e 
 orthonormal for what the other terms do not explain, and w so that the denominator is what the
 numerator is expected to be under the null hypothesis, whatever the spread of each unit. Of a single
 term it is the square of its t-value by the standard error HC3; of the levels of a label that of
-Brown and Forsythe (1974). Comparing it with permutations stays valid where spread differs (DiCiccio
-and Romano 2017), which a comparison of pooled t-values does not.
+Brown and Forsythe (1974). Squares of residuals may be moderated: see `robust`. Comparing it with
+permutations stays valid where spread differs (DiCiccio and Romano 2017), which a comparison of
+pooled t-values does not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .groups import n_labellings
 from .labelling import labellings
 from .least_squares import AT_ONCE, LeastSquares
 from .replicates import ReplicateTask
-from .robust import CR3, free_rows
+from .robust import CR3, PRIOR, free_rows, prior_of_rows
 from .seeds import child, child_states, generator
 
 Array = NDArray[Any]
@@ -38,10 +39,14 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class CoefficientTests(ReplicateTask):
-    """Tests of sets of terms: `tested` are the numbers of their columns."""
+    """Tests of sets of terms: `tested` are the numbers of their columns.
+
+    `shares` (T,) are the parts of topics in moderated variances, None where they are not.
+    """
 
     fit: LeastSquares
     tested: tuple[tuple[int, ...], ...]
+    shares: Array | None
 
     @abstractmethod
     def observed(self) -> Array:
@@ -80,7 +85,7 @@ class FreedmanLane(CoefficientTests):
         """Return what the permutations stand on."""
         fit = self.fit
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.n_units)
-        yield repr(self.tested)
+        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return whether statistics (n, n_tests, T) are those of the data or more."""
@@ -125,11 +130,15 @@ class FreedmanLane(CoefficientTests):
         return max(1, AT_ONCE // (2 * P * max(n, T)))
 
     @cached_property
-    def _weights(self) -> list[Array]:
-        """Weights (n,) of squared residuals for each test."""
+    def _weights(self) -> list[tuple[Array, Array]]:
+        """Weights (n,) of squared residuals of the topic, and of all topics, for each test."""
         free, rest = free_rows(self.fit)
-        squares = [((self.fit.basis @ each) ** 2).sum(axis=1) for each in self._directions]
-        return [np.where(free, each / rest**2, 0.0) for each in squares]
+        prior = np.zeros(len(rest)) if self.shares is None else prior_of_rows(self.fit)
+        found = []
+        for each in self._directions:
+            w = np.where(free, ((self.fit.basis @ each) ** 2).sum(axis=1) / rest**2, 0.0)
+            found.append((w * (1 - prior), w * prior))
+        return found
 
     @cached_property
     def _pooled(self) -> list[float]:
@@ -152,22 +161,38 @@ class FreedmanLane(CoefficientTests):
         (n, P), m = Q.shape, len(orders)
         out = np.empty((m, len(self.tested), T))
         rows = np.take(Q, orders.T, axis=0)  # (n, m, P)
-        for j, (e, w, turn) in enumerate(
-            zip(self._without, self._weights, self._directions, strict=True)
-        ):
-            weights = np.take(w, orders.T)
+        for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
             # one product for all orders is several times faster
             v = (rows.reshape(n, -1).T @ e).reshape(m, P, T)
-            weighed = ((rows * weights[:, :, None]).reshape(n, -1).T @ e).reshape(m, P, T)
-            squares = weights.T @ e**2
-            of_fit = Q.T @ (w[:, None] * Q)
-            left = squares - 2 * (v * weighed).sum(axis=1) + (v * np.matmul(of_fit, v)).sum(axis=1)
+            own, of_all = self._weights[j]
+            left, squares = self._left(rows, orders, e, v, own)
+            if self.shares is not None:
+                all_left, all_squares = self._left(rows, orders, e, v, of_all)
+                left += self.shares * all_left.sum(axis=1, keepdims=True)
+                squares += self.shares * all_squares.sum(axis=1, keepdims=True)
             if self._pooled[j] > 0:
                 total = (e**2).sum(axis=0)
-                squares = squares + self._pooled[j] * total
-                left += self._pooled[j] * np.maximum(total - (v * v).sum(axis=1), 0)
+                rest = np.maximum(total - (v * v).sum(axis=1), 0)
+                if self.shares is not None:
+                    total = self.shares * total.sum()
+                    rest = self.shares * rest.sum(axis=1, keepdims=True)
+                squares += self._pooled[j] * total
+                left += self._pooled[j] * rest
             out[:, j] = _ratio((np.matmul(turn.T, v) ** 2).sum(axis=1), left, squares)
         return out
+
+    def _left(
+        self, rows: Array, orders: Array, e: Array, v: Array, w: Array
+    ) -> tuple[Array, Array]:
+        """Return weighed sums of squares (m, T) of residuals e less what v explain, and of e."""
+        (n, m, P), T = rows.shape, e.shape[1]
+        weights = np.take(w, orders.T)
+        weighed = ((rows * weights[:, :, None]).reshape(n, -1).T @ e).reshape(m, P, T)
+        squares = weights.T @ e**2
+        Q = self.fit.basis
+        of_fit = Q.T @ (w[:, None] * Q)
+        left = squares - 2 * (v * weighed).sum(axis=1) + (v * np.matmul(of_fit, v)).sum(axis=1)
+        return np.maximum(left, 0), squares
 
 
 @dataclass(frozen=True)
@@ -186,7 +211,7 @@ class SignFlips(CoefficientTests):
         """Return what the flips stand on."""
         fit = self.fit
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit)
-        yield repr(self.tested)
+        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return whether statistics (n, n_tests, T) are those of the data or more."""
@@ -258,8 +283,21 @@ class SignFlips(CoefficientTests):
             v = (signs @ r).reshape(-1, P, T)
             left = squares - 2 * (v * (signs @ cross).reshape(-1, P, T)).sum(axis=1)
             left += (v * np.matmul(of_fit, v)).sum(axis=1)
+            if self.shares is not None:
+                prior = PRIOR / (PRIOR + self._freedom[j])
+                left, squares = (
+                    (1 - prior) * each + prior * self.shares * each.sum(axis=-1, keepdims=True)
+                    for each in (np.maximum(left, 0), squares)
+                )
             out[:, j] = _ratio((np.matmul(turn.T, v) ** 2).sum(axis=1), left, squares)
         return out
+
+    @cached_property
+    def _freedom(self) -> list[float]:
+        """Degrees of freedom of the variance of each test, the least of its terms."""
+        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
+        single = np.eye(self.fit.basis.shape[1])
+        return [min(errors.freedom(single[k]) for k in columns) for columns in self.tested]
 
 
 def _ratio(between: Array, left: Array, squares: Array) -> Array:

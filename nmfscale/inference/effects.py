@@ -21,6 +21,7 @@ from scipy.stats import false_discovery_control
 
 from ..engine.checkpoint import checkpoints_in, recorded_seed
 from .bootstrap import Cells, draw_in_parts, warn_of_few_units
+from .brown_forsythe import EachTopic, rows_of_topics
 from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from .intervals import ROBUST_INTERVALS, check_interval
 from .least_squares import LeastSquares
@@ -30,9 +31,8 @@ from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
 from .regression_rows import check_weighting
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
-from .robust import HC3
+from .robust import HC3, shares_of
 from .seeds import child_states, seed_of
-from .statistics import Statistic, as_they_are
 from .units import units_with_topics
 
 Array = NDArray[Any]
@@ -53,6 +53,7 @@ def group_effects(
     loadings: str = "proportions",
     units: ArrayLike | None = None,
     weighting: str = "units",
+    moderated: bool = True,
     strata: ArrayLike | None = None,
     n_replicates: int = 1000,
     n_permutations: int = 9999,
@@ -91,6 +92,9 @@ def group_effects(
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once in a mean, or each sample (with loadings="amounts", each
         count). Without `units` samples are units.
+    moderated : bool, default=True
+        Draw the variance of a topic in a group of few units towards what the variance of all
+        topics there lets expect, as if there were 5 more of them (Notes).
     n_replicates : int, default=1000
         Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
@@ -175,9 +179,10 @@ def group_effects(
     sums, labels, strata_of = units_with_topics(topics, groups, units, strata, "amounts")
     names, values = topics.topic_names, proportions(sums)
     weights = sums.sum(axis=1) if weighting == "samples" else np.ones(len(sums))
-    statistic = _EachTopic.of_topics(len(names))
+    shares = shares_of(values, weights) if moderated else None
+    statistic = EachTopic.of_topics(labels.sizes, len(names), shares)
     labelled = labelled_sets(
-        statistic, _rows(values, weights, strata_of), labels, strata_of,
+        statistic, rows_of_topics(values, weights, strata_of), labels, strata_of,
         [(t,) for t in range(len(names))], "all",
     )  # fmt: skip
     drawn = "samples" if units is None else "units"
@@ -199,7 +204,7 @@ def group_effects(
     )  # fmt: skip
     observed = labelled[0].observed(statistic)
     p, maxt = _pvalues(nulls, observed, exact[0])
-    errors, parts = _errors(values, weights, labels, strata_of)
+    errors, parts = _errors(values, weights, labels, strata_of, shares)
     table = cells.observed()
     return GroupEffects(
         table[:-1] / table[-1], p, maxt, false_discovery_control(p), observed, names, labels.names,
@@ -209,69 +214,7 @@ def group_effects(
     )  # fmt: skip
 
 
-# Test ------------------------------------------------------------------------------------------
-
-
-def _rows(values: Array, weights: Array, strata: Array) -> Array:
-    """Return what is added up over groups: for each topic amounts s = w y, and s^2, s w; w, w^2.
-
-    Proportions y are taken less their mean in the stratum: what differs between strata is no
-    evidence. Where all weights are 1 the last columns say nothing, and are left out.
-    """
-    _, code = np.unique(strata, return_inverse=True)
-    code = code.reshape(-1)
-    sums = np.zeros((code.max() + 1, values.shape[1]))
-    np.add.at(sums, code, values * weights[:, None])
-    away = values - (sums / np.bincount(code, weights)[:, None])[code]
-    # a topic that is the same in all units but for rounding
-    away[:, (away**2).sum(axis=0) <= 1e-24 * (values**2).sum(axis=0)] = 0
-    s = away * weights[:, None]
-    if (weights == weights[0]).all():
-        return np.hstack([s, s * s])
-    return np.column_stack([s, s * s, s * weights[:, None], weights, weights**2])
-
-
-@dataclass(frozen=True)
-class _EachTopic(Statistic):
-    """A statistic of one topic: the `members` of its tests are topics, not groups."""
-
-    n_topics: int = 0
-
-    @classmethod
-    def of_topics(cls, n_topics: int) -> _EachTopic:
-        """Return the statistic of so many topics."""
-        return cls("Brown-Forsythe of each topic", "greater", as_they_are, _none, n_topics=n_topics)
-
-    def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
-        """Return the values of a topic, one for each table."""
-        T, t = self.n_topics, members[0]
-        s, squares, n = summary[:, :, t], summary[:, :, T + t], sizes.astype(float)
-        if summary.shape[2] == 2 * T:
-            cross, w, w2 = s, np.broadcast_to(n, s.shape), np.broadcast_to(n, s.shape)
-        else:
-            cross, w, w2 = summary[:, :, 2 * T + t], summary[:, :, -2], summary[:, :, -1]
-        mean = s / w
-        # sum_u (s_u - w_u mean)^2; sums are rounded to 2^-31 of all squares
-        within = squares - mean * (2 * cross - mean * w2)
-        total, largest = squares.sum(axis=1), w.sum(axis=1)
-        within = np.where(within > total[:, None] * n * 2.0**-29, within, 0.0)
-        alone = n == 1
-        if alone.any():  # whose spread is that of the groups together
-            pooled = within.sum(axis=1) / max(1.0, float((n - 1).sum()))
-            within = np.where(alone, pooled[:, None], within)
-            factor = np.where(alone, 1.0, (n / np.maximum(n - 1, 1)) ** 2)
-        else:
-            factor = (n / (n - 1)) ** 2
-        grand = s.sum(axis=1) / largest
-        between = (w * (mean - grand[:, None]) ** 2).sum(axis=1)
-        expected = ((1 - w / largest[:, None]) * within * factor / w).sum(axis=1)
-        both = between + expected
-        found: Array = np.divide(between, both, out=np.zeros_like(both), where=both > 0)
-        return found
-
-
-def _none(tables: Array, sizes: Array) -> Array:
-    raise NotImplementedError
+# p-values and intervals ----------------------------------------------------------------------
 
 
 def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, Array]:
@@ -282,10 +225,9 @@ def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, A
     return np.array(p), np.maximum(maxt, p)
 
 
-# Intervals -------------------------------------------------------------------------------------
-
-
-def _errors(values: Array, weights: Array, groups: Labels, strata: Array) -> tuple[HC3, Array]:
+def _errors(
+    values: Array, weights: Array, groups: Labels, strata: Array, shares: Array | None
+) -> tuple[HC3, Array]:
     """Return errors of means of the groups in each stratum, and the part (n, R) of each in a mean.
 
     Strata have no part in them where one has a single unit of a group, whose spread is not known.
@@ -300,7 +242,7 @@ def _errors(values: Array, weights: Array, groups: Labels, strata: Array) -> tup
     sizes, parts = np.bincount(cell, weights), np.zeros((found.size, R))
     parts[np.arange(found.size), found % R] = sizes
     fit = LeastSquares.of(X, values, None if (weights == 1).all() else weights)
-    return HC3(fit, np.array([0, len(values)])), parts / parts.sum(axis=0)
+    return HC3(fit, np.array([0, len(values)]), shares), parts / parts.sum(axis=0)
 
 
 @dataclass(frozen=True)

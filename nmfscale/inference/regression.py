@@ -26,7 +26,7 @@ from .least_squares import CoefficientsTask, LeastSquares
 from .loadings import topics_of_samples
 from .regression_rows import Rows, check_weighting
 from .replicates import check_positive
-from .robust import CR3, HC3, RobustErrors
+from .robust import CR3, HC3, RobustErrors, shares_of
 from .term_tests import TermTests
 
 Array = NDArray[Any]
@@ -45,6 +45,7 @@ def regress_proportions(
     loadings: str = "proportions",
     units: ArrayLike | None = None,
     weighting: str = "units",
+    moderated: bool = True,
     strata: ArrayLike | None = None,
     names: Any = None,
     intercept: bool = True,
@@ -91,6 +92,8 @@ def regress_proportions(
         stratum has no p-value.
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once, or each sample. Without `units` that is the same.
+    moderated : bool, default=True
+        As in :func:`group_effects`; with False standard errors are those of the textbook, HC3.
     names : sequence of str, default=None
         Names of the columns of an array.
     intercept : bool, default=True
@@ -193,8 +196,8 @@ def regress_proportions(
     drawn = "samples" if units is None else "units"
     _check_levels(matrix, design, drawn, interval)
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
-    errors = errors_of(rows, fit)
-    test = TermTests(rows, fit, matrix, n_permutations, level, drawn) if n_permutations else None
+    errors = errors_of(rows, fit, moderated)
+    test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
     options = {"n_threads": n_threads, "client": client, "resume": resume, "verbose": verbose}
     coefficients, replicates, n_failures = np.ascontiguousarray(fit.coefficients.T), None, 0
     seed = job_seed(random_state, checkpoint, resume)
@@ -215,11 +218,12 @@ def regress_proportions(
     )  # fmt: skip
 
 
-def errors_of(rows: Rows, fit: LeastSquares) -> RobustErrors:
+def errors_of(rows: Rows, fit: LeastSquares, moderated: bool) -> HC3 | CR3:
     """Return the standard errors of coefficients: of single rows, or of clusters of rows."""
+    shares = shares_of(rows.Y, rows.weights) if moderated else None
     if rows.are_units:
-        return HC3(fit, rows.strata)
-    errors = CR3(fit, rows.unit, rows.strata, rows.unit_names)
+        return HC3(fit, rows.strata, shares)
+    errors = CR3(fit, rows.unit, rows.strata, rows.unit_names, shares)
     errors.check()
     return errors
 

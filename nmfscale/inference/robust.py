@@ -3,6 +3,11 @@
 Both are jackknives: the influence of a unit is what its absence changes. With rows of units it is
 ``d e / (1 - h)``, of which squares add up to HC3 (MacKinnon and White 1985); with several rows a
 unit, ``t' (1 - Q_u' Q_u)^-1 Q_u' e_u``, of which they add up to CR3 (Bell and McCaffrey 2002).
+
+The variance of a rare topic in few units is badly known: where they happen to lack the topic it is
+next to nothing. Moderated variances are those of `PRIOR` more units, whose sum over topics is the
+same and which is shared out as that of proportions with one concentration, ``m (1 - m)``: the
+prior of Smyth (2004), between topics instead of genes. With many units it does not matter.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from ..counts.names import shown
 from .least_squares import LeastSquares
 
 Array = NDArray[Any]
+# Units that moderated variances have more, as degrees of freedom.
+PRIOR = 5.0
 # A leverage this close to 1, or an eigenvalue this close to 0, is that but for rounding.
 ROUNDING = 1e-9
 
@@ -26,10 +33,12 @@ ROUNDING = 1e-9
 class RobustErrors:
     """Standard errors of weighted sums of coefficients, and how well they are known.
 
-    `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin.
+    `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin. `shares`
+    (T,) are the parts of topics in a moderated variance, None where variances are not moderated.
     """
 
     strata: Array
+    shares: Array | None
 
     def influences(self, along: Array) -> Array:
         """Return what each unit adds to a sum of coefficients, (n_units, T)."""
@@ -52,8 +61,16 @@ class RobustErrors:
 
     def standard_errors(self, along: Array) -> Array:
         """Return standard errors (T,)."""
-        found: Array = np.sqrt((self.influences(along) ** 2).sum(axis=0))
-        return found
+        squares = self.influences(along) ** 2
+        if self.shares is None:
+            return np.sqrt(squares.sum(axis=0))
+        prior = self._prior(along)
+        own, all_topics = (1 - prior) @ squares, float(prior @ squares.sum(axis=1))
+        return np.sqrt(own + self.shares * all_topics)
+
+    def _prior(self, along: Array) -> Array:
+        """Return how much of a moderated variance is that of all topics, for each unit."""
+        raise NotImplementedError
 
     def margins(self, along: Array, level: float) -> Array:
         """Return half the widths of intervals by Student's t (T,)."""
@@ -75,6 +92,11 @@ class HC3(RobustErrors):
 
     fit: LeastSquares
     strata: Array
+    shares: Array | None = None
+
+    def _prior(self, along: Array) -> Array:
+        """Return the part of the prior; of means of groups of n units PRIOR / (PRIOR + n - 1)."""
+        return prior_of_rows(self.fit)
 
     def _influences(self, along: Array) -> Array:
         fit = self.fit
@@ -107,6 +129,11 @@ class CR3(RobustErrors):
     unit: Array
     strata: Array
     unit_names: Any = None
+    shares: Array | None = None
+
+    def _prior(self, along: Array) -> Array:
+        """Return the part of the prior, the same for all units."""
+        return np.full(int(self.strata[-1]), PRIOR / (PRIOR + self.freedom(along)))
 
     def _influences(self, along: Array) -> Array:
         scores = self.scores()
@@ -164,3 +191,18 @@ def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
     rest = 1 - (fit.basis**2).sum(axis=1)
     free = rest > ROUNDING
     return free, np.where(free, rest, 1.0)
+
+
+def prior_of_rows(fit: LeastSquares) -> Array:
+    """Return how much of a moderated variance is that of all topics, by leverage h of rows (n,)."""
+    h = (fit.basis**2).sum(axis=1)
+    found: Array = PRIOR * h / (1 + (PRIOR - 1) * h)
+    return found
+
+
+def shares_of(values: Array, weights: Array | None) -> Array:
+    """Return the parts of topics (T,) in the variance of proportions with one concentration."""
+    mean = np.average(values, axis=0, weights=weights)
+    found: Array = mean * (1 - mean)
+    # of a single topic, nothing varies
+    return found / (found.sum() or 1.0)

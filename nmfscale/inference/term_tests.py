@@ -16,6 +16,7 @@ from .groups import log10_labellings, n_labellings, smallest_pvalue, warn_few_la
 from .least_squares import LeastSquares
 from .regression_rows import Rows
 from .replicates import run_replicates
+from .robust import CR3, HC3
 
 Array = NDArray[Any]
 
@@ -43,8 +44,9 @@ class TermTests:
     """The tests of terms: checked first, run when intervals are done."""
 
     def __init__(
-        self, rows: Rows, fit: LeastSquares, matrix: DesignMatrix, n: int, level: float, drawn: str
+        self, rows: Rows, errors: HC3 | CR3, matrix: DesignMatrix, n: int, level: float, drawn: str
     ):
+        fit = errors.fit
         self.n, self.matrix, self.interrupted = n, matrix, False
         permuted = rows.are_units and rows.weights is None
         several = matrix.several_terms()
@@ -70,12 +72,14 @@ class TermTests:
         self.singles = singles
         if permuted:
             self.sizes, self.first = rows.kinds()
-            self.task: FreedmanLane | SignFlips = FreedmanLane(fit, tested, np.diff(rows.strata))
+            self.task: FreedmanLane | SignFlips = FreedmanLane(
+                fit, tested, errors.shares, np.diff(rows.strata)
+            )
             few = log10_labellings(self.sizes) < 15
             self.n_all = n_labellings(self.sizes) if few else None
             self.smallest = smallest_pvalue(self.sizes, symmetric=self.sizes.shape[1] == 2)
         else:
-            self.task = SignFlips(fit, tested, rows.unit, rows.n_units)
+            self.task = SignFlips(fit, tested, errors.shares, rows.unit, rows.n_units)
             self.n_all = self.task.n_all()
             self.smallest = max(1 / self.n_all, 1e-300) if rows.n_units < 1000 else 1e-300
         self.exact = self.n_all is not None and self.n_all <= n

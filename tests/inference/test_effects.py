@@ -61,7 +61,7 @@ def test_exact_pvalues_are_those_of_all_labellings(with_strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
     labels = GROUPS[[0, 1, 0, 1, 1, 0, 2, 2]]
     strata = np.array([0, 0, 0, 0, 1, 1, 1, 1]) * with_strata
-    found = group_effects(rows, labels, strata=strata)
+    found = group_effects(rows, labels, strata=strata, moderated=False)
     values = rows / rows.sum(axis=1, keepdims=True)
     for s in np.unique(strata):
         values[strata == s] -= values[strata == s].mean(axis=0)
@@ -78,7 +78,8 @@ def test_exact_pvalues_are_those_of_all_labellings(with_strata):
 def test_two_groups_are_compared_by_welch(data):
     loadings, groups, units, _ = data
     kept = groups != "z"
-    found = group_effects(loadings[kept], groups[kept], units=units[kept], n_permutations=9)
+    how = {"units": units[kept], "n_permutations": 9, "moderated": False}
+    found = group_effects(loadings[kept], groups[kept], **how)
     values = of_units(loadings, units)
     t = scipy.stats.ttest_ind(values[::3], values[1::3], equal_var=False).statistic
     # of 60 units each, variances of the jackknife are 60/59 times as large
@@ -91,8 +92,9 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
     kept = np.arange(540) % 7 > units % 4  # units of several sizes
     loadings, groups, units = loadings[kept], groups[kept], units[kept]
     found = group_effects(
-        loadings, groups, units=units, weighting=weighting, n_permutations=99, random_state=0
-    )
+        loadings, groups, units=units, weighting=weighting, n_permutations=99, random_state=0,
+        moderated=False,
+    )  # fmt: skip
     X = (groups[:, None] == GROUPS).astype(float)
     rows = loadings / loadings.sum(axis=1, keepdims=True)
     sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
@@ -115,6 +117,34 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
     assert f"each {weighting[:-1]} counts once" in repr(found) and found.weighting == weighting
     # whole units move, with all of their samples
     assert (found.pvalues > 0.01).all() and found.null.shape == (99, 4)
+
+
+@few
+@pytest.mark.parametrize("with_strata", [False, True])
+def test_moderated_variances_are_drawn_towards_what_all_topics_let_expect(with_strata):
+    """As if there were 5 units more, which share the variance out as m (1 - m)."""
+    rng, n = np.random.default_rng(0), np.array([4, 9])
+    rows, groups = rng.dirichlet([4, 1, 0.1], 13), np.repeat(["a", "b"], n)
+    strata = np.array([0, 0, 1, 1] + [0] * 5 + [1] * 4) * with_strata
+    found = group_effects(rows, groups, strata=strata)
+    share = rows.mean(axis=0) * (1 - rows.mean(axis=0))
+    share /= share.sum()
+    variances = []
+    for g in "ab":
+        of_group, size = 0.0, (groups == g).sum()
+        for s in np.unique(strata):
+            here = rows[(groups == g) & (strata == s)]
+            k = len(here)
+            own = here.var(axis=0, ddof=1)
+            moderated = ((k - 1) * own + 5 * own.sum() * share) / (k - 1 + 5)
+            of_group = of_group + (k / size) ** 2 * moderated / (k - 1)
+        variances.append(of_group)
+    np.testing.assert_allclose(found.standard_errors.T**2, variances, rtol=1e-9)
+    of = found.differences("a")
+    np.testing.assert_allclose(of.standard_errors[:, 0] ** 2, np.sum(variances, axis=0), rtol=1e-9)
+    if not with_strata:
+        squares = of.differences[:, 0] ** 2 / np.sum(variances, axis=0)
+        np.testing.assert_allclose(found.statistics, squares / (1 + squares), rtol=1e-6)
 
 
 def mean_slope(mean):

@@ -20,6 +20,7 @@ from oracle import (
 from nmfscale import group_effects, regress_proportions
 from nmfscale.inference.coefficient_tests import FreedmanLane, SignFlips
 from nmfscale.inference.least_squares import CoefficientsTask, LeastSquares
+from nmfscale.inference.robust import CR3, HC3, shares_of
 from nmfscale.inference.seeds import child, child_states
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
@@ -101,7 +102,8 @@ def test_coefficients_are_those_of_lstsq(data):
 
 def test_errors_are_those_of_the_textbook(data):
     loadings, covariates, units = data
-    found = regress_proportions(loadings, covariates, units=units, n_permutations=0)
+    how = {"units": units, "n_permutations": 0, "moderated": False}
+    found = regress_proportions(loadings, covariates, **how)
     X, Y = unit_rows(loadings, covariates, units)
     ends = found.combine({"Intercept": 1, "age": 50, "craft": 1})
     a = np.array([1.0, 0, 0, 50, 1])
@@ -128,7 +130,7 @@ def test_covariates_that_differ_within_units(data, weighting):
         "abv": np.random.default_rng(2).normal(5, 1, 450)[kept],
         "age": covariates["age"][kept],
     }
-    args = {"units": units, "weighting": weighting, "random_state": 5}
+    args = {"units": units, "weighting": weighting, "random_state": 5, "moderated": False}
     found = regress_proportions(loadings, given, n_permutations=40, **args)
     X = np.column_stack([np.ones(len(units)), given["abv"], given["age"]])
     Y = loadings / loadings.sum(axis=1, keepdims=True)
@@ -179,7 +181,7 @@ def test_exact_sign_flips():
     rng = np.random.default_rng(1)
     units, x = np.repeat(np.arange(7), 4), rng.normal(size=28)
     rows = rng.dirichlet(np.ones(3), 28)
-    found = regress_proportions(rows, {"x": x}, units=units, n_permutations=64)
+    found = regress_proportions(rows, {"x": x}, units=units, n_permutations=64, moderated=False)
     assert found.exact and found.n_labellings == 64 and found.smallest_pvalue == 1 / 64
     X, z, n_extreme = np.column_stack([np.ones(28), x]), rows[:, 2], 0
     mean = z.mean()
@@ -218,7 +220,8 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
     rng = np.random.default_rng(3)
     Y = rng.integers(1, 4, (6, 3)).astype(float)  # with ties
     x, strata = np.array([1.0, 2, 2, 5, 7, 2]), np.array([0, 1, 0, 1, 0, 0]) * with_strata
-    found = regress_proportions(Y, {"x": x}, strata=strata, n_permutations=720, random_state=0)
+    how = {"strata": strata, "n_permutations": 720, "moderated": False}
+    found = regress_proportions(Y, {"x": x}, **how)
     Y /= Y.sum(axis=1, keepdims=True)
     orders = [p for p in permutations(range(6)) if np.array_equal(strata[list(p)], strata)]
     X = np.column_stack([np.ones(6), x])
@@ -232,7 +235,8 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
 def test_random_pvalues_are_those_of_freedman_and_lane(data):
     loadings, covariates, units = data
     n = 60
-    found = regress_proportions(loadings, covariates, units=units, n_permutations=n, random_state=7)
+    how = {"n_permutations": n, "random_state": 7, "moderated": False}
+    found = regress_proportions(loadings, covariates, units=units, **how)
     X, Y = unit_rows(loadings, covariates, units)
     orders = np.empty((n, 150), np.uint32)
     seed = child(np.random.SeedSequence(7), 0)
@@ -323,6 +327,25 @@ def test_size_of_two_groups_beside_a_large_third(wide, narrow):
         covered.append(found.lower[0, 1] <= 0 <= found.upper[0, 1])
     error = np.sqrt(0.05 * 0.95 / 300)
     assert abs(np.mean(p) - 0.05) <= 3 * error and abs(np.mean(covered) - 0.95) <= 3 * error
+
+
+def test_tests_and_intervals_have_the_same_moderated_errors(data):
+    X, Y = unit_rows(*data)
+    fit, units, one = LeastSquares.of(X, Y), np.repeat(np.arange(50), 3), np.eye(5)
+    shares, terms = shares_of(Y, None), ((1,), (3,))
+    of_rows = HC3(fit, np.array([0, 150]), shares)
+    of_clusters = CR3(fit, units, np.array([0, 50]), None, shares)
+    for errors, task in [
+        (of_rows, FreedmanLane(fit, terms, shares, np.array([150]))),
+        (of_clusters, SignFlips(fit, terms, shares, units, 50)),
+    ]:
+        t = [fit.coefficients[j] / errors.standard_errors(one[j]) for (j,) in terms]
+        np.testing.assert_allclose(task.observed(), np.array(t) ** 2, rtol=1e-8)
+    # the sum over topics stays
+    bare = HC3(fit, np.array([0, 150]))
+    for j in range(5):
+        sums = [(each.standard_errors(one[j]) ** 2).sum() for each in (bare, of_rows)]
+        assert sums[0] == pytest.approx(sums[1])
 
 
 def test_terms_that_do_not_vary_within_strata(data):
@@ -440,8 +463,8 @@ def test_workers_get_all_that_replicates_take(data):
     fit = LeastSquares.of(X, Y)
     for task in (
         CoefficientsTask(fit, np.arange(150), np.array([0, 150])),
-        FreedmanLane(fit, ((1,), (2, 3)), np.array([150])),
-        SignFlips(fit, ((1,), (2, 3)), np.arange(150), 150),
+        FreedmanLane(fit, ((1,), (2, 3)), None, np.array([150])),
+        SignFlips(fit, ((1,), (2, 3)), np.full(4, 0.25), np.arange(150), 150),
     ):
         sent = pickle.loads(pickle.dumps(task))
         expected = task.run(range(20, 30), np.random.SeedSequence(1), 1)
