@@ -241,6 +241,13 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     _add_input(command, option="--counts")
     what = f"for weights: {_TAKEN} (default: proportions)"
     add("--loadings", choices=_LOADINGS, help=what)
+    what = "whether each unit counts once, or each sample (default: %(default)s)"
+    add("--weighting", choices=("units", "samples"), default="units", help=what)
+    what = (
+        "for weights: topics that a replicate lacks are dropped from its table (default), or the "
+        "replicate is left out"
+    )
+    add("--zeros", choices=("drop", "omit"), help=what)
     what = "for weights: draw as many units from each group as it has (default), or from all"
     add("--within", choices=("groups", "corpus"), help=what)
     what = "for weights (default: percentile)"

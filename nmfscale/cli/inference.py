@@ -113,15 +113,18 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
 
     arguments.loadings, topics = arguments.loadings or "proportions", _topics_of(model)
     found = bootstrap_weights(
-        _topics(arguments, model, labels).rows, **labels, within=arguments.within or "groups",
-        n_replicates=arguments.replicates, level=arguments.level,
+        _topics(arguments, model, labels), **labels, loadings=arguments.loadings,
+        weighting=arguments.weighting, within=arguments.within or "groups",
+        zeros=arguments.zeros or "drop", n_replicates=arguments.replicates, level=arguments.level,
         interval=arguments.interval or "percentile", topic_names=topics, **how,
     )  # fmt: skip
     arrays = {
         "weight": found.weights, "lower": found.lower, "upper": found.upper,
         "std_error": found.standard_errors,
     }  # fmt: skip
-    more = {"replicates": found.replicates, "n_units": found.n_units}
+    more = {
+        "replicates": found.replicates, "n_units": found.n_units, "missing": found.missing,
+    }  # fmt: skip
     return found, found.n_replicates + found.n_failures, (topics, found.groups, arrays, more)
 
 
@@ -141,8 +144,8 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
             for which, of_samples in labels.items()
         }
     found = bootstrap_fit(
-        model, counts, **labels, n_replicates=arguments.replicates,
-        level=arguments.level, **how,
+        model, counts, **labels, weighting=arguments.weighting,
+        n_replicates=arguments.replicates, level=arguments.level, **how,
     )  # fmt: skip
     means, frequencies = found.group_means, found.components
     assert means is not None
@@ -169,7 +172,7 @@ def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Refuse options that go with the other kind."""
     if arguments.kind == "fit":
-        for name in ("within", "interval", "loadings"):
+        for name in ("within", "interval", "loadings", "zeros"):
             if getattr(arguments, name) is not None:
                 arguments.usage(f"--{name} goes with --kind weights")
         if arguments.counts is None:
@@ -381,9 +384,13 @@ def _say_weights(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print topics ranked within each group."""
+    from ..inference.weighting import said_of
+
     sizes = [f"{group} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
     more = f" and {len(sizes) - 20:,} more groups" if len(sizes) > 20 else ""
-    say(f"{found.units:<15} {', '.join(sizes[:20])}{more}")
+    say(f"{found.units:<15} {', '.join(sizes[:20])}{more}{said_of(found.weighting, found.units)}")
+    if found.n_dropped:
+        say(f"lack topics     {found.n_dropped:,} of {found.n_replicates:,} replicates")
     say(f"neutral weight  {found.neutral:.3f}; * where the interval is beside it\n")
     ranking = (-found.weights).argsort(axis=0, kind="stable")
     most = arguments.n_top
@@ -403,11 +410,14 @@ def _say_means(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print mean proportions of the groups with their intervals."""
+    from ..inference.weighting import said_of
+
     say(
         f"replicates      {found.n_replicates:,}, {found.n_reordered} put in another order, "
         f"smallest cosine {found.cosines.min():.3f}"
     )
-    say(f"means           of proportions, with {found.level:.0%} intervals\n")
+    once = said_of(found.weighting, found.units)
+    say(f"means           of proportions{once}, with {found.level:.0%} intervals\n")
     rows = [["topic", *map(str, groups)]]
     for topic, *cells in zip(topics, arrays["mean"], arrays["lower"], arrays["upper"], strict=True):
         known = zip(*cells, strict=True)

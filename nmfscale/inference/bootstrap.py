@@ -18,15 +18,16 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from ..counts.names import names_of
+from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..kernels.resample import draw_counts
 from .balance import BALANCED, LIMIT, balance_tables, report
-from .groups import Design, Labels, checked_design, checked_labels
-from .intervals import Jackknife, check_interval, interval_ends
-from .loadings import checked_loadings
+from .groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
+from .intervals import Jackknife, check_interval, ends_of_known
+from .loadings import topics_of_samples
 from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
+from .weighting import check_weighting, sample_weights
 from .weights import BootstrapWeights
 
 Array = NDArray[Any]
@@ -38,12 +39,15 @@ _FEW_UNITS = 50
 
 
 def bootstrap_weights(
-    loadings: Any,
+    model: Any,
     groups: Any,
     *,
+    loadings: str = "proportions",
     units: Any = None,
+    weighting: str = "units",
     strata: Any = None,
     within: str = "groups",
+    zeros: str = "drop",
     n_replicates: int = 1000,
     level: float = 0.95,
     interval: str = "percentile",
@@ -62,26 +66,36 @@ def bootstrap_weights(
     as beers of a brewery, posts of a blog or cells of a patient, pass these as `units`: samples of
     a unit resemble each other, and intervals from samples are far too narrow.
 
-    Loadings are summed over each group, and the table is balanced (:func:`nmfscale.balance`), so
-    that neither the size of a group nor the frequency of a topic matters; 1/sqrt(T) is neutral.
+    Proportions of topics are summed over each group, each unit counting once, and the table is
+    balanced (:func:`nmfscale.balance`), so that neither the size of a group nor the frequency of a
+    topic matters; 1/sqrt(T) is neutral.
     Read down a column the table has the weights of topics within a group (TwR, "topics within
     regions"), read along a row those of groups within a topic (RwT) [1]_ (Algorithm 6).
 
     Parameters
     ----------
-    loadings : fitted model, or array-like of shape (n_samples, n_components)
-        Loadings of a model, or a model that has them (``loadings_``). Topic proportions give all
-        samples the same weight, loadings of a Poisson NMF that of their counts. Columns of a
-        DataFrame name the topics.
+    model : fitted model, or array-like of shape (n_samples, n_components)
+        A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     groups : array-like of shape (n_samples,)
         Group of each sample, matched by name as in :func:`permutation_test`.
+    loadings : {"proportions", "amounts"}, default="proportions"
+        What is summed of each sample: proportions of topics, so that samples have the same weight
+        whatever their counts, or amounts, as in [1]_: of a model, expected counts of each topic.
+        With ``loadings="amounts", weighting="samples"`` tables are those of [1]_.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
+    weighting : {"units", "samples"}, default="units"
+        Whether each unit counts once, by the mean of its samples, or each sample.
     strata : array-like of shape (n_samples,), default=None
         Strata of the study: as many units are drawn from each as it has.
     within : {"groups", "corpus"}, default="groups"
         Draw as many units from each group as it has, or from all groups together, where a unit may
         have samples in several of them.
+    zeros : {"drop", "omit"}, default="drop"
+        What becomes of a replicate in which nothing was drawn of a rare topic: the topic is dropped
+        from its table, as in :func:`nmfscale.balance`, and intervals of the topic come from the
+        replicates that have it; or the replicate is left out as a whole. Weights of such a table
+        are multiplied so that 1/sqrt(T) stays neutral.
     n_replicates : int, default=1000
         Number of replicates.
     level : float, default=0.95
@@ -119,8 +133,8 @@ def bootstrap_weights(
     Warns
     -----
     UserWarning
-        If a group has fewer than 50 units, where intervals are too narrow; or if replicates had no
-        balance, which are left out and counted.
+        If a group has fewer than 50 units, where intervals are too narrow; if samples without
+        topics are left out; or if replicates lacked topics, or had no balance and are left out.
 
     Notes
     -----
@@ -150,35 +164,49 @@ def bootstrap_weights(
     4  east    0.42   0.35   0.50
     """
     check_interval(level, interval)
-    if within not in ("groups", "corpus"):
-        raise ValueError(f"within={within!r} is not one of 'groups', 'corpus'.")
-    values, names = checked_loadings(loadings, topic_names)
-    sample_names = names_of(loadings)
-    labels = checked_labels(groups, len(values), "groups", sample_names)
-    design = checked_design(labels, units, strata, nested=False, sample_names=sample_names)
-    cells = Cells.of(values, labels, design, within)
+    check_weighting(weighting)
+    for name, given, known in (
+        ("within", within, ("groups", "corpus")), ("zeros", zeros, ("drop", "omit")),
+    ):  # fmt: skip
+        if not isinstance(given, str) or given not in known:
+            raise ValueError(f"{name}={shown(given)} is not one of {known[0]!r}, {known[1]!r}.")
+    topics = topics_of_samples(model, loadings, topic_names)
+    names, kept = topics.topic_names, ~topics.empty
+    labels = checked_labels(groups, len(topics), "groups", topics.sample_names)
+    whole = checked_design(labels, units, strata, nested=False, sample_names=topics.sample_names)
+    labels, design = labels.of(kept), whole.of(kept)
+    warn_of_samples_as_units(design)
+    weights = sample_weights(weighting, design, None, np.ones(len(labels)))
+    cells = Cells.of(topics.rows[kept] * weights[:, None], labels, design, within)
     drawn = "samples" if units is None else "units"
     warn_of_few_units(
         cells.n_units, labels.names, drawn,
         "80% to 89% of the cases with 20 to 40 a group, in 93% with 100 to 370",
     )  # fmt: skip
-    weights = _balanced(cells.observed(), names, labels.names)
+    balanced = _balanced(cells.observed(), names, labels.names)
     job = run_replicates(
-        WeightsTask(cells), n_replicates, random_state=random_state, n_threads=n_threads,
-        client=client, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
-        verbose=verbose,
+        WeightsTask(cells, zeros == "drop"), n_replicates, random_state=random_state,
+        n_threads=n_threads, client=client, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     status = job["status"]
-    kept = job["weights"][status <= LIMIT]
+    tables = job["weights"][status <= LIMIT]
     found = BootstrapWeights(
-        weights, kept, names, labels.names, cells.n_units, level, interval,
+        balanced, tables, names, labels.names, cells.n_units, level, interval,
         n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
-        random_state=job.seed.entropy, units=drawn,
+        random_state=job.seed.entropy, units=drawn, weighting=weighting, loadings=loadings,
     )  # fmt: skip
-    if not len(kept):
+    if not len(tables) or np.isnan(tables).all(axis=0).any():
         raise ValueError(
-            f"none of {len(status)} replicates has a balance: topics are in too few samples. Leave "
-            "rare topics out, or join groups."
+            f"none of {len(status)} replicates has a balance with all topics: they are in too few "
+            "samples. Leave rare topics out, join groups, or take more replicates."
+        )
+    if found.n_dropped:
+        t = int(found.missing.argmax())
+        warn_caller(
+            f"{found.n_dropped} of {len(status)} replicates have nothing of some topics, as "
+            f"{shown(names[t])} in {found.missing[t]:.1%}: intervals of these come from the "
+            "replicates that have them."
         )
     if found.n_failures:
         warn_caller(
@@ -186,7 +214,7 @@ def bootstrap_weights(
             "without weight where they are rare; they are left out of the intervals."
         )
     return found.with_intervals(
-        interval_ends(interval, kept, weights, level, lambda: cells.acceleration(weights))
+        ends_of_known(interval, tables, balanced, level, lambda: cells.acceleration(balanced))
     )
 
 
@@ -307,16 +335,17 @@ def in_parts(n: int, size: int, work: Callable[[slice], None], n_threads: int) -
 
 @dataclass(frozen=True)
 class WeightsTask(ReplicateTask):
-    """Balanced tables of units that are drawn again."""
+    """Balanced tables of units that are drawn again; with `drop`, without empty topics."""
 
     cells: Cells
+    drop: bool = True
     name = "bootstrap replicates"
 
     def about(self) -> Iterable[Any]:
         """Return what the replicates stand on."""
         cells = self.cells
         unit = np.zeros(0, np.int64) if cells.unit is None else cells.unit
-        return cells.sums, cells.starts, cells.scale, unit, cells.strata
+        return cells.sums, cells.starts, cells.scale, unit, cells.strata, repr(self.drop)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return ``weights`` (n, T, R), and ``status``: see `balance`."""
@@ -325,8 +354,11 @@ class WeightsTask(ReplicateTask):
         weights, status = np.zeros((len(states), T, R)), np.zeros(len(states), np.int8)
 
         def balance_part(part: slice, counts: Array) -> None:
-            found = balance_tables(cells.tables(counts))
-            weights[part], status[part] = found.tables, found.status
+            found = balance_tables(cells.tables(counts), drop=self.drop)
+            left = (~np.isnan(found.tables)).any(axis=2).sum(axis=1)
+            # 1 / sqrt(T) is neutral whatever is left
+            weights[part] = found.tables * np.sqrt(left / T)[:, None, None]
+            status[part] = found.status
 
         draw_in_parts(states, cells.strata, balance_part, n_threads)
         return {"weights": weights, "status": status}

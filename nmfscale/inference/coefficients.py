@@ -15,6 +15,7 @@ from .frames import tidy_frame
 from .intervals import percentile, spread
 from .robust import RobustErrors
 from .term_tests import Tested
+from .weighting import said_of
 
 Array = NDArray[Any]
 
@@ -285,8 +286,8 @@ class ProportionRegression:
         T, P = self.coefficients.shape
         size = f"{T} topics x {P} terms, {self.n_units:,} {self.units}"
         if self.units == "units":
-            rows = " by their samples" if self.rows == "samples" else ""
-            size += f"{rows}, each {self.weighting[:-1]} counts once"
+            size += " by their samples" if self.rows == "samples" else ""
+            size += said_of(self.weighting, self.units)
         if self.qvalues is None:
             return f"<ProportionRegression: {size}, {self.interval} intervals>"
         tested = np.isfinite(self.qvalues)

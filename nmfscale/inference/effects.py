@@ -29,11 +29,11 @@ from .loadings import proportions, topics_of_samples
 from .means import GroupEffects
 from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
-from .regression_rows import check_weighting
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from .robust import HC3, shares_of
 from .seeds import child_states, seed_of
 from .units import units_with_topics
+from .weighting import check_weighting
 
 Array = NDArray[Any]
 # In groups of fewer units intervals of each kind are too narrow.

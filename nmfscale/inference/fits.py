@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .frames import tidy_frame
 from .intervals import percentile
+from .weighting import said_of
 
 Array = NDArray[Any]
 
@@ -56,6 +57,12 @@ class Estimates:
         return np.where(n > 0, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
 
 
+def numbers_or_names(fitted: Any) -> tuple[Any, ...]:
+    """Return the names of the topics of a fit, or their numbers."""
+    names = getattr(fitted, "topic_names_", None)
+    return tuple(range(len(fitted.components_)) if names is None else np.asarray(names).tolist())
+
+
 @dataclass(frozen=True)
 class BootstrapFit:
     """Topics of a fit, and proportions of them, with intervals.
@@ -83,6 +90,12 @@ class BootstrapFit:
         Nominal coverage of the intervals.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same replicates again.
+    topic_names : tuple
+        Names of the topics.
+    units : str
+        What was drawn: "units" or "samples".
+    weighting : str
+        What counts once in a mean of a group: "units" or "samples".
     """
 
     components: Estimates
@@ -98,6 +111,9 @@ class BootstrapFit:
     groups: tuple[Any, ...] | None
     level: float
     random_state: Any
+    topic_names: tuple[Any, ...]
+    units: str = "samples"
+    weighting: str = "units"
 
     @property
     def n_replicates(self) -> int:
@@ -137,7 +153,7 @@ class BootstrapFit:
             )
         name, labels = kinds[what]
         numbers = ("estimate", "lower", "upper", "std_error")
-        rows, columns = {"topic": range(self.cosines.shape[1])}, {name: labels}
+        rows, columns = {"topic": self.topic_names}, {name: labels}
         if what == "proportions":  # whose rows are samples
             rows, columns = columns, rows
         frame = tidy_frame(rows, columns, {each: getattr(found, each) for each in numbers})
@@ -151,5 +167,6 @@ class BootstrapFit:
         K = self.cosines.shape[1]
         return (
             f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "
-            f"another order, smallest cosine {self.cosines.min():.3f}>"
+            f"another order, smallest cosine {self.cosines.min():.3f}"
+            f"{said_of(self.weighting, self.units)}>"
         )

@@ -140,6 +140,15 @@ class Design:
         np.add.at(out, (self.strata.codes, self.groups.codes), 1)
         return out
 
+    def of(self, kept: Array) -> Design:
+        """Return the design of some samples, without units that have none of them."""
+        left, of_sample = np.unique(self.of_sample[kept], return_inverse=True)
+        names = self.unit_names
+        return Design(
+            of_sample.reshape(-1), left.size, None if self.groups is None else self.groups.of(left),
+            self.strata.of(left), None if names is None else tuple(names[u] for u in left),
+        )  # fmt: skip
+
     def sum_over_units(self, rows: Array) -> Array:
         """Add up the rows of each unit's samples, in their order."""
         if self.unit_names is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -49,9 +50,37 @@ def interval_ends(
     return bca(replicates, estimate, acceleration(), level)
 
 
+def ends_of_known(
+    interval: str, replicates: Array, estimate: Array, level: float,
+    acceleration: Callable[[], Array],
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return the same of replicates (n, ...) that lack some entries, NaN, which are left out."""
+    lost = np.isnan(replicates)
+    whole = ~lost.any(axis=0)
+    a = np.zeros(estimate.shape) if interval == "percentile" else acceleration()
+    out = np.empty((2, *estimate.shape))
+    out[:, whole] = interval_ends(
+        interval, replicates[:, whole], estimate[whole], level, lambda: a[whole]
+    )
+    for place in map(tuple, np.argwhere(~whole)):
+        known = replicates[(~lost[(slice(None), *place)], *place)]
+        here = np.array([estimate[place]])
+        ends = interval_ends(
+            interval, known[:, None], here, level, partial(np.atleast_1d, a[place])
+        )
+        out[(slice(None), *place)] = np.concatenate(ends)
+    return out[0], out[1]
+
+
 def spread(replicates: Array) -> Array:
-    """Return the standard deviations of replicates (n, ...)."""
-    return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
+    """Return the standard deviations of replicates (n, ...), without NaN."""
+    lost = np.isnan(replicates)
+    if not lost.any():
+        return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
+    n = (~lost).sum(axis=0)
+    mean = np.where(lost, 0.0, replicates).sum(axis=0) / np.maximum(n, 1)
+    squares = np.where(lost, 0.0, (replicates - mean) ** 2).sum(axis=0)
+    return np.sqrt(squares / np.maximum(n - 1, 1))
 
 
 def acceleration_of(second: Array, third: Array) -> Array:

@@ -22,10 +22,12 @@ from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
 from .fit_counts import counts_of_fit
+from .fits import numbers_or_names
 from .groups import Design, Labels, check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .jackknife_result import JackknifeEstimates, JackknifeFit
 from .replicates import progress_bar
+from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]
 
@@ -42,6 +44,7 @@ def jackknife_fit(
     *,
     groups: Any = None,
     units: Any = None,
+    weighting: str = "units",
     strata: Any = None,
     level: float = 0.95,
     tol: float = 1e-3,
@@ -72,6 +75,8 @@ def jackknife_fit(
     units, strata : array-like of shape (n_samples,), default=None
         As in :func:`bootstrap_fit`: influences of the samples of a unit are added, and compared
         with the mean of their stratum.
+    weighting : {"units", "samples"}, default="units"
+        As in :func:`bootstrap_fit`.
     level : float, default=0.95
         Nominal coverage of the intervals, which are normal on the scale of log-odds.
     tol : float, default=1e-3
@@ -145,6 +150,7 @@ def jackknife_fit(
     (100, 2)
     """
     check_interval(level, "percentile")
+    check_weighting(weighting)
     F, prior = _checked_factors(model)
     if getattr(model, "measured_", None) is not None:
         raise ValueError(
@@ -160,6 +166,9 @@ def jackknife_fit(
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False, **named)
     check_resampled(design)
+    in_means = sample_weights(weighting, design, labels, (counts.row_totals > 0).astype(float))
+    if labels is not None:
+        check_groups(labels, in_means)
     n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
     with (
         single_blas_thread(),
@@ -176,12 +185,13 @@ def jackknife_fit(
             components = _estimates(found, (len(chosen),), design, level)
         means = None
         if labels is not None:
-            found = list(_group_means(solver, L, F, labels))
+            found = list(_group_means(solver, L, F, labels, in_means))
             means = _estimates(found, (F.shape[1], len(labels.names)), design, level)
     _warn(solver, hessian, chosen)
     return JackknifeFit(
         components, means, chosen, counts.feature_names, None if labels is None else labels.names,
         level, hessian.kkt, hessian.least, np.array(solver.residuals), solver.n_products,
+        numbers_or_names(model), "samples" if units is None else "units", weighting,
     )  # fmt: skip
 
 
@@ -230,7 +240,7 @@ def _frequency(solver: _Solver, F: Array, topic: int, feature: int) -> tuple[flo
     return share, solver.influences(gradient)
 
 
-def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels) -> Any:
+def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels, weights: Array) -> Any:
     """Yield the mean of each topic in each group, topic by topic, and its influences (n,)."""
     u, shares = F.sum(axis=0), poisson_to_multinomial(L, F).proportions
     sizes = (L * u).sum(axis=1)
@@ -241,8 +251,9 @@ def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels) -> Any:
         in_loadings[:, topic] += u[topic] / safe
         in_sizes = -shares[:, [topic]] * L / safe[:, None]
         in_sizes[:, topic] += L[:, topic] / safe
-        for group, size in enumerate(labels.sizes):
-            there = (labels.codes == group) / size
+        for group in range(len(labels.names)):
+            there = np.where(labels.codes == group, weights, 0.0)
+            there /= there.sum()
             gradient = solver.hessian.of_loadings(there[:, None] * in_loadings)
             gradient += there @ in_sizes
             mean = there @ shares[:, topic]

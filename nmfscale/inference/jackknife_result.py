@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .frames import tidy_frame
+from .weighting import said_of
 
 Array = NDArray[Any]
 
@@ -58,6 +59,11 @@ class JackknifeFit:
         Relative residual of each system of equations: of frequencies, then of group means.
     n_products : int
         Products of the Hessian that were taken for these; each reads the counts once.
+    topic_names : tuple
+        Names of the topics.
+    units, weighting : str
+        What influences are added up over, and what counts once in a mean of a group: "units" or
+        "samples".
     """
 
     components: JackknifeEstimates | None
@@ -70,6 +76,9 @@ class JackknifeFit:
     least_counts: float
     residuals: Array
     n_products: int
+    topic_names: tuple[Any, ...]
+    units: str = "samples"
+    weighting: str = "units"
 
     def to_frame(self, what: str = "components") -> Any:
         """Return one kind of numbers as a table with a row each.
@@ -97,10 +106,10 @@ class JackknifeFit:
             name: getattr(found, name) for name in ("estimate", "lower", "upper", "std_error")
         }
         if what == "group_means":
-            topics = range(len(found.estimate))
-            return tidy_frame({"topic": topics}, {"group": self.groups}, numbers)
+            return tidy_frame({"topic": self.topic_names}, {"group": self.groups}, numbers)
         topic, other = self.entries.T
         names = range(other.max() + 1) if self.feature_names is None else self.feature_names
+        topic = [self.topic_names[k] for k in topic]
         return pd.DataFrame({"topic": topic, "feature": [names[j] for j in other]} | numbers)
 
     def __repr__(self) -> str:
@@ -108,5 +117,6 @@ class JackknifeFit:
         return (
             f"<JackknifeFit: {len(self.entries)} frequencies, "
             f"{0 if self.group_means is None else self.group_means.estimate.size} group means, "
-            f"{self.n_products} products, KKT residual {self.kkt:.1e}>"
+            f"{self.n_products} products, KKT residual {self.kkt:.1e}"
+            f"{said_of(self.weighting, self.units)}>"
         )

@@ -87,6 +87,9 @@ def topics_of_samples(
         )
     if isinstance(model, SampleTopics):
         found = model
+        if topic_names is not None:
+            names = checked_names(topic_names, found.rows.shape[1], "topic_names")
+            found = replace(found, topic_names=names)
     else:
         values, names = checked_loadings(model, topic_names)
         totals = None

@@ -13,6 +13,7 @@ from ..counts.names import shown
 from .frames import tidy_frame
 from .intervals import acceleration_of, interval_ends, logit_interval, spread
 from .robust import RobustErrors
+from .weighting import said_of
 
 Array = NDArray[Any]
 
@@ -255,7 +256,7 @@ class GroupEffects:
         """Sizes, and how many topics differ."""
         T, R = self.means.shape
         found = np.count_nonzero(self.qvalues <= 0.05)
-        once = f", each {self.weighting[:-1]} counts once" if self.units == "units" else ""
+        once = said_of(self.weighting, self.units)
         return (
             f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
             f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"

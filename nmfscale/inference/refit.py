@@ -33,11 +33,12 @@ from ..methods.matching import match_columns
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 from .fit_counts import counts_of_fit
-from .fits import BootstrapFit, Estimates
+from .fits import BootstrapFit, Estimates, numbers_or_names
 from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .replicates import ReplicateTask, run_replicates
 from .seeds import child_states
+from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]
 # Fits that share each read of a file: with more of them reading is a small part of the time.
@@ -49,6 +50,7 @@ def bootstrap_fit(
     X: Any,
     *,
     units: Any = None,
+    weighting: str = "units",
     strata: Any = None,
     groups: Any = None,
     features: Any = None,
@@ -85,6 +87,9 @@ def bootstrap_fit(
         16 replicates then share each read, as many as memory has room for.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
+    weighting : {"units", "samples"}, default="units"
+        Whether each unit counts once in the mean of a group, by the mean of its samples there, or
+        each sample. Samples have their `row_weights`, and those without counts have none.
     strata : array-like of shape (n_samples,), default=None
         Strata of the study, such as groups whose sizes were chosen: as many units are drawn from
         each as it has.
@@ -147,6 +152,7 @@ def bootstrap_fit(
     ((3, 30), 0)
     """
     check_interval(level, "percentile")
+    check_weighting(weighting)
     _check_estimator(estimator)
     client = client_of_fit(client, None)
     counts = _counts_of(X, estimator.memory_limit, client)
@@ -172,17 +178,21 @@ def bootstrap_fit(
     place = np.empty(design.n_units, np.int64)
     place[order] = np.arange(design.n_units)
     starts = np.concatenate([[0], np.cumsum(design.strata.sizes)])
+    in_means = sample_weights(weighting, design, labels, given.weights * (counts.row_totals > 0))
+    if labels is not None:
+        check_groups(labels, in_means)
     task = RefitTask(
         clone(fitted).set_params(n_init=1, verbose=0, callback=None, random_state=0), counts,
         *_factors(fitted, given.rows), given.weights, given.fixed, place[design.of_sample], starts,
-        None if labels is None else labels.codes, *chosen,
+        None if labels is None else labels.codes, features=chosen[0], samples=chosen[1],
+        in_means=in_means,
     )  # fmt: skip
     job = run_replicates(
         task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
-    known = task.numbers_of(task.L, task.F, task.weights)
+    known = task.numbers_of(task.L, task.F, np.ones(n))
     estimates = {name: Estimates.of(known[name], job[name], level) for name in known}
     if labels is not None:
         _warn_of_missing(job["group_means"], labels.names)
@@ -191,7 +201,8 @@ def bootstrap_fit(
         cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
         converged=job["converged"], features=chosen[0], samples=chosen[1],
         feature_names=counts.feature_names, groups=None if labels is None else labels.names,
-        level=level, random_state=job.seed.entropy,
+        level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
+        units="samples" if units is None else "units", weighting=weighting,
     )  # fmt: skip
 
 
@@ -259,7 +270,7 @@ class RefitTask(ReplicateTask):
 
     `weights` (n,) are the weights of the samples in the fit, and `fixed` what the fit held, as
     arguments of `fit`. `unit` (n,) is the number of each sample's unit: units are numbered stratum
-    by stratum, those of one from `strata` on.
+    by stratum, those of one from `strata` on. `in_means` (n,) are weights of samples in means.
     """
 
     estimator: Any
@@ -273,6 +284,7 @@ class RefitTask(ReplicateTask):
     groups: Array | None
     features: Array
     samples: Array
+    in_means: Array
     name = "bootstrap fits"
     patience = 600.0
 
@@ -281,7 +293,7 @@ class RefitTask(ReplicateTask):
         counts, groups = self.counts, np.zeros(0) if self.groups is None else self.groups
         yield from (counts.row_totals, counts.column_totals, self.L, self.F, self.unit, self.strata)
         yield from (groups, self.features, self.samples, repr(self._of_result()))
-        yield from (self.weights, *self.fixed.keys(), *self.fixed.values())
+        yield from (self.weights, self.in_means, *self.fixed.keys(), *self.fixed.values())
 
     def _of_result(self) -> dict[str, Any]:
         given: dict[str, Any] = self.estimator.get_params(deep=False)
@@ -336,29 +348,29 @@ class RefitTask(ReplicateTask):
     def _fit(
         self, drawn: Array, n_threads: int, counts: CountMatrix, **options: Any
     ) -> dict[str, Array]:
-        weights = self.weights * drawn[self.unit]
+        times = drawn[self.unit]
         model = clone(self.estimator).set_params(n_threads=n_threads, **options)
-        model.fit(counts, L=self.L, F=self.F, row_weights=weights, **self.fixed)
+        model.fit(counts, L=self.L, F=self.F, row_weights=self.weights * times, **self.fixed)
         L, F = _factors(model)
         match, cosine = match_columns(self.F, F)
-        found = self.numbers_of(L[:, match], F[:, match], weights)
+        found = self.numbers_of(L[:, match], F[:, match], times)
         return {name: values.astype(np.float32) for name, values in found.items()} | {
             "match": match, "cosine": cosine, "n_iter": np.asarray(model.n_iter_),
             "converged": np.asarray(model.converged_),
         }  # fmt: skip
 
-    def numbers_of(self, L: Array, F: Array, weights: Array) -> dict[str, Array]:
-        """Return what is asked for of one fit, as a topic model has it."""
+    def numbers_of(self, L: Array, F: Array, times: Array) -> dict[str, Array]:
+        """Return what is asked for of a fit to samples that were drawn so many times."""
         proportions, frequencies, *_ = poisson_to_multinomial(L, F)
         found = {"components": frequencies.T[:, self.features]}
         if self.groups is not None:
-            R = int(self.groups.max()) + 1
+            R, weights = int(self.groups.max()) + 1, self.in_means * times
             sums = np.stack([
                 np.bincount(self.groups, weights * each, minlength=R) for each in proportions.T
             ])  # fmt: skip
             size = np.bincount(self.groups, weights, minlength=R)
             # a group of which nothing was drawn has no mean
-            found["group_means"] = np.where(size > 0, sums / np.maximum(size, 1), np.nan)
+            found["group_means"] = np.where(size > 0, sums / np.where(size > 0, size, 1.0), np.nan)
         if self.samples.size:
             found["proportions"] = proportions[self.samples]
         return found

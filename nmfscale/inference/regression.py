@@ -24,10 +24,11 @@ from .groups import Design, Labels, checked_design, warn_of_samples_as_units
 from .intervals import ROBUST_INTERVALS, acceleration_of, check_interval, interval_ends
 from .least_squares import CoefficientsTask, LeastSquares
 from .loadings import topics_of_samples
-from .regression_rows import Rows, check_weighting
+from .regression_rows import Rows
 from .replicates import check_positive
 from .robust import CR3, HC3, RobustErrors, shares_of
 from .term_tests import TermTests
+from .weighting import check_weighting
 
 Array = NDArray[Any]
 # How often intervals of differences between two groups held the truth in simulations.

@@ -13,15 +13,6 @@ from .groups import Design
 from .loadings import SampleTopics, proportions
 
 Array = NDArray[Any]
-WEIGHTINGS = "units", "samples"
-
-
-def check_weighting(weighting: Any) -> None:
-    """Refuse what says nothing of how much units count."""
-    if weighting not in WEIGHTINGS:
-        raise ValueError(
-            f"weighting={weighting!r} is not one of {', '.join(map(repr, WEIGHTINGS))}."
-        )
 
 
 @dataclass(frozen=True)

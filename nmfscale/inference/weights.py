@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .frames import tidy_frame
 from .intervals import spread
+from .weighting import said_of
 
 Array = NDArray[Any]
 
@@ -23,7 +24,7 @@ class BootstrapWeights:
     weights : ndarray of shape (T, R)
         Balanced table of the data: see :func:`nmfscale.balance`.
     replicates : ndarray of shape (n_replicates, T, R)
-        The same of every replicate that has a balance.
+        The same of every replicate that has a balance; NaN for topics of which it drew nothing.
     topics, groups : tuple
         Names.
     n_units : ndarray of shape (R,)
@@ -36,8 +37,16 @@ class BootstrapWeights:
         Replicates with a balance in the limit only, which count.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same replicates again.
+    n_dropped : int
+        Replicates that lack topics, and count for the others.
+    missing : ndarray of shape (T,)
+        Share of the replicates that lack each topic.
     units : str
         What was drawn: "units" or "samples".
+    weighting : str
+        What counts once: "units" or "samples".
+    loadings : str
+        What was summed: "proportions" or "amounts".
     lower, upper : ndarray of shape (T, R)
         Ends of the intervals.
     """
@@ -53,6 +62,8 @@ class BootstrapWeights:
     n_limits: int = 0
     random_state: Any = None
     units: str = "samples"
+    weighting: str = "units"
+    loadings: str = "proportions"
     lower: Array = field(default_factory=lambda: np.zeros((0, 0)))
     upper: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -64,6 +75,16 @@ class BootstrapWeights:
     def n_replicates(self) -> int:
         """Number of replicates that intervals stand on."""
         return len(self.replicates)
+
+    @property
+    def missing(self) -> Array:
+        """Share of the replicates that lack each topic, (T,)."""
+        return np.isnan(self.replicates).any(axis=2).mean(axis=0)
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of replicates that lack topics."""
+        return int(np.isnan(self.replicates).any(axis=(1, 2)).sum())
 
     @property
     def neutral(self) -> float:
@@ -136,9 +157,11 @@ class BootstrapWeights:
         """Sizes, and what the intervals are."""
         T, R = self.weights.shape
         failed = f", {self.n_failures} failed" if self.n_failures else ""
+        failed += f", {self.n_dropped} lack topics" if self.n_dropped else ""
         return (
             f"<BootstrapWeights: {T} topics x {R} groups, {self.n_replicates} replicates{failed}, "
-            f"{self.interval} intervals of {self.level:.0%}, drawn by {self.units}>"
+            f"{self.interval} intervals of {self.level:.0%}, drawn by {self.units}"
+            f"{said_of(self.weighting, self.units)}>"
         )
 
 

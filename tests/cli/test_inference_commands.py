@@ -13,7 +13,6 @@ from numpy.testing import assert_array_equal
 from shell import failure, misuse, run
 
 import nmfscale
-from nmfscale.inference.loadings import topics_of_samples
 
 N = 60
 GROUPS = [f"type {i % 3}" for i in range(N)]
@@ -99,7 +98,8 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
     loadings = "amounts" if which == "anchors.h5" else "proportions"
-    given += ["--loadings", loadings] if loadings == "amounts" else []
+    given += ["--loadings", loadings, "--zeros", "omit"] if loadings == "amounts" else []
+    zeros = "omit" if loadings == "amounts" else "drop"
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
     topics = {
@@ -109,7 +109,7 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     }[which]
     with pytest.warns(UserWarning, match="fewer than 50"):
         expected = nmfscale.bootstrap_weights(
-            topics_of_samples(model, loadings).rows, GROUPS, within="corpus", interval="bca",
+            model, GROUPS, loadings=loadings, within="corpus", zeros=zeros, interval="bca",
             level=0.9, random_state=1, topic_names=topics,
         )  # fmt: skip
     frame, rows = expected.to_frame(), rows_of(outputs[0])

@@ -11,6 +11,7 @@ from nmfscale import TopicModel, balance, bootstrap_weights
 from nmfscale.inference.seeds import child
 
 T, R, SIZES = 4, 3, (60, 70, 80)
+SUMS = {"loadings": "amounts", "weighting": "samples"}  # of loadings as they are
 few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
 
 
@@ -56,7 +57,7 @@ def test_replicates_are_tables_of_copied_samples(data, within_, by_units):
         units = np.arange(groups.size)
     found = bootstrap_weights(
         loadings, groups, units=units if by_units else None, within=within_, n_replicates=3,
-        random_state=5,
+        random_state=5, **SUMS,
     )  # fmt: skip
     np.testing.assert_allclose(found.weights, balance(table_of(loadings, groups, R)), rtol=1e-10)
     # units in the order of groups, in each as their labels are sorted
@@ -91,7 +92,7 @@ def test_strata_keep_their_numbers(data):
     loadings = loadings.copy()
     loadings[:5, 0] += 1e6  # all weight of a topic
     found = bootstrap_weights(
-        loadings, groups, strata=strata, within="corpus", n_replicates=200, random_state=0
+        loadings, groups, strata=strata, within="corpus", n_replicates=200, random_state=0, **SUMS
     )
     assert found.n_failures == 0 and found.n_replicates == 200
 
@@ -101,7 +102,7 @@ def test_intervals_are_those_of_scipy(data, interval):
     loadings, groups, _ = data
     found = bootstrap_weights(
         loadings, groups, within="corpus", interval=interval, n_replicates=400, level=0.9,
-        random_state=1,
+        random_state=1, **SUMS,
     )  # fmt: skip
     t, r = 2, 1
 
@@ -142,18 +143,62 @@ def test_a_cluster_gives_the_same_bits(client, data):
     assert (found.replicates == expected.replicates).all()
 
 
-def test_replicates_without_a_balance_are_counted(data):
+def test_topics_that_a_replicate_lacks(data):
     loadings, groups, _ = data
     loadings = loadings.copy()
     loadings[:, 3] = 0
     loadings[:2, 3] = 1  # drawn by none with a probability of exp(-2)
+    options = {"n_replicates": 300, "random_state": 0, **SUMS}
     with pytest.warns(UserWarning, match="of 300 replicates had no balance"):
-        found = bootstrap_weights(loadings, groups, n_replicates=300, random_state=0)
+        found = bootstrap_weights(loadings, groups, zeros="omit", **options)
+    with pytest.warns(UserWarning, match="of 300 replicates have nothing of some topics, as 3 in "):
+        dropped = bootstrap_weights(loadings, groups, **options)
+    lost = np.isnan(dropped.replicates).any(axis=(1, 2))
+    assert dropped.n_failures == 0 and lost.sum() == dropped.n_dropped == found.n_failures
+    np.testing.assert_array_equal(dropped.missing, [0, 0, 0, lost.mean()])
+    np.testing.assert_array_equal(dropped.replicates[~lost], found.replicates)
+    np.testing.assert_array_equal(dropped.upper[3], found.upper[3])
+    # 1/sqrt(4) is neutral in those without the topic, too
+    norms = np.linalg.norm(dropped.replicates[lost][:, :3], axis=1)
+    np.testing.assert_allclose(norms, np.sqrt(3 / 4))
+    ends = np.quantile(dropped.replicates[:, :3], [0.025, 0.975], axis=0)
+    np.testing.assert_allclose(ends, [dropped.lower[:3], dropped.upper[:3]])
+    assert (
+        f"{lost.sum()} lack topics" in repr(dropped) and np.isfinite(dropped.standard_errors).all()
+    )
     assert 20 < found.n_failures < 70 and found.n_replicates == 300 - found.n_failures
     assert np.isfinite(found.replicates).all() and np.isfinite(found.lower).all()
     loadings[:, 3] = 0
+    bca = bootstrap_weights(loadings + 1e-3, groups, interval="bca", n_replicates=99, **SUMS)
+    assert np.isfinite(bca.lower).all()
     with pytest.raises(ValueError, match="no weight in topic 3"):
         bootstrap_weights(loadings, groups)
+
+
+@few
+def test_units_count_once_or_by_their_samples(data):
+    loadings, groups, _ = data
+    units = np.minimum(np.arange(groups.size) % 70, 40) + 100 * groups  # one has more samples
+    shares = loadings / loadings.sum(axis=1, keepdims=True)
+    names = np.unique(units)
+    means = np.array([shares[units == u].mean(axis=0) for u in names])
+    once = bootstrap_weights(loadings, groups, units=units, n_replicates=3)
+    np.testing.assert_allclose(once.weights, balance(table_of(means, names // 100, R)), rtol=1e-9)
+    each = bootstrap_weights(loadings, groups, units=units, weighting="samples", n_replicates=3)
+    np.testing.assert_allclose(each.weights, balance(table_of(shares, groups, R)), rtol=1e-9)
+    assert "each unit counts once" in repr(once) and "each sample counts" in repr(each)
+
+
+@few
+def test_empty_samples_are_left_out(data):
+    loadings, groups, units = data
+    empty = np.arange(groups.size) % 5 == 0
+    options = {"units": units, "n_replicates": 5, "random_state": 0}
+    with pytest.warns(UserWarning, match="42 of 210 samples are left out"):
+        found = bootstrap_weights(loadings * ~empty[:, None], groups, **options)
+    kept = options | {"units": units[~empty]}
+    expected = bootstrap_weights(loadings[~empty], groups[~empty], **kept)
+    np.testing.assert_array_equal(found.replicates, expected.replicates)
 
 
 def test_few_units_are_warned_of(data):
@@ -200,17 +245,19 @@ def test_a_model_has_loadings(data):
         ({"level": 95}, "level=95"),
         ({"interval": "basic"}, "interval='basic'"),
         ({"within": "units"}, "within='units'"),
+        ({"zeros": "raise"}, "zeros='raise' is not one of 'drop', 'omit'"),
+        ({"weighting": 1}, "weighting=1 is not one of 'units', 'samples'"),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 4 are needed"),
-        ({"loadings": [[1, np.nan]]}, r"loadings\[0, 1\] is nan"),
-        ({"loadings": [1, 2]}, r"loadings has shape \(2,\)"),
+        ({"model": [[1, np.nan]]}, r"loadings\[0, 1\] is nan"),
+        ({"model": [1, 2]}, r"loadings has shape \(2,\)"),
         ({"n_replicates": 0}, "number of replicates"),
         ({"groups": ["a"]}, "groups has 1 labels"),
     ],
 )
 def test_bad_arguments_are_refused(data, changed, message):
-    given = {"loadings": data[0], "groups": data[1]} | changed
+    given = {"model": data[0], "groups": data[1]} | changed
     with pytest.raises(ValueError, match=message):
-        bootstrap_weights(given.pop("loadings"), given.pop("groups"), **given)
+        bootstrap_weights(**given)
 
 
 @pytest.mark.slow
@@ -223,7 +270,7 @@ def test_intervals_cover_the_truth():
     truth = balance(means)
     for seed in range(40):
         noise = rng.gamma(1.0, size=(groups.size, 10)) * rng.lognormal(0, 0.5, (groups.size, 1))
-        found = bootstrap_weights(means.T[groups] * noise, groups, random_state=seed)
+        found = bootstrap_weights(means.T[groups] * noise, groups, random_state=seed, **SUMS)
         covered.append(((found.lower <= truth) & (truth <= found.upper)).mean())
     error = np.std(covered) / np.sqrt(len(covered))
     assert abs(np.mean(covered) - 0.93) < 3 * error + 0.01

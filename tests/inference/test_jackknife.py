@@ -133,6 +133,22 @@ def test_topics_that_explain_nothing():
     assert_allclose(means.std_error, 0, atol=1e-12)
 
 
+def test_means_of_groups_weigh_units_or_samples():
+    model = exact(model=TopicModel)
+    units = np.minimum(np.arange(N) // 2, 9) * 2 + GROUPS
+    shares = model.loadings_ / model.loadings_.sum(axis=1, keepdims=True)
+    found = {
+        w: jackknife_fit(model, X, groups=GROUPS, units=units, weighting=w)
+        for w in ("units", "samples")
+    }
+    here = [np.flatnonzero(units == u) for u in np.unique(units[GROUPS == 1])]
+    means = np.array([shares[i].mean(axis=0) for i in here])
+    assert_allclose(found["units"].group_means.estimate[:, 1], means.mean(axis=0), atol=1e-5)
+    of_samples = shares[GROUPS == 1].mean(axis=0)
+    assert_allclose(found["samples"].group_means.estimate[:, 1], of_samples, atol=1e-5)
+    assert "each unit counts once" in repr(found["units"])
+
+
 def test_errors_add_up_over_units_within_strata():
     model = exact(model=TopicModel)
     units, strata = np.arange(N) // 5, np.arange(N) // 25
