@@ -21,35 +21,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import report
+from calibration_means import Outcome, effects, fits, regression, rejected, weights
 from calibration_sets import FITS, SETS, Drawn
 
 from nmfscale import permutation_test
 
-MARKERS = ("<!-- calibration:start -->", "<!-- calibration:end -->")
-LEVEL = 0.05
-
-
-class Outcome(NamedTuple):
-    """How often something happened in one set, and how often it should: e.g. 1 of 1, 0.05."""
-
-    found: float
-    of: int
-    nominal: float
-
-
-def rejected(p: float) -> Outcome:
-    """Return whether a test at the 5% level rejects."""
-    return Outcome(float(p <= LEVEL), 1, LEVEL)
-
-
-def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray) -> Outcome:
-    """Return how many intervals of 95% hold the truth."""
-    inside = (lower <= truth) & (truth <= upper)
-    return Outcome(float(inside.sum()), inside.size, 1 - LEVEL)
+GROUPS = ("<!-- calibration:start -->", "<!-- calibration:end -->")
+MEANS = ("<!-- calibration means:start -->", "<!-- calibration means:end -->")
+FITTED = ("<!-- calibration fits:start -->", "<!-- calibration fits:end -->")
 
 
 # Methods: each takes a set, a seed and a number of permutations; returns outcomes by name --------
@@ -80,6 +62,12 @@ def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcom
 
 METHODS: dict[str, Callable[[Drawn, int, int], dict[str, Outcome]]] = {
     name: of_statistic(name) for name in ("welch", "hellinger", "cosine", "balanced")
+}
+METHODS |= {"effects": effects, "regression": regression, "weights": weights, "fits": fits}
+TABLES = {
+    GROUPS: ("welch", "hellinger", "cosine", "balanced"),
+    MEANS: ("effects", "regression", "weights"),
+    FITTED: ("fits",),
 }
 
 
@@ -186,8 +174,10 @@ def main() -> None:
             keep(options.results, rows)
     print(table(measured))
     if not options.smoke and options.results == report.HERE / "results":
-        known = [row for method in METHODS for row in kept(options.results, method)]
-        report.write_readme(table(known), MARKERS)
+        for markers, methods in TABLES.items():
+            known = [row for method in methods for row in kept(options.results, method)]
+            if known:
+                report.write_readme(table(known), markers)
 
 
 if __name__ == "__main__":

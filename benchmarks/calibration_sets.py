@@ -23,7 +23,8 @@ Generator = np.random.Generator
 class Drawn:
     """A set: a fitted model or proportions (n, T), labels of samples, the mean of groups (T,).
 
-    `mean` is None where it is not known: of documents, whose topics are fitted.
+    `mean` is None where it is not known: of documents, whose topics are fitted, but for those of
+    which the counts (n, m) and true frequencies `topics` (T, m) are given, too.
     """
 
     model: Any
@@ -31,6 +32,8 @@ class Drawn:
     units: Array | None = None
     strata: Array | None = None
     mean: Array | None = None
+    counts: Array | None = None
+    topics: Array | None = None
 
     @property
     def labels(self) -> dict[str, Array | None]:
@@ -110,6 +113,21 @@ def of_documents(
     return Drawn(fitted, groups)
 
 
+def of_known_topics(
+    rng: Generator, sizes: list[int], words: int, n_topics: int = 4, n_features: int = 120
+) -> Drawn:
+    """Draw documents from topics that hardly overlap, and fit a TopicModel."""
+    topics = rng.dirichlet(np.full(n_features, 0.05), n_topics)
+    mean = means_of(n_topics)
+    shares = dirichlet(rng, 2 * mean, sum(sizes))
+    counts = rng.multinomial(words, shares @ topics / (shares @ topics).sum(1, keepdims=True))
+    model = TopicModel(
+        n_topics, random_state=int(rng.integers(2**31)), n_threads=1, tol=1e-6, gain_tol=0
+    )
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return Drawn(model.fit(counts), groups, mean=mean, counts=counts, topics=topics)
+
+
 # By name; those of FITS need seconds for each hundred sets, the others less.
 SETS: dict[str, Callable[[Generator], Drawn]] = {
     "equal spread, 30 + 30": partial(of_samples, sizes=[30, 30], spread=[10, 10]),
@@ -137,6 +155,11 @@ SETS: dict[str, Callable[[Generator], Drawn]] = {
     "units of 2 + of 40 samples, 20 + 20": partial(
         of_units, sizes=[20, 20], samples=[2, 40], between=[8, 8]
     ),
+    "4 + 4": partial(of_samples, sizes=[4, 4], spread=[10, 10]),
+    "10 + 10": partial(of_samples, sizes=[10, 10], spread=[10, 10]),
+    "15 wide + 60 narrow": partial(of_samples, sizes=[15, 60], spread=[2, 30]),
+    "12 + 12 wide + 100 narrow": partial(of_samples, sizes=[12, 12, 100], spread=[3, 3, 100]),
+    "12 + 12 narrow + 100 wide": partial(of_samples, sizes=[12, 12, 100], spread=[100, 100, 3]),
     "three confounded strata": partial(of_strata, sizes=[[12, 3], [3, 12], [8, 8]], spread=10),
 }
 FITS: dict[str, Callable[[Generator], Drawn]] = {
@@ -152,6 +175,7 @@ FITS: dict[str, Callable[[Generator], Drawn]] = {
     "the same, thinned to 8 words before the fit": partial(
         of_documents, sizes=[100, 100], words=[8, 200], model=TopicModel, overlap=0.8, thinned=True
     ),
+    "known topics, 60 + 60 of 200 words": partial(of_known_topics, sizes=[60, 60], words=200),
     "TopicModel, 40 empty of 100 + 100": partial(
         of_documents, sizes=[100, 100], words=[100, 100], model=TopicModel, n_empty=40
     ),

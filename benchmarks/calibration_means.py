@@ -1,0 +1,123 @@
+"""Means, coefficients and weights of groups, and their intervals, for calibration.py.
+
+Each function takes a set, a seed and a number of permutations, and returns outcomes by name: what
+happened in how many of the topics, and how often it should.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from calibration_sets import Drawn
+from scipy.optimize import linear_sum_assignment
+
+from nmfscale import (
+    bootstrap_fit,
+    bootstrap_weights,
+    group_effects,
+    jackknife_fit,
+    regress_proportions,
+)
+
+LEVEL, REPLICATES = 0.05, 200
+
+
+class Outcome(NamedTuple):
+    """How often something happened in one set, and how often it should: e.g. 1 of 1, 0.05."""
+
+    found: float
+    of: int
+    nominal: float
+
+
+def rejected(p: float | np.ndarray) -> Outcome:
+    """Return whether tests at the 5% level reject."""
+    return Outcome(float(np.sum(p <= LEVEL)), np.size(p), LEVEL)
+
+
+def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray | float) -> Outcome:
+    """Return how many intervals of 95% hold the truth."""
+    inside = (lower <= truth) & (truth <= upper)
+    return Outcome(float(inside.sum()), inside.size, 1 - LEVEL)
+
+
+def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
+    """Return tests of topics, alone and any of them by max-T; intervals of both kinds."""
+    options = {"n_permutations": n, "n_replicates": REPLICATES, "random_state": seed}
+    found, drawn_again = (
+        group_effects(
+            drawn.model, drawn.groups, **drawn.labels, **options, interval=interval, n_threads=1
+        )
+        for interval in ("t", "percentile")
+    )
+    outcomes = {
+        "a topic": rejected(found.pvalues),
+        "the first topic": rejected(found.pvalues[0]),
+        "any topic, max-T": rejected(found.pvalues_maxt.min()),
+    }
+    if drawn.strata is None:  # means of confounded strata differ
+        for name, result in ("t", found), ("percentile", drawn_again):
+            of = result.differences()
+            outcomes[f"differences, {name}"] = held(of.lower, of.upper, 0.0)
+            if drawn.mean is not None and drawn.topics is None:
+                truth = drawn.mean[:, None]
+                outcomes[f"means, {name}"] = held(result.lower, result.upper, truth)
+    return outcomes
+
+
+def regression(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
+    """Return tests and intervals of the second group beside the first, and of a covariate.
+
+    The covariate has no effect. It differs between units, or where units have several samples
+    between these.
+    """
+    groups = np.array([f"group {g}" for g in drawn.groups])
+    x = np.random.default_rng([12, seed]).normal(size=len(groups))
+    options = {"n_permutations": n, "random_state": seed, "n_threads": 1}
+    found = regress_proportions(drawn.model, {"g": groups, "x": x}, **drawn.labels, **options)
+    name = "flips" if found.test == "sign flips" else "permuted"
+    last = found.terms.index("x")
+    outcomes = {f"x, {name}": rejected(found.pvalues[:, last])}
+    if drawn.strata is None:
+        outcomes[f"second group, {name}"] = rejected(found.pvalues[:, 1])
+        outcomes["coefficients"] = held(found.lower[:, 1:], found.upper[:, 1:], 0.0)
+    return outcomes
+
+
+def weights(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
+    """Return intervals of weights, which are neutral."""
+    if drawn.strata is not None:
+        return {}
+    found = bootstrap_weights(
+        drawn.model, drawn.groups, **drawn.labels, n_replicates=REPLICATES, random_state=seed,
+        n_threads=1,
+    )  # fmt: skip
+    return {"weights": held(found.lower, found.upper, found.neutral)}
+
+
+def fits(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
+    """Return intervals of means and of frequencies above 0.01, where topics are known."""
+    if drawn.topics is None:
+        return {}
+    model, n_topics = drawn.model, len(drawn.topics)
+    order = linear_sum_assignment(-np.sqrt(drawn.topics) @ np.sqrt(model.components_).T)[1]
+    model = model.reorder_topics(order)
+    mean = drawn.mean[:, None]
+    again = bootstrap_fit(
+        model, drawn.counts, groups=drawn.groups, strata=drawn.groups, n_replicates=60,
+        random_state=seed, n_threads=1,
+    )  # fmt: skip
+    often = [(k, int(drawn.topics[k].argmax())) for k in range(n_topics)]
+    once = jackknife_fit(model, drawn.counts, often, groups=drawn.groups, strata=drawn.groups)
+    frequent = drawn.topics > 0.01
+    truth = np.array([drawn.topics[entry] for entry in often])
+    return {
+        "bootstrap_fit, means": held(again.group_means.lower, again.group_means.upper, mean),
+        "bootstrap_fit, frequencies": held(
+            again.components.lower[frequent], again.components.upper[frequent],
+            drawn.topics[frequent],
+        ),
+        "jackknife_fit, means": held(once.group_means.lower, once.group_means.upper, mean),
+        "jackknife_fit, frequencies": held(once.components.lower, once.components.upper, truth),
+    }  # fmt: skip
