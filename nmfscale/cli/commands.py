@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import secrets
 import signal
 from collections.abc import Iterator
@@ -175,8 +174,8 @@ def _describe_fit(model: Any) -> None:
     say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
-    gap = getattr(model, "gap_", math.nan)
-    left = f", about {gap:,.2g} left to gain" if math.isfinite(gap) else ""
+    gap = getattr(model, "gap_", None)
+    left = "" if gap is None else f", about {gap:,.2g} left to gain"
     say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s{left}")
 
 

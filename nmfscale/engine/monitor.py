@@ -268,9 +268,9 @@ class Monitor:
         return len(self._best) > FEWEST and bool(self._risen) and left(self._best) <= little
 
     @property
-    def gap(self) -> float:
-        """About what is left to be gained; NaN where rounding hides it."""
-        return math.nan if self.reason == "precision" else self._left
+    def gap(self) -> float | None:
+        """About what is left to be gained; None where rounding hides it."""
+        return None if self.reason == "precision" else self._left
 
     @property
     def _left(self) -> float:

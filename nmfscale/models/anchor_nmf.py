@@ -88,6 +88,8 @@ class AnchorNMF(CountModel):
         the largest norm, and ``bytes_read`` from files so far.
     converged_ : bool
         Whether the fit was not stopped before the end.
+    gap_ : None
+        Nothing is left to gain.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
 sample_totals_, feature_totals_, unseen_features_, seed_
         As in :class:`PoissonNMF`.

@@ -168,8 +168,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         self.history_ = fitted.history
         self.converged_ = fitted.converged
         self.stop_reason_ = fitted.reason
-        if fitted.gap is not None:
-            self.gap_ = fitted.gap
+        self.gap_ = fitted.gap
         self.interrupted_ = fitted.reason == "interrupted"
         self.n_iter_ = len(fitted.history)
         self._warn_unless_converged(fitted)

@@ -119,10 +119,10 @@ class PoissonNMF(CountFactorization):
     stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
         Why the fit ended: see `tol` and `gain_tol`; "precision" where rounding in float32 hides
         whether anything is left to be gained.
-    gap_ : float
+    gap_ : float or None
         About how much the log-likelihood (of other models what they maximize) would still rise from
         this start, as far as the last iterations tell: their gains shrink by a ratio that is taken
-        to last. NaN where rounding hides it.
+        to last. None where rounding hides it.
     seed_ : int or None
         The seed of the start: `random_state`, or the one that was drawn for None, with which a fit
         has the same bits. None if `random_state` is a RandomState.
