@@ -63,33 +63,24 @@ def test_control_groups(tmp_path, membership, files, expected):
 
 LIMITED = """
     import resource
-    import numpy as np
     import psutil
-    import nmfscale
-    from nmfscale.counts.sizes import MemoryLimitError
-    model = nmfscale.PoissonNMF(3, init="random", n_threads=1, max_iter=1, tol=0)
-    model.fit(np.ones((6, 9)))  # libraries are imported before there is a limit
+    from nmfscale.counts.free_memory import free_memory
     for kind, counted in {"RLIMIT_AS": "vms", "RLIMIT_DATA": "data"}.items():
-        limit = getattr(psutil.Process().memory_info(), counted) + (40 << 20)
+        limit = getattr(psutil.Process().memory_info(), counted) + (1 << 30)
         number = getattr(resource, kind)
         resource.setrlimit(number, (limit, resource.RLIM_INFINITY))
-        try:
-            model.fit(np.ones((60, 90), np.uint8))
-        except MemoryLimitError as error:
-            print(kind, error)
+        print(kind, 0.9 * 2**30 < free_memory() <= 2**30)
         resource.setrlimit(number, (resource.RLIM_INFINITY,) * 2)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
-def test_a_fit_beyond_the_limits_of_resources_is_refused():
+def test_limits_of_resources():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(LIMITED)],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    refused = done.stdout.splitlines()
-    assert [line.split(" ")[0] for line in refused] == ["RLIMIT_AS", "RLIMIT_DATA"]
-    assert all("the fit needs" in line and "give this process more" in line for line in refused)
+    assert done.stdout == "RLIMIT_AS True\nRLIMIT_DATA True\n"
 
 
 def test_the_least_of_all_counts(monkeypatch):
