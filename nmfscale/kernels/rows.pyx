@@ -76,8 +76,8 @@ def descend_jointly(SlicedCounts counts, RowProblem problem, start, end, *, int 
     """Sweeps of coordinate descent on every row, which explains labels too: see joint.h.
 
     `up` and `down` (n_slices, n_labels, 16) are of the labels, `rate` (n_rows, stride) is a linear
-    term of each row, and `quadratic` (n_slices, K (K + 1) / 2, 16) its own matrix in place of G, for
-    SQUARES.
+    term of each row, and `quadratic` (n_slices, K (K + 1) / 2, 16) its own matrix in place of G,
+    for SQUARES.
     """
     cdef bint squares = problem.c.step == SQUARES
     if not squares and rows.get("quadratic") is not None:
