@@ -102,9 +102,9 @@ def group_effects(
     level : float, default=0.95
         Nominal coverage of the intervals.
     interval : {"t", "percentile", "bca"}, default="t"
-        By Student's t and a standard error that lets groups differ in spread (HC3): of means on
-        the scale of their logits, of differences symmetric. Or from bootstrap replicates, as in
-        :func:`bootstrap_weights`.
+        By Student's t and a standard error that lets groups differ in spread (HC3): of means
+        symmetric in the arcsine of their root, of differences symmetric. Or from bootstrap
+        replicates, as in :func:`bootstrap_weights`.
     topic_names : sequence of str, default=None
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state, n_threads, client, verbose

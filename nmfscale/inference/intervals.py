@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from ..counts.names import shown
 
@@ -27,16 +27,18 @@ def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS
         raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, known))}.")
 
 
-def logit_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
-    """Return intervals of numbers in (0, 1), symmetric in their logit; 0 and 1 have no width.
+def arcsine_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
+    """Return intervals of shares, symmetric in the arcsine of their root; 0 and 1 have no width.
 
-    `margins` are half the widths of symmetric intervals: divided by the derivative, those of the
-    logit (delta method).
+    `margins` are half the widths of symmetric intervals: times the derivative, those of the arcsine
+    (delta method). The logit would do the same, but reaches to 1 where a share of nearly 0 is known
+    from few units.
     """
     inside = (estimate > 0) & (estimate < 1)
     center = np.where(inside, estimate, 0.5)
-    far = margins / (center * (1 - center))
-    lower, upper = (expit(logit(center) + away) for away in (-far, far))
+    far = margins / (2 * np.sqrt(center * (1 - center)))
+    angle = np.arcsin(np.sqrt(center))
+    lower, upper = (np.sin(np.clip(angle + away, 0, np.pi / 2)) ** 2 for away in (-far, far))
     return np.where(inside, lower, estimate), np.where(inside, upper, estimate)
 
 

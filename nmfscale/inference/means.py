@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..counts.names import shown
 from .frames import tidy_frame
-from .intervals import acceleration_of, interval_ends, logit_interval, spread
+from .intervals import acceleration_of, arcsine_interval, interval_ends, spread
 from .robust import RobustErrors
 from .weighting import said_of
 
@@ -149,7 +149,7 @@ class GroupEffects:
         """Set the intervals."""
         if self.replicates is None:
             margins, errors = self._robust(self.parts)
-            lower, upper = logit_interval(self.means, margins)
+            lower, upper = arcsine_interval(self.means, margins)
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
             errors = spread(self.replicates)

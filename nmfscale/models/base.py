@@ -337,9 +337,10 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         if interrupted:
             what, remedy = "was interrupted", "Start"
         residual = max(fitted.history[name][-1] for name in self._model.residuals)
+        left = "" if fitted.gap is None else f", and about {fitted.gap:.2g} are left to gain"
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._model.residual_name} is {residual:.2e}, tol={self._tolerance:g}. "
+            f"the {self._model.residual_name} is {residual:.2e}, tol={self._tolerance:g}{left}. "
             f"{remedy} from the {self._model.result_name} of this fit.",
             ConvergenceWarning,
         )

@@ -16,7 +16,8 @@ from ..storage.store import StoredCounts
 from .file_counts import FileCounts
 from .stream import RowStream
 
-# Features that a warning names.
+# Share of the counts above which a warning says that they are left out, and names that it shows.
+_FEW = 0.01
 _NAMED = 3
 # Bytes a nonzero count that a block of a store takes while its rows are put together.
 _STORE_BYTES = 60
@@ -40,18 +41,23 @@ def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> Coun
 
 
 def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
-    """Return counts without those in some columns, a mask (m,); warn of them and say why."""
+    """Return counts without those in some columns, a mask (m,).
+
+    A warning says so and why, unless they are fewer than one count in a hundred: some words of
+    held-out texts are always new.
+    """
     left_out = np.flatnonzero(columns & (counts.column_nnz > 0))
     if not left_out.size:
         return counts
-    names = left_out if counts.feature_names is None else counts.feature_names[left_out]
-    some = ", ".join(repr(str(name)) for name in names[:_NAMED].tolist())
     total = float(counts.column_totals[left_out].sum())
-    what = f"{total:,.0f} counts" if counts.is_integer else f"counts that sum to {total:,.6g}"
-    warn_caller(
-        f"X has {what} in {len(left_out):,} feature{'s' if len(left_out) > 1 else ''} {reason}, "
-        f"such as {some}: these counts are left out."
-    )
+    if total > _FEW * counts.total:
+        names = left_out if counts.feature_names is None else counts.feature_names[left_out]
+        some = ", ".join(repr(str(name)) for name in names[:_NAMED].tolist())
+        what = f"{total:,.0f} counts" if counts.is_integer else f"counts that sum to {total:,.6g}"
+        warn_caller(
+            f"X has {what} in {len(left_out):,} feature{'s' if len(left_out) > 1 else ''} "
+            f"{reason}, such as {some}: these counts are left out."
+        )
     selected = np.arange(counts.shape[1])
     selected[left_out] = -1
     found = select_columns(counts, selected, counts.feature_names)

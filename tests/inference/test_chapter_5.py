@@ -47,10 +47,11 @@ def beers(data_dir):
 
 @pytest.fixture(scope="module")
 def weights(beers):
-    with pytest.warns(UserWarning, match="of 1000 replicates had no balance"):
+    with pytest.warns(UserWarning, match="of 1000 replicates have nothing of some topics"):
         return bootstrap_weights(
-            beers.loadings, beers.regions, topic_names=beers.names, random_state=0
-        )
+            beers.loadings, beers.regions, topic_names=beers.names, loadings="amounts",
+            weighting="samples", random_state=0,
+        )  # fmt: skip
 
 
 def by_pvalue(test):

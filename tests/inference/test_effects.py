@@ -112,8 +112,8 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
         assert of.upper[t, 0] - of.differences[t, 0] == pytest.approx(half, rel=1e-7)
         df = satterthwaite(X, np.array([1.0, 0, 0]), units, weights)
         far = np.sqrt(V[0, 0]) / mean_slope(found.means[t, 0]) * scipy.stats.t.ppf(0.975, df)
-        logit = scipy.special.logit(found.means[t, 0])
-        assert found.upper[t, 0] == pytest.approx(scipy.special.expit(logit + far), rel=1e-7)
+        angle = np.arcsin(np.sqrt(found.means[t, 0]))
+        assert found.upper[t, 0] == pytest.approx(np.sin(angle + far) ** 2, rel=1e-7)
     assert f"each {weighting[:-1]} counts once" in repr(found) and found.weighting == weighting
     # whole units move, with all of their samples
     assert (found.pvalues > 0.01).all() and found.null.shape == (99, 4)
@@ -148,7 +148,8 @@ def test_moderated_variances_are_drawn_towards_what_all_topics_let_expect(with_s
 
 
 def mean_slope(mean):
-    return mean * (1 - mean)
+    """1 over the derivative of arcsin(sqrt(mean))."""
+    return 2 * np.sqrt(mean * (1 - mean))
 
 
 def test_a_larger_number_of_samples_in_units_is_no_difference():
@@ -265,7 +266,9 @@ def test_intervals_cover_the_truth(n):
         found = group_effects(rows, groups, n_permutations=1, random_state=seed)
         covered.append(((found.lower <= truth) & (truth <= found.upper)).mean())
     error = np.std(covered) / np.sqrt(len(covered))
-    assert abs(np.mean(covered) - 0.95) < 3 * error + 0.015
+    assert np.mean(covered) > 0.95 - 3 * error - 0.015
+    # of few units they are wide, as Student's t has few degrees of freedom
+    assert np.mean(covered) < (0.95 + 3 * error + 0.015 if n > 10 else 1.0)
 
 
 def test_topics_that_differ_are_found(data):

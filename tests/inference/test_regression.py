@@ -291,6 +291,7 @@ def test_levels_of_a_label_are_tested_as_groups_are():
 
 @pytest.mark.slow
 @few
+@pytest.mark.filterwarnings("ignore:1 of 4 terms, such as 's', do not vary within strata")
 def test_size_under_the_null_with_units_and_strata():
     rng, p, units = np.random.default_rng(1), [], np.repeat(np.arange(30), 4)
     strata = np.arange(30) % 2

@@ -171,11 +171,13 @@ def test_hierarchical_fit_rests_under_the_updates_of_gopalan():
 
 
 @pytest.mark.slow
-def test_short_samples_let_go_of_components_within_the_iterations_there_are(data_dir):
-    # one after the other: by 154 counts on average, of 20 components
+@pytest.mark.filterwarnings("ignore:GammaPoisson has not converged after 2000")
+def test_short_samples_let_go_of_components_one_after_the_other(data_dir):
+    """Of 20, by 154 counts on average: for thousands of iterations, and the fit says so."""
     counts = scipy.sparse.load_npz(data_dir / "beer_canada.npz")
     model = nmfscale.GammaPoisson(20, random_state=1).fit(counts)
-    assert model.stop_reason_ in ("converged", "plateau") and model.elbo_ > -428_000
+    assert model.elbo_ > -427_600 and model.stop_reason_ == "max_iter"
+    assert model.gap_ > 50  # 141 in fact
     assert (np.diff(model.history_["elbo"]) >= 0).all()
 
 

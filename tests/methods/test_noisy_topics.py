@@ -307,6 +307,7 @@ def test_finds_noisy_pairs():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:NoisyTopicModel has not converged after 500")
 def test_finds_noisy_pairs_of_many_cells():
     """Areas under the curve, theta ranked, with loadings and means known, and all estimated."""
     counts, truth = nmfscale.simulate_noisy_topics(5000, 10000, 5, random_state=0)
