@@ -9,7 +9,7 @@ of Visium slides; they are in float32, as AnnData objects hold them.
     python benchmarks/convergence.py --problems bulk --topics 8 --dtype float32 --append
     python benchmarks/convergence.py --smoke         some seconds, writes nothing
 
-Writes a row for each pair of fits to results/convergence.csv.
+Writes a row for each pair of fits to results/convergence.csv, and the table to README.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import scipy.sparse as sp
 
 SIMULATED = ("bulk", "visium")
 PROBLEMS = (*SIMULATED, *problems.REAL)
+MARKERS = ("<!-- convergence:start -->", "<!-- convergence:end -->")
 COLUMNS = (
     "problem", "model", "dtype", "K", "seed", "stop_reason", "iterations", "loglik", "left", "gap",
     "kkt", "proportions_change", "samples_moved",
@@ -85,7 +86,7 @@ def compare(name: str, X, make, long: int) -> dict:
         "problem": name, "model": type(short).__name__, "dtype": short.dtype or "default",
         "K": short.n_components, "seed": short.seed_, "stop_reason": short.stop_reason_,
         "iterations": short.n_iter_, "loglik": f"{at[0]:.2f}", "left": f"{at[1] - at[0]:.3f}",
-        "gap": f"{short.gap_:.3f}", "kkt": f"{residual:.1e}",
+        "gap": "-" if short.gap_ is None else f"{short.gap_:.3f}", "kkt": f"{residual:.1e}",
         "proportions_change": f"{moved.max():.3f}", "samples_moved": int((moved > 0.05).sum()),
     }  # fmt: skip
 
@@ -135,6 +136,21 @@ def write(rows: list[dict], folder: Path, *, append: bool) -> None:
         if not append:
             table.writeheader()
         table.writerows(rows)
+    if folder == report.HERE / "results":
+        with (folder / "convergence.csv").open(newline="") as file:
+            report.write_readme(markdown(list(csv.DictReader(file))), MARKERS)
+
+
+def markdown(rows: list[dict]) -> str:
+    """Return the table in Markdown."""
+    heads = {
+        "problem": "counts", "model": "model", "dtype": "dtype", "K": "K", "seed": "seed",
+        "stop_reason": "ends as", "iterations": "iterations", "left": "left", "gap": "`gap_`",
+        "proportions_change": "largest change of a proportion", "samples_moved": "samples > 0.05",
+    }  # fmt: skip
+    lines = [heads.values(), ("---",) * len(heads)]
+    lines += [[row[name] for name in heads] for row in rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_validation_ends_the_fit_at_its_best():
 
 
 def test_too_few_iterations_are_said():
-    with pytest.warns(ConvergenceWarning, match=r"decrease of the loss is .*, tol=0.001\."):
+    with pytest.warns(ConvergenceWarning, match=r"of the loss is .*, tol=0.001, and about .* left"):
         model(max_iter=2).fit(X, LABELS)
 
 
