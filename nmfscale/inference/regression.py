@@ -145,6 +145,11 @@ def regress_proportions(
     (`to_frame_of_covariates`). Where covariates differ within units, or units count by their
     samples, residuals of whole units change sign instead (wild bootstrap of clusters [5]_).
 
+    In simulations at the 5% level (``benchmarks/calibration.py``) tests of a number without effect
+    rejected in 3% to 6% of the cases, and tests of a label in 4% to 7%, but in up to 10% where one
+    group was far wider than the other, and up to 8% by signs of few clusters. Intervals of 95% held
+    the truth in 95% or more.
+
     Coefficients are shares: 0.1 means that the topic has a tenth of the whole more for one unit of
     the covariate. Those of a term add up to 0 over topics, those of the intercept to 1.
 

@@ -1,6 +1,7 @@
 """Effects of groups: means with intervals, p-values of topics, the same bits everywhere."""
 
 import re
+import warnings
 
 import numpy as np
 import oracle_permutation as oracle
@@ -152,6 +153,7 @@ def mean_slope(mean):
     return 2 * np.sqrt(mean * (1 - mean))
 
 
+@pytest.mark.filterwarnings("ignore:proportions vary more in group")
 def test_a_larger_number_of_samples_in_units_is_no_difference():
     """Units of 3 samples and of 30 have the same mean: roots of means would not."""
     rng = np.random.default_rng(0)
@@ -252,6 +254,17 @@ def test_size_with_unequal_spread():
             inside.append((of.lower[0, 0] <= 0) == (0 <= of.upper[0, 0]))
         assert abs(np.mean(p) - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300)
         assert abs(np.mean(inside) - 0.95) <= 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_unequal_spread_is_warned_of():
+    rng, groups = np.random.default_rng(0), np.repeat(["wide", "narrow"], 30)
+    rows = rng.gamma(np.where(groups == "wide", 0.4, 12.0)[:, None] * np.ones(4))
+    options = {"n_permutations": 19, "random_state": 0}
+    with pytest.warns(UserWarning, match="vary more in group 'wide' .* than in group 'narrow'"):
+        group_effects(rows, groups, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group_effects(rng.gamma(2.0, size=(60, 4)), groups, n_permutations=99, random_state=0)
 
 
 @pytest.mark.slow
