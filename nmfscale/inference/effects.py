@@ -41,7 +41,7 @@ Array = NDArray[Any]
 # In groups of fewer units intervals of each kind are too narrow.
 FEW = {"t": 20, "percentile": 50, "bca": 50}
 # Groups of so many units show their spread; a variance so many times another one is warned of.
-_ENOUGH_FOR_SPREAD, _UNEQUAL = 6, 4.0
+_ENOUGH_FOR_SPREAD, _UNEQUAL = 8, 4.0
 # How often intervals of means held the truth in simulations.
 COVERED = {
     "t": "93% of the cases or more, but of topics that few units have in 80% to 92%",

@@ -12,7 +12,7 @@ from oracle import brown_forsythe, cluster_jackknife, draws_below, satterthwaite
 from nmfscale import TopicModel, group_effects, simulate_topic_counts
 from nmfscale.inference.seeds import child
 
-few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
+few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0", "ignore:proportions vary more")
 GROUPS = np.array(["x", "y", "z"])
 
 
