@@ -77,7 +77,7 @@ LIMITED = """
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def test_limits_of_resources():
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LIMITED)],
+        [sys.executable, "-P", "-c", textwrap.dedent(LIMITED)],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stdout == "RLIMIT_AS True\nRLIMIT_DATA True\n"

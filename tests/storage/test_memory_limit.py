@@ -53,7 +53,7 @@ def store(tmp_path_factory):
 def test_the_limit_is_kept(store, what, limit):
     code = CODE.format(n_samples=N_SAMPLES)
     done = subprocess.run(
-        [sys.executable, "-c", code, store, what, limit], capture_output=True, text=True
+        [sys.executable, "-P", "-c", code, store, what, limit], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) < parse_bytes(limit)
