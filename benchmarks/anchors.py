@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
 
 import nmfscale
-from nmfscale.methods.anchors import combinations
+from nmfscale.methods.anchors.search import combinations
 
 MARKERS = ("<!-- anchors:start -->", "<!-- anchors:end -->")
 

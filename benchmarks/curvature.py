@@ -36,7 +36,7 @@ def em_columns(steps):
 def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
     """History of one fit."""
     from nmfscale import PoissonNMF
-    from nmfscale.methods import newton as accelerated
+    from nmfscale.methods.poisson import newton as accelerated
 
     schedule = accelerated.MomentumSchedule
     patches = {

@@ -31,7 +31,7 @@ MARKERS = ("<!-- lda:start -->", "<!-- lda:end -->")
 
 def elbo_of(X, topics, threads: int) -> float:
     """ELBO at parameters lambda (K, m), with the best gamma and phi."""
-    from nmfscale.methods.lda import Inference
+    from nmfscale.methods.variational.lda import Inference
     from nmfscale.readers.open import as_counts
 
     K = len(topics)

@@ -65,7 +65,7 @@ def log_ratio(n, m, variance: float):
 
 def ceilings(truth, setting: Setting, rng) -> dict[str, float]:
     """AUC with the counts of each topic known; and with u itself."""
-    from nmfscale.methods.gamma_noise import best_theta
+    from nmfscale.methods.variational.gamma_noise import best_theta
 
     m = np.outer(truth.mu, truth.L.sum(axis=0))
     n = rng.poisson(m * truth.u)

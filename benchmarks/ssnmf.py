@@ -35,7 +35,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from nmfscale import SSNMF, as_counts, clustering_score
-from nmfscale.methods.ssnmf_steps import Representation
+from nmfscale.methods.ssnmf.steps import Representation
 
 # Table 6: tolerance and weight of the labels.
 CHOSEN = {"FF": (1e-4, 100), "FD": (1e-4, 10), "DF": (1e-3, 100), "DD": (1e-3, 1000)}

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from .methods.likelihood import kkt_residuals as kkt_residuals
     from .methods.likelihood import loglik_multinomial as loglik_multinomial
     from .methods.likelihood import loglik_poisson as loglik_poisson
-    from .methods.mixture import mixture_proportions as mixture_proportions
-    from .methods.priors import dirichlet_to_gamma as dirichlet_to_gamma
-    from .methods.priors import gamma_to_dirichlet as gamma_to_dirichlet
-    from .methods.priors import logposterior_multinomial as logposterior_multinomial
-    from .methods.priors import logposterior_poisson as logposterior_poisson
+    from .methods.poisson.mixture import mixture_proportions as mixture_proportions
+    from .methods.poisson.priors import dirichlet_to_gamma as dirichlet_to_gamma
+    from .methods.poisson.priors import gamma_to_dirichlet as gamma_to_dirichlet
+    from .methods.poisson.priors import logposterior_multinomial as logposterior_multinomial
+    from .methods.poisson.priors import logposterior_poisson as logposterior_poisson
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.comparison import compare_fits as compare_fits
     from .models.comparison import match_topics as match_topics
@@ -71,8 +71,8 @@ _PLACES = {
     "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
-    "methods.mixture": "mixture_proportions",
-    "methods.priors": "dirichlet_to_gamma gamma_to_dirichlet logposterior_multinomial "
+    "methods.poisson.mixture": "mixture_proportions",
+    "methods.poisson.priors": "dirichlet_to_gamma gamma_to_dirichlet logposterior_multinomial "
     "logposterior_poisson",
     "models.anchor_nmf": "AnchorNMF",
     "models.comparison": "compare_fits match_topics",

@@ -150,38 +150,38 @@ def fits_together(patch, number):
 
 def always_momentum(patch):
     """Extrapolate from the first iteration, however steep the climb."""
-    _set(patch, "methods.newton.WARMUP_ABOVE", float("inf"))
+    _set(patch, "methods.poisson.newton.WARMUP_ABOVE", float("inf"))
 
 
 def any_fall_goes_back(patch):
     """Go back to the best point whenever the log-likelihood falls."""
-    _set(patch, "methods.newton.GAIN_OVER", 1)
+    _set(patch, "methods.poisson.newton.GAIN_OVER", 1)
 
 
 def no_late_iterations(patch):
     """Compute the diagonal of the curvature anew in every iteration."""
-    _set(patch, "methods.newton.LATE_BELOW", -float("inf"))
+    _set(patch, "methods.poisson.newton.LATE_BELOW", -float("inf"))
 
 
 def around_change_of_type(patch, function):
     """Where a fit goes on in another type: `function(original, model, dtype)`."""
-    _around(patch, "methods.newton.Newton._as_type", function)
+    _around(patch, "methods.poisson.newton.Newton._as_type", function)
 
 
 def around_choice_of_steps(patch, function):
     """Where the steps of an iteration are chosen: `function(original, schedule, iteration)`."""
-    _around(patch, "methods.newton.MomentumSchedule.options", function)
+    _around(patch, "methods.poisson.newton.MomentumSchedule.options", function)
 
 
 def no_start(patch):
     """Fail where the start of a fit would be computed."""
-    _set(patch, "methods.fit.initialize", None)
-    _set(patch, "methods.ssnmf.random_start", None)
+    _set(patch, "methods.poisson.solvers.initialize", None)
+    _set(patch, "methods.ssnmf.multiplicative.random_start", None)
 
 
 def around_newton_steps(patch, function):
     """Where rows of A or B take a Newton step: `function(original, model, rows, *given)`."""
-    _around(patch, "methods.ssnmf_descent.CoordinateDescent._newton", function)
+    _around(patch, "methods.ssnmf.descent.CoordinateDescent._newton", function)
 
 
 def note_executors(patch):
@@ -191,7 +191,7 @@ def note_executors(patch):
 
 def draw_rows_of(patch, n_nonzeros):
     """Look for anchors in rows drawn at random that have about so many nonzeros."""
-    _set(patch, "methods.topic_score._MAX_NONZEROS", n_nonzeros)
+    _set(patch, "methods.poisson.topic_score._MAX_NONZEROS", n_nonzeros)
 
 
 def few_projection_steps(patch):
@@ -232,16 +232,16 @@ def keep_recent_factors(patch, number):
 
 def no_active_client(patch):
     """Compute in this process, though a client is active."""
-    _set(patch, "engine.session.active_client", lambda: None)
+    _set(patch, "engine.workers.active_client", lambda: None)
 
 
 def workers_see(patch, store, folder):
     """Let workers say whether they see the store and the folder of the fit, if they do."""
-    _set(patch, "engine.session.probe", partial(_probe, store, folder))
+    _set(patch, "engine.workers.probe", partial(_probe, store, folder))
 
 
 def _probe(store, folder, *args):
-    from nmfscale.engine.session import probe
+    from nmfscale.engine.workers import probe
 
     seen = probe(*args)
     return seen._replace(
@@ -327,7 +327,7 @@ def around_fit_of_replicate(patch, function):
     _around(patch, "inference.refit.RefitTask._fit", function)
 
 
-def package_version(patch, version, rooms=("session", "worker")):
+def package_version(patch, version, rooms=("workers", "worker")):
     """Let a worker have another version: in what it says of itself, in its tasks, or in both."""
     for room in rooms:
         _set(patch, f"engine.{room}.package_version", lambda: version)
@@ -363,7 +363,7 @@ def before_replicates(patch, function):
 
 def around_solve(patch, function):
     """Where the jackknife solves for one number."""
-    _around(patch, "methods.profile.ProfileHessian.solve", function)
+    _around(patch, "methods.poisson.profile.ProfileHessian.solve", function)
 
 
 def few_samples_are_many(monkeypatch, n):
@@ -381,8 +381,8 @@ def all_components_of_a_row(patch):
 
 def small_pieces_of_rows(patch):
     """Give news of loadings after every slice of rows."""
-    _set(patch, "methods.steps._PIECE", 1)
-    _set(patch, "methods.steps._PIECE_SLICES", 1)
+    _set(patch, "methods.slices._PIECE", 1)
+    _set(patch, "methods.slices._PIECE_SLICES", 1)
 
 
 def progress_at_once(patch):

@@ -112,7 +112,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
         arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
     if arguments.labels is not None and arguments.model != "ssnmf":
         arguments.usage(f"--labels goes with --model ssnmf, not {arguments.model}")
-    from ..methods.fit import refusal_of
+    from ..methods.poisson.solvers import refusal_of
 
     given = [
         option for option in ("scheduler", "workers") if getattr(arguments, option) is not None

@@ -1,29 +1,23 @@
-"""Where a fit on a cluster takes place: a folder for its files, and what its workers can do."""
+"""The session of a fit on a cluster: its pool of workers, their settings and a folder for files."""
 
 from __future__ import annotations
 
-import platform
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import kernels
-from ..cluster.pool import WorkerPool, active_client, in_task, worker_memory
-from ..cluster.tasks import NoWorkersError, RetryPolicy, UnfitWorkerError
+from ..cluster.pool import WorkerPool
+from ..cluster.tasks import RetryPolicy, UnfitWorkerError
 from ..counts.base import CountMatrix
 from ..counts.blocks import cut_blocks
-from ..counts.warn import warn_caller
-from ..storage.atomic import FileInUseError, FileLock, file_id
+from ..storage.atomic import FileInUseError, FileLock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
@@ -31,48 +25,16 @@ from .checkpoint import folder_in_use, recorded_level
 from .partition import partition_size_within
 from .protocol import Needs
 from .remote import DaskExecutor
-from .threads import available_processors, resolve_threads
+from .threads import resolve_threads
 from .worker import RunConfig, forget_run, take_level
+from .workers import WorkerInfo, common_level, preflight, threads_of_task
 
 # Of folders that go when the fit ends.
 _PREFIX = ".nmfscale-"
-# Seconds in which workers of a cluster that is restarting may begin to answer.
-_LOOKS_FOR = 30.0
 # Recent arrays that a worker need not read again, as a share of its memory or where it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
 # Row arrays larger than this are not saved every time.
 _SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
-
-
-class WorkerInfo(NamedTuple):
-    """What a worker says of itself."""
-
-    version: str
-    levels: list[str]
-    host: str
-    processors: int
-    memory: int | None
-    sees_store: bool
-    sees_folder: bool
-    machine: str = ""  # unknown to versions before
-
-
-def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> WorkerInfo:
-    """Say on a worker what it is and whether it sees the files of the fit."""
-    return WorkerInfo(
-        package_version(), kernels.available_levels(), socket.gethostname(),
-        available_processors(), worker_memory(),
-        _seen(lambda: file_id(Path(store).stat())) == mark,
-        _seen(Path(probe_file).read_text) == token, platform.machine(),
-    )  # fmt: skip
-
-
-def _seen(look: Callable[[], Any]) -> Any:
-    """Return what is found in a file; None if this machine does not see it."""
-    try:
-        return look()
-    except OSError:
-        return None
 
 
 class ClusterSession:
@@ -163,33 +125,6 @@ def _run_config(
     )
 
 
-def client_of_fit(client: Any, refusal: str | None) -> Any:
-    """Return the client given, or the one that is active.
-
-    `refusal` says why the method of the fit cannot do without whole columns of the counts, if so:
-    then None is returned, and a client that was given is a ValueError.
-    """
-    if client is None:
-        return active_client() if refusal is None else None
-    if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
-        raise ValueError(
-            f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
-            "its address."
-        )
-    if refusal is not None:
-        raise ValueError(f"client= cannot be used: {refusal}.")
-    if client.status in ("closed", "closing"):
-        raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
-    if in_task(of_pool=True):
-        raise ValueError(
-            "client= of a task that keeps others from its worker: fit in "
-            "`with distributed.worker_client() as client:`."
-        )
-    if client.asynchronous:
-        raise ValueError(f"client={client!r} is asynchronous: pass a synchronous Client.")
-    return client
-
-
 @contextmanager
 def session_of_fit(
     client: Any, counts: CountMatrix, needs: Needs, *, checkpoint: Any = None,
@@ -261,71 +196,6 @@ def _preflight_of_fit(pool: WorkerPool, counts: StoredCounts, place: Path) -> di
     (place / "probe").write_text(token)
     file = counts.layout().file
     return preflight(pool, str(file.path.resolve()), file.mark, str(place / "probe"), token)
-
-
-def preflight(
-    pool: WorkerPool, store: str = "", mark: tuple[int, ...] = (), probe_file: str = "",
-    token: str = "",
-) -> dict[str, WorkerInfo]:  # fmt: skip
-    """Ask all workers what they can do; those that cannot take part are left out."""
-    end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
-    for attempt in count(1):
-        found = pool.each(probe, store, mark, probe_file, token)
-        unfit = {worker: _unfit(info) for worker, info in found.items()}
-        silent = any(isinstance(info, OSError) for info in found.values())
-        if not all(unfit.values()) or not silent:
-            break
-        if attempt >= pool.retry.attempts and time.monotonic() > end:
-            break
-        # workers that begin import for a while, and those that died are listed for a while
-        time.sleep(min(2.0, pool.retry.workers / 4))
-    infos, reasons = {}, []
-    for worker, info in found.items():
-        why = unfit[worker]
-        if not why:
-            infos[worker] = info
-            continue
-        # one that only did not result in time, or died, may do so later
-        if isinstance(info, OSError):
-            reasons.append(f"worker {worker} does not answer yet: {why}")
-        else:
-            reasons.append(f"a worker is left out: {worker}: {why}")
-            pool.excluded.add(worker)
-    if not infos:
-        raise NoWorkersError(f"no worker can take part. {'; '.join(reasons)}")
-    for reason in reasons:
-        warn_caller(reason)
-    return infos
-
-
-def _unfit(info: Any) -> str:
-    """Say why a worker is of no use; nothing if it would compute as this process does."""
-    if not isinstance(info, WorkerInfo):
-        return f"{type(info).__name__}: {info}"
-    if info.version != package_version():
-        return f"it has nmfscale {info.version}, and this is {package_version()}"
-    # each has a logarithm of its own
-    if info.machine != platform.machine():
-        return f"it is a machine of type {info.machine}, and this of {platform.machine()}"
-    return ""
-
-
-def common_level(infos: dict[str, WorkerInfo]) -> str:
-    """Return the lowest instruction set that this process and all workers have."""
-    have = [kernels.available_levels(), *(info.levels for info in infos.values())]
-    return "baseline" if min(map(len, have)) == 1 else "avx2"
-
-
-def threads_of_task(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:
-    """Kernel threads of a task, so that a host has as many as it has processors."""
-    if asked is not None:
-        return resolve_threads(asked)
-    tasks: Counter[str] = Counter()
-    for worker, n_tasks in pool.wait_for_workers().items():
-        if worker in infos:
-            tasks[infos[worker].host] += n_tasks
-    here = [info for info in infos.values() if tasks[info.host]]
-    return min((max(1, info.processors // tasks[info.host]) for info in here), default=1)
 
 
 def _summary(infos: dict[str, WorkerInfo], config: RunConfig) -> str:

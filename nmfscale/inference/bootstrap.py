@@ -26,9 +26,9 @@ from .groups import Design, Labels, checked_design, checked_labels, warn_of_samp
 from .intervals import Jackknife, check_interval, ends_of_known
 from .loadings import topics_of_samples
 from .replicates import ReplicateTask, run_replicates
+from .results.bootstrap import BootstrapWeights
 from .seeds import child_states
 from .weighting import check_weighting, sample_weights
-from .weights import BootstrapWeights
 
 Array = NDArray[Any]
 

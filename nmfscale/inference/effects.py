@@ -28,10 +28,10 @@ from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from .intervals import ROBUST_INTERVALS, check_interval
 from .least_squares import LeastSquares
 from .loadings import proportions, topics_of_samples
-from .means import GroupEffects
 from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
+from .results.effects import GroupEffects
 from .robust import HC3, shares_of
 from .seeds import child_states, seed_of
 from .units import units_with_topics

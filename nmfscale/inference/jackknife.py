@@ -15,18 +15,18 @@ from ..counts.names import names_of, shown
 from ..counts.warn import warn_caller
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..methods.conversion import poisson_to_multinomial
-from ..methods.priors import gamma_prior
-from ..methods.profile import ProfileHessian
+from ..methods.poisson.priors import gamma_prior
+from ..methods.poisson.profile import ProfileHessian
 from ..methods.transform import project_rows
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
 from .fit_counts import counts_of_fit
-from .fits import numbers_or_names
 from .groups import Design, Labels, check_resampled, checked_design, checked_labels
 from .intervals import check_interval
-from .jackknife_result import JackknifeEstimates, JackknifeFit
 from .replicates import progress_bar
+from .results.jackknife import JackknifeEstimates, JackknifeFit
+from .results.refit import numbers_or_names
 from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]

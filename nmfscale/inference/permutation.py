@@ -15,7 +15,6 @@ from scipy.stats import false_discovery_control
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from .dispersion import LOG_VARIANCES, Dispersion
-from .group_tests import GroupTest, PermutationTest
 from .groups import (
     Labels,
     log10_labellings,
@@ -33,6 +32,7 @@ from .pvalues import (
     standardized,
 )
 from .replicates import run_replicates
+from .results.permutation import GroupTest, PermutationTest
 from .statistics import Statistic, checked_statistic
 from .units import Units
 

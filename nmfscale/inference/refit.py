@@ -25,18 +25,18 @@ from ..counts.names import shown
 from ..counts.shared import share_reads
 from ..counts.warn import warn_caller
 from ..engine.memory import fits_within, reads_anew
-from ..engine.session import client_of_fit
+from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
-from ..methods.fit import needs_of
 from ..methods.matching import match_columns
+from ..methods.poisson.solvers import needs_of
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 from .fit_counts import counts_of_fit
-from .fits import BootstrapFit, Estimates, numbers_or_names
 from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .replicates import ReplicateTask, run_replicates
+from .results.refit import BootstrapFit, Estimates, numbers_or_names
 from .seeds import child_states
 from .weighting import check_groups, check_weighting, sample_weights
 
@@ -154,7 +154,7 @@ def bootstrap_fit(
     check_interval(level, "percentile")
     check_weighting(weighting)
     _check_estimator(estimator)
-    client = client_of_fit(client, None)
+    client = resolve_client(client, None)
     counts = _counts_of(X, estimator.memory_limit, client)
     fitted = _fitted(estimator, counts, n_threads)
     counts, given = counts_of_fit(fitted, X, counts)

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from .bootstrap import warn_of_few_units
-from .coefficients import ProportionRegression
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
 from .groups import Design, Labels, checked_design, warn_of_samples_as_units
@@ -26,6 +25,7 @@ from .least_squares import CoefficientsTask, LeastSquares
 from .loadings import topics_of_samples
 from .regression_rows import Rows
 from .replicates import check_positive
+from .results.regression import ProportionRegression
 from .robust import CR3, HC3, RobustErrors, shares_of
 from .term_tests import TermTests
 from .weighting import check_weighting

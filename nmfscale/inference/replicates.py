@@ -26,15 +26,9 @@ from ..cluster.tasks import ClusterError, RetryPolicy, Task
 from ..counts.names import shown
 from ..engine.checkpoint import Checkpoint, CheckpointError, digest_of, folder_in_use
 from ..engine.monitor import first_ctrl_c
-from ..engine.session import (
-    WorkerInfo,
-    client_of_fit,
-    common_level,
-    preflight,
-    threads_of_task,
-)
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.worker import take_level
+from ..engine.workers import WorkerInfo, common_level, preflight, resolve_client, threads_of_task
 from .seeds import seed_of
 
 Array = NDArray[Any]
@@ -138,7 +132,7 @@ def run_replicates(
     done, with what is done, and is a KeyboardInterrupt if that is nothing.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
-    client = client_of_fit(client, None)
+    client = resolve_client(client, None)
     with ExitStack() as stack:
         place = None
         if checkpoint is not None:

@@ -12,9 +12,6 @@ from ..counts.structure import non_negative
 
 Floats = NDArray[np.floating[Any]]
 
-# Binary orders of magnitude between the scales of two factors that need no scaling.
-_MOST_APART = 10
-
 
 class TopicParameters(NamedTuple):
     """Parameters of a multinomial topic model, as :func:`poisson_to_multinomial` returns them."""
@@ -177,44 +174,6 @@ def multinomial_to_poisson(
     np.divide(L, u, out=L, where=u > 0.0)
     L[:, u == 0.0] = 0.0
     return L.astype(dtype), (frequencies * u.astype(np.float64)).astype(dtype)
-
-
-def rescale(L: ArrayLike, F: ArrayLike) -> tuple[Floats, Floats]:
-    r"""Give each column of L and its column of F the same mean, leaving :math:`L F^T` as it is.
-
-    float32 if both are float32, else float64. A column that is zero in L or in F is left alone in
-    both.
-    """
-    L, F = _factor_pair(L, F)
-    dtype = np.result_type(L, F)
-    of_L = L.mean(axis=0, dtype=np.float64)
-    of_F = F.mean(axis=0, dtype=np.float64)
-    ratio = np.ones_like(of_L)
-    alive = (of_L > 0.0) & (of_F > 0.0)
-    ratio[alive] = np.sqrt(of_F[alive]) / np.sqrt(of_L[alive])
-    return (L * ratio).astype(dtype), (F / ratio).astype(dtype)
-
-
-def balancing_scales(
-    total: float, shape: tuple[int, int], L: Floats | None, F: Floats | None
-) -> Floats:
-    """Return powers of two d (K,): the column means of L d and of F / d agree up to `_MOST_APART`.
-
-    Parameters below an absolute floor count as zeros, so that factors at another scale than the
-    counts are fitted at theirs. Powers of two change no digit, and d is 1 where the means are near.
-    A factor that is None stands for one that gives each component an equal part of the total count.
-    """
-    n, m = shape
-    given = F if L is None else L
-    assert given is not None
-    K, sums = given.shape[1], [None if A is None else A.sum(axis=0, dtype=float) for A in (L, F)]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        sums_L, sums_F = (
-            total / (K * other) if own is None else own for own, other in (sums, sums[::-1])
-        )
-        exponents = np.round(np.log2((sums_F / m) / (sums_L / n)) / 2)
-    exponents[~np.isfinite(exponents) | (np.abs(exponents) < _MOST_APART)] = 0
-    return np.exp2(exponents)
 
 
 def _shares(parts: Floats, whole: Floats) -> Floats:

@@ -21,6 +21,8 @@ MINVAL = 1e-10
 LEAST = 1e-30
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
 _PIECE = 1 << 9
+# Binary orders of magnitude between the scales of two factors that need no scaling.
+_MOST_APART = 10
 
 
 @dataclass(frozen=True)
@@ -197,3 +199,45 @@ def over_slices(values: Array) -> Array:
     out = np.zeros(values.shape[1:])
     kernels.sum_slices(values.reshape(len(values), out.size), out.reshape(-1))
     return out
+
+
+def weighted_sum(values: Array, weights: Array | None) -> float:
+    """Sum one number a lane, each weighted; lanes without a row have to hold 0."""
+    return sum_lanes(values if weights is None else values * weights)
+
+
+def rescale(L: Array, F: Array) -> tuple[Array, Array]:
+    r"""Give each column of L and its column of F the same mean, leaving :math:`L F^T` as it is.
+
+    float32 if both are float32, else float64. A column that is zero in L or in F is left alone in
+    both.
+    """
+    dtype = np.result_type(L, F)
+    of_L = L.mean(axis=0, dtype=np.float64)
+    of_F = F.mean(axis=0, dtype=np.float64)
+    ratio = np.ones_like(of_L)
+    alive = (of_L > 0.0) & (of_F > 0.0)
+    ratio[alive] = np.sqrt(of_F[alive]) / np.sqrt(of_L[alive])
+    return (L * ratio).astype(dtype), (F / ratio).astype(dtype)
+
+
+def balancing_scales(
+    total: float, shape: tuple[int, int], L: Array | None, F: Array | None
+) -> Array:
+    """Return powers of two d (K,): the column means of L d and of F / d agree up to `_MOST_APART`.
+
+    Parameters below an absolute floor count as zeros, so that factors at another scale than the
+    counts are fitted at theirs. Powers of two change no digit, and d is 1 where the means are near.
+    A factor that is None stands for one that gives each component an equal part of the total count.
+    """
+    n, m = shape
+    given = F if L is None else L
+    assert given is not None
+    K, sums = given.shape[1], [None if A is None else A.sum(axis=0, dtype=float) for A in (L, F)]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        sums_L, sums_F = (
+            total / (K * other) if own is None else own for own, other in (sums, sums[::-1])
+        )
+        exponents = np.round(np.log2((sums_F / m) / (sums_L / n)) / 2)
+    exponents[~np.isfinite(exponents) | (np.abs(exponents) < _MOST_APART)] = 0
+    return np.exp2(exponents)

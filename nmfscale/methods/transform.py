@@ -24,10 +24,18 @@ from ..engine import progress
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..storage.atomic import atomic_write
-from .conversion import balancing_scales
-from .factors import LEAST, MINVAL, Array, aligned_copy, from_lanes, per_lane, to_lanes
+from .factors import (
+    LEAST,
+    MINVAL,
+    Array,
+    aligned_copy,
+    balancing_scales,
+    from_lanes,
+    per_lane,
+    to_lanes,
+)
 from .measured import Measured, own_totals, totals_of_groups
-from .steps import pieces, sliced_counts
+from .slices import pieces, sliced_counts
 
 _ROUNDS = 500
 TOL = 1e-8

@@ -17,8 +17,8 @@ from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
-from ..methods.anchors import AnchorSearch, anchor_loadings, loadings_needs, needs_of
-from ..methods.pivots import Weights, weights_of
+from ..methods.anchors.pivots import Weights, weights_of
+from ..methods.anchors.search import AnchorSearch, anchor_loadings, loadings_needs, needs_of
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
 from .validation import checked_anchors, checked_array

@@ -28,9 +28,10 @@ from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Model, Needs
-from ..engine.session import ClusterSession, client_of_fit, session_of_fit
+from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
-from ..methods.objective import beyond_float32
+from ..engine.workers import resolve_client
+from ..methods.poisson.objective import beyond_float32
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -201,7 +202,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
 
         `choice`: layer and raw.
         """
-        given, client = client, client_of_fit(client, refusal)
+        given, client = client, resolve_client(client, refusal)
         counts = self._counts(X, reset=True, in_memory=client is None, **choice)
         self._warn_of_many_components(counts)
         return counts, client if given is not None or counts.from_file else None

@@ -15,13 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of, same_topics
 from ..engine.protocol import Executor, Model
-from ..methods.conversion import balancing_scales
-from ..methods.factors import Constraints
-from ..methods.fit import SOLVERS, method_of, needs_of, refusal_of, start_of
-from ..methods.initialize import STARTS, check_factors
-from ..methods.joint_em import penalise
+from ..methods.factors import Constraints, balancing_scales
 from ..methods.measured import Measured
-from ..methods.objective import FactorModel
+from ..methods.poisson.initialize import STARTS, check_factors
+from ..methods.poisson.joint_em import penalise
+from ..methods.poisson.objective import FactorModel
+from ..methods.poisson.solvers import SOLVERS, method_of, needs_of, refusal_of, start_of
 from .base import CountModel, Fitted
 from .held_factors import HeldFactors
 from .validation import check_penalty, constraints_of, measured_features, sizes_of

@@ -14,10 +14,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
-from ..methods import lda
-from ..methods.gamma import GammaPrior
-from ..methods.gamma_poisson import Inference, VariationalGammaPoisson, dispersion, drawn_priors
-from ..methods.mean_field import Start, points_of
+from ..methods.variational import lda
+from ..methods.variational.gamma import GammaPrior
+from ..methods.variational.gamma_poisson import (
+    Inference,
+    VariationalGammaPoisson,
+    dispersion,
+    drawn_priors,
+)
+from ..methods.variational.mean_field import Start, points_of
 from .base import CountModel, Fitted
 from .validation import (
     LEAST_PRIOR,

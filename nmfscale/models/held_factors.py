@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.base import CountMatrix
-from ..methods.priors import gamma_prior
+from ..methods.poisson.priors import gamma_prior
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel
 from .validation import measured_features, sizes_of

@@ -16,10 +16,10 @@ from ..counts.names import of_features, of_samples
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
-from ..methods import lda
-from ..methods.lda import Inference, VariationalLDA
-from ..methods.mean_field import Start, points_of
 from ..methods.merging import merged_dirichlet, summed
+from ..methods.variational import lda
+from ..methods.variational.lda import Inference, VariationalLDA
+from ..methods.variational.mean_field import Start, points_of
 from .base import CountModel, Fitted
 from .validation import checked_start, dirichlet_priors
 

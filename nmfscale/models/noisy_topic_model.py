@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
-from ..methods.gamma_noise import posterior_of
-from ..methods.noisy_topics import Held, NoisyTopics, find_start, needs_of
 from ..methods.transform import Projection, projection_needs
+from ..methods.variational.gamma_noise import posterior_of
+from ..methods.variational.noisy_topics import Held, NoisyTopics, find_start, needs_of
 from .base import CountModel, Fitted
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 

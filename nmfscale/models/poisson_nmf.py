@@ -35,7 +35,7 @@ class PoissonNMF(CountFactorization):
         - "joint-em": both factors from the same expected counts (PLSA) [3]_; takes neither priors
           nor anything that is to stay fixed.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
-        Where to start, see :func:`nmfscale.methods.initialize.initialize`; an array of
+        Where to start, see :func:`nmfscale.methods.poisson.initialize.initialize`; an array of
         shape (n_samples,) holds cluster labels.
     max_iter : int, default=1000
         Iterations at most, one pass over the rows and one over the columns each.

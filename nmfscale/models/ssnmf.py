@@ -14,12 +14,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
-from ..methods import ssnmf, ssnmf_descent
-from ..methods.entries import constant_of
-from ..methods.labels import Supervision
 from ..methods.merging import averaged, merged_factors
-from ..methods.ssnmf import SemiSupervised, Start
-from ..methods.ssnmf_descent import CoordinateDescent
+from ..methods.ssnmf import descent as ssnmf_descent
+from ..methods.ssnmf import multiplicative as ssnmf
+from ..methods.ssnmf.descent import CoordinateDescent
+from ..methods.ssnmf.entries import constant_of
+from ..methods.ssnmf.labels import Supervision
+from ..methods.ssnmf.multiplicative import SemiSupervised, Start
 from .base import CountModel, Fitted
 from .supervised import LOSSES, SupervisedModel
 from .targets import hold_out, supervision_of, weighted_entries

@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.base import CountMatrix
 from ..counts.names import of_samples, shown
 from ..counts.warn import warn_caller
-from ..methods.labels import predicted
-from ..methods.ssnmf_steps import Losses, Representation, representation_needs
+from ..methods.ssnmf.labels import predicted
+from ..methods.ssnmf.steps import Losses, Representation, representation_needs
 from .base import CountModel
 from .targets import unlabelled, weighted_entries
 

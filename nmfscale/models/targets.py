@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import type_of_target
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, of_features, of_samples
 from ..counts.warn import warn_caller
-from ..methods.entries import EntryWeights, constant_of
-from ..methods.labels import Supervision
+from ..methods.ssnmf.entries import EntryWeights, constant_of
+from ..methods.ssnmf.labels import Supervision
 from ..readers.open import as_counts
 from .validation import checked_array
 

@@ -14,7 +14,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import matched, name_array, of_features, of_samples, plain, shown
 from ..methods.factors import Constraints
 from ..methods.measured import Measured
-from ..methods.priors import gamma_prior, real_numbers
+from ..methods.poisson.priors import gamma_prior, real_numbers
 from ..storage.atomic import user_path
 
 Array = NDArray[Any]

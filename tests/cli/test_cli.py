@@ -25,7 +25,8 @@ from nmfscale import models
 from nmfscale.cli import commands, main
 from nmfscale.cli.files import read_groups
 from nmfscale.cli.messages import in_shell_words
-from nmfscale.methods import fit, initialize
+from nmfscale.methods.poisson import initialize
+from nmfscale.methods.poisson import solvers as fit
 
 GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]

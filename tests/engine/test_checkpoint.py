@@ -22,7 +22,7 @@ from small_fits import X, bits, model
 from nmfscale import kernels
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks, folder_in_use
 from nmfscale.engine.monitor import first_ctrl_c
-from nmfscale.methods.fit import SOLVERS
+from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.atomic import FileLock
 from nmfscale.storage.store_writer import pack

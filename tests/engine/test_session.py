@@ -62,7 +62,7 @@ def test_a_worker_has_another_version_later(client, store, change):
 
 
 def test_all_workers_have_another_version(client, store, change):
-    change(addresses(client), internals.package_version, "0.0.1", ["session"])
+    change(addresses(client), internals.package_version, "0.0.1", ["workers"])
     with pytest.raises(NoWorkersError, match=r"has nmfscale 0\.0\.1, and this is"):
         fit(store, client)
 

@@ -19,7 +19,7 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.methods.conversion import poisson_to_multinomial
-from nmfscale.methods.profile import ProfileHessian
+from nmfscale.methods.poisson.profile import ProfileHessian
 from nmfscale.methods.transform import project_rows
 
 N, M, K = 50, 20, 3

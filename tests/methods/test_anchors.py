@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 from small_fits import X
 
 import nmfscale
-from nmfscale.methods.pivots import Pivots
+from nmfscale.methods.anchors.pivots import Pivots
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* loadings that are all 0:UserWarning")
 SEEDS = st.integers(0, 1 << 30)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nmfscale.methods.conversion import multinomial_to_poisson, poisson_to_multinomial, rescale
+from nmfscale.methods.conversion import multinomial_to_poisson, poisson_to_multinomial
+from nmfscale.methods.factors import rescale
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 from small_fits import X
 
 import nmfscale
-from nmfscale.methods.dirichlet import estimate_alpha
-from nmfscale.methods.lda import VariationalLDA
+from nmfscale.methods.variational.dirichlet import estimate_alpha
+from nmfscale.methods.variational.lda import VariationalLDA
 
 FEW = np.array([[2, 1, 0], [0, 1, 2], [1, 0, 0]])
 

@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from small_fits import X
 
 import nmfscale
-from nmfscale.methods.gamma_noise import LEAST_THETA, MOST_THETA, best_theta
-from nmfscale.methods.noisy_topics import NoisyTopics
+from nmfscale.methods.variational.gamma_noise import LEAST_THETA, MOST_THETA, best_theta
+from nmfscale.methods.variational.noisy_topics import NoisyTopics
 
 
 def fit(counts=X, n_components=3, given=(), model=nmfscale.NoisyTopicModel, **options):

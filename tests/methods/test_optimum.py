@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from nmfscale import PoissonNMF, TopicModel, loglik_poisson
 from nmfscale.methods.factors import Factor
-from nmfscale.methods.fit import SOLVERS
-from nmfscale.methods.steps import convert
+from nmfscale.methods.poisson.solvers import SOLVERS
+from nmfscale.methods.poisson.steps import convert
 
 PAPER = [name for name in SOLVERS if name not in ("auto", "joint-em")]
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 import nmfscale
 from nmfscale import LDA, NoisyTopicModel, PoissonNMF, TopicModel
 from nmfscale.engine.memory import MemoryLimitError
-from nmfscale.methods.fit import SOLVERS
+from nmfscale.methods.poisson.solvers import SOLVERS
 
 MODELS = [PoissonNMF, TopicModel]
 

@@ -18,7 +18,7 @@ from nmfscale import (  # noqa: E402
     permutation_test,
     regress_proportions,
 )
-from nmfscale.inference.fits import Estimates  # noqa: E402
+from nmfscale.inference.results.refit import Estimates  # noqa: E402
 from nmfscale.plots import detached_axes, forest_plot, null_plot  # noqa: E402
 
 

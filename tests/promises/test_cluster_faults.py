@@ -40,7 +40,7 @@ from nmfscale.cluster.tasks import (
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import RunConfig, TaskContext
-from nmfscale.methods import newton
+from nmfscale.methods.poisson import newton
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.arrays import DamagedFileError, load_arrays, save_arrays
 from nmfscale.storage.store_blocks import DamagedStoreError

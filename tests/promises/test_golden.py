@@ -18,8 +18,8 @@ from scipy.sparse import csr_array, load_npz
 from scipy.special import gammaln
 
 import nmfscale
-from nmfscale.methods.initialize import initialize
-from nmfscale.methods.topic_score import hunt_vertices
+from nmfscale.methods.poisson.initialize import initialize
+from nmfscale.methods.poisson.topic_score import hunt_vertices
 from nmfscale.methods.transform import project_rows
 
 DATA = {"neurips": 10, "pbmc_facs": 6}

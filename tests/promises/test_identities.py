@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 import nmfscale
-from nmfscale.methods.conversion import rescale
+from nmfscale.methods.factors import rescale
 
 FEW = settings(max_examples=10, deadline=None, derandomize=True)
 MANY = settings(max_examples=60, deadline=None, derandomize=True)

@@ -18,8 +18,8 @@ import nmfscale
 from nmfscale import kernels
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.methods.factors import Constraints, aligned_copy
-from nmfscale.methods.fit import SOLVERS
-from nmfscale.methods.poisson import SHARED, PoissonState
+from nmfscale.methods.poisson.solvers import SOLVERS
+from nmfscale.methods.poisson.state import SHARED, PoissonState
 from nmfscale.readers.open import as_counts
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]

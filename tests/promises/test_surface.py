@@ -4,7 +4,6 @@ import doctest
 import importlib
 import importlib.metadata
 import inspect
-import os
 import pkgutil
 import re
 import shlex
@@ -154,20 +153,25 @@ def test_formats_of_the_readme(tmp_path):
 def test_map_of_the_package():
     """CONTRIBUTING names every source file, and no other, room by room."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    room, named = "", []
+    room, part, named = "", "", []
     for line in text.split("## Where things are\n\n```\n", 1)[1].split("```", 1)[0].splitlines():
         if found := re.match(r"(\w+/) ", line):
-            room = found[1]
+            room, part = found[1], ""
         elif not line.startswith(" "):
-            room = ""
-        named += [room + name for name in re.findall(r"\b\w+\.(?:pyx?|[ch])\b", line)]
+            room = part = ""
+        if found := re.match(r"  (\w+/) ", line):
+            part = found[1]
+        elif not line.startswith("    "):
+            part = ""
+        named += [room + part + name for name in re.findall(r"\b\w+\.(?:pyx?|[ch])\b", line)]
     package = ROOT / "nmfscale"
     sources = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")
         if path.suffix in {".py", ".pyx", ".c", ".h"}
     }
-    assert sorted(named) == sorted(sources - {f"{r}/__init__.py" for r in os.listdir(package)})
+    packages = {path for path in sources if path.endswith("/__init__.py")}
+    assert sorted(named) == sorted(sources - packages)
 
 
 def test_defaults_in_the_shell_are_those_of_the_estimators(capsys):

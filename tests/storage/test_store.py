@@ -22,7 +22,7 @@ import nmfscale
 from nmfscale.counts.sizes import parse_bytes
 from nmfscale.engine.memory import MemoryLimitError, fits_within, plan_fit, reads_anew
 from nmfscale.engine.protocol import Needs
-from nmfscale.methods.fit import needs_of
+from nmfscale.methods.poisson.solvers import needs_of
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
 from nmfscale.storage.arrays import put, put_json, read_json, save_arrays

@@ -1,0 +1,1 @@
+"""Results of the questions in `nmfscale.inference`: estimates, intervals, tests, tables."""

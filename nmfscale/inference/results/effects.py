@@ -1,0 +1,263 @@
+"""Results of group effects: means of topics in groups, their differences, tests of topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import shown
+from ..intervals import acceleration_of, arcsine_interval, interval_ends, spread
+from ..robust import RobustErrors
+from ..weighting import said_of
+from .frames import tidy_frame
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, repr=False)
+class GroupDifferences:
+    """Differences between groups in the mean proportion of T topics, with intervals.
+
+    Attributes
+    ----------
+    differences, lower, upper, standard_errors : ndarray of shape (T, n_pairs)
+        Mean of a pair's first group less that of its second, its interval and standard error.
+    pairs : tuple of (group, group)
+        Groups that are compared.
+    topic_names : tuple
+        Names of the topics.
+    level, interval : float and str
+        As they were given.
+    """
+
+    differences: Array
+    lower: Array
+    upper: Array
+    standard_errors: Array
+    pairs: tuple[tuple[Any, Any], ...]
+    topic_names: tuple[Any, ...]
+    level: float
+    interval: str
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the pairs are called."""
+        return tuple(" - ".join(map(str, pair)) for pair in self.pairs)
+
+    @property
+    def neutral(self) -> float:
+        """Difference of groups that do not differ: 0."""
+        return 0.0
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each topic and pair.
+
+        Columns are ``topic``, ``group``, ``other``, ``difference``, ``lower``, ``upper`` and
+        ``std_error``.
+        """
+        groups, others = zip(*self.pairs, strict=True)
+        return tidy_frame(
+            {"topic": self.topic_names}, {"group": groups, "other": others},
+            {
+                "difference": self.differences, "lower": self.lower, "upper": self.upper,
+                "std_error": self.standard_errors,
+            },
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Sizes, and how many intervals leave out 0."""
+        away = np.count_nonzero((self.lower > 0) | (self.upper < 0))
+        return (
+            f"<GroupDifferences: {len(self.topic_names)} topics x {len(self.pairs)} pairs of "
+            f"groups, {self.interval} intervals of {self.level:.0%}, {away} of "
+            f"{self.differences.size} without 0>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class GroupEffects:
+    """Mean proportions of T topics in R groups: intervals, and tests of topics.
+
+    Attributes
+    ----------
+    means, lower, upper : ndarray of shape (T, R)
+        Mean over the units (or samples, see `weighting`) of each group, and the ends of its
+        interval.
+    standard_errors : ndarray of shape (T, R)
+        Robust standard errors, of units that may differ in spread; of bootstrap intervals those of
+        the replicates.
+    pvalues, pvalues_maxt, qvalues : ndarray of shape (T,)
+        Permutation p-value of each topic; that adjusted for all topics by the maximum of
+        standardised statistics, step down; and that adjusted by Benjamini and Hochberg.
+    statistics : ndarray of shape (T,)
+        ``B / (B + D)``, from 0 to 1: B is the sum of squares of proportions between groups, D what
+        it is expected to be if the means are equal and each group has the spread that it shows
+        (Brown and Forsythe). Of two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
+    topic_names, groups : tuple
+        Names.
+    n_units : ndarray of shape (R,)
+        Units of each group.
+    replicates : ndarray of shape (n_replicates, T, R) or None
+        Means of every bootstrap replicate; None of intervals of kind "t".
+    null : ndarray of shape (n_labellings, T)
+        Statistics of every labelling.
+    exact : bool
+        Whether these are all labellings, each once.
+    smallest_pvalue : float
+        The least p-value of a topic that could have come out.
+    level, interval : float and str
+        As they were given.
+    units : str
+        What was drawn: "units" or "samples".
+    weighting : str
+        What counts once in a mean: "units" or "samples".
+    random_state : int
+        Entropy of the seed: passed as `random_state` it gives the same result again.
+    interrupted : bool
+        Whether Ctrl-C ended it early; p-values are those of the labellings that were done.
+    """
+
+    means: Array
+    pvalues: Array
+    pvalues_maxt: Array
+    qvalues: Array
+    statistics: Array
+    topic_names: tuple[Any, ...]
+    groups: tuple[Any, ...]
+    n_units: Array
+    replicates: Array | None
+    null: Array
+    exact: bool
+    smallest_pvalue: float
+    errors: RobustErrors
+    parts: Array
+    level: float
+    interval: str
+    units: str
+    weighting: str
+    random_state: Any
+    interrupted: bool
+    lower: Array = field(init=False)
+    upper: Array = field(init=False)
+    standard_errors: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set the intervals."""
+        if self.replicates is None:
+            margins, errors = self._robust(self.parts)
+            lower, upper = arcsine_interval(self.means, margins)
+        else:
+            lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
+            errors = spread(self.replicates)
+        for name, each in ("lower", lower), ("upper", upper), ("standard_errors", errors):
+            object.__setattr__(self, name, each)
+
+    def _robust(self, along: Array) -> tuple[Array, Array]:
+        """Return half the widths of symmetric intervals, and standard errors (T, n)."""
+        margins = [self.errors.margins(each, self.level) for each in along.T]
+        errors = [self.errors.standard_errors(each) for each in along.T]
+        return np.stack(margins, axis=1), np.stack(errors, axis=1)
+
+    def _of_replicates(
+        self, replicates: Array, estimate: Array, along: Array
+    ) -> tuple[Array, Array]:
+        def acceleration() -> Array:
+            found = [self.errors.influences(each) for each in along.T]
+            second, third = (np.stack([(v**k).sum(axis=0) for v in found], axis=1) for k in (2, 3))
+            return acceleration_of(second, third)
+
+        return interval_ends(self.interval, replicates, estimate, self.level, acceleration)
+
+    def differences(self, reference: Any = None) -> GroupDifferences:
+        """Return differences between groups in mean proportions, with intervals.
+
+        Parameters
+        ----------
+        reference : label of a group, default=None
+            Compare each other group with this one; by default all pairs.
+
+        Returns
+        -------
+        GroupDifferences
+            Differences with their intervals, of `level` each: they are not adjusted for how many
+            there are.
+
+        Raises
+        ------
+        ValueError
+            If there is no group `reference`.
+        """
+        R = len(self.groups)
+        pairs = list(combinations(range(R), 2))
+        if reference is not None:
+            if reference not in self.groups:
+                names = ", ".join(map(repr, self.groups))
+                raise ValueError(f"reference={shown(reference)} is not one of the groups: {names}.")
+            of = self.groups.index(reference)
+            pairs = [(g, of) for g in range(R) if g != of]
+        one, other = (np.array(each) for each in zip(*pairs, strict=True))
+        differences = self.means[:, one] - self.means[:, other]
+        along = self.parts[:, one] - self.parts[:, other]
+        if self.replicates is None:
+            margins, errors = self._robust(along)
+            ends = differences - margins, differences + margins
+        else:
+            replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
+            ends = self._of_replicates(replicates, differences, along)
+            errors = spread(replicates)
+        return GroupDifferences(
+            differences,
+            *ends,
+            errors,
+            tuple((self.groups[g], self.groups[h]) for g, h in pairs),
+            self.topic_names,
+            self.level,
+            self.interval,
+        )
+
+    def to_frame(self) -> Any:
+        """Return a DataFrame with a row for each topic and group.
+
+        Columns are ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the
+        same for all groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
+        """
+        of_topics = {
+            "pvalue": self.pvalues, "pvalue_maxt": self.pvalues_maxt, "qvalue": self.qvalues,
+        }  # fmt: skip
+        return tidy_frame(
+            {"topic": self.topic_names}, {"group": self.groups},
+            {
+                "mean": self.means, "lower": self.lower, "upper": self.upper,
+                "std_error": self.standard_errors,
+            }
+            | {
+                name: np.broadcast_to(each[:, None], self.means.shape)
+                for name, each in of_topics.items()
+            },
+        )  # fmt: skip
+
+    def summary(self) -> Any:
+        """Return a DataFrame with a row for each topic, those that differ most first.
+
+        Columns are the means in the groups, named as these, ``pvalue`` and ``qvalue``.
+        """
+        import pandas as pd
+
+        index = pd.Index(list(self.topic_names), name="topic")
+        frame = pd.DataFrame(self.means, index=index, columns=list(self.groups))
+        frame["pvalue"], frame["qvalue"] = self.pvalues, self.qvalues
+        return frame.iloc[np.lexsort((-self.statistics, self.pvalues))]
+
+    def __repr__(self) -> str:
+        """Sizes, and how many topics differ."""
+        T, R = self.means.shape
+        found = np.count_nonzero(self.qvalues <= 0.05)
+        once = said_of(self.weighting, self.units)
+        return (
+            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
+            f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"
+        )

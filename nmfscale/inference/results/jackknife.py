@@ -1,0 +1,122 @@
+"""Numbers of a fit, with the errors that the infinitesimal jackknife finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..weighting import said_of
+from .frames import tidy_frame
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class JackknifeEstimates:
+    """Numbers of a fit, and how far they are known: arrays of one shape.
+
+    Attributes
+    ----------
+    estimate, std_error : ndarray
+        Of the fit, and the standard error of it.
+    lower, upper : ndarray
+        Ends of the intervals.
+    influences : ndarray of shape (n_units, ...)
+        Derivatives of each number in the weight of each unit: with weights w of units it is about
+        ``estimate + (w - 1) @ influences``, for w near 1.
+    """
+
+    estimate: Array
+    std_error: Array
+    lower: Array
+    upper: Array
+    influences: Array
+
+
+@dataclass(frozen=True)
+class JackknifeFit:
+    """Frequencies and mean proportions of a fit, with standard errors.
+
+    Attributes
+    ----------
+    components : JackknifeEstimates of shape (n_entries,), or None
+        Frequencies of the features in the topics that were asked for.
+    group_means : JackknifeEstimates of shape (K, n_groups), or None
+        Mean proportions of the samples of each group, if groups were given.
+    entries : ndarray of shape (n_entries, 2), int
+        Topic and feature of each frequency.
+    feature_names, groups : ndarray or tuple, or None
+        Names.
+    level : float
+        Nominal coverage of the intervals.
+    kkt : float
+        KKT residual of the factors, relative to the mean total of a feature: 0 at an optimum.
+    least_counts : float
+        Entries that explain fewer counts were held: 0 unless the Hessian had negative curvature.
+    residuals : ndarray
+        Relative residual of each system of equations: of frequencies, then of group means.
+    n_products : int
+        Products of the Hessian that were taken for these; each reads the counts once.
+    topic_names : tuple
+        Names of the topics.
+    units, weighting : str
+        What influences are added up over, and what counts once in a mean of a group: "units" or
+        "samples".
+    """
+
+    components: JackknifeEstimates | None
+    group_means: JackknifeEstimates | None
+    entries: Array
+    feature_names: Any
+    groups: tuple[Any, ...] | None
+    level: float
+    kkt: float
+    least_counts: float
+    residuals: Array
+    n_products: int
+    topic_names: tuple[Any, ...]
+    units: str = "samples"
+    weighting: str = "units"
+
+    def to_frame(self, what: str = "components") -> Any:
+        """Return one kind of numbers as a table with a row each.
+
+        Parameters
+        ----------
+        what : {"components", "group_means"}, default="components"
+            Which numbers.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``topic``, then ``feature`` or ``group``, ``estimate``, ``lower``, ``upper``,
+            ``std_error``.
+        """
+        import pandas as pd
+
+        found = {"components": self.components, "group_means": self.group_means}.get(what)
+        if found is None:
+            raise ValueError(
+                f"what={what!r}: this result does not have it; components need entries=, "
+                "group_means need groups= in jackknife_fit."
+            )
+        numbers = {
+            name: getattr(found, name) for name in ("estimate", "lower", "upper", "std_error")
+        }
+        if what == "group_means":
+            return tidy_frame({"topic": self.topic_names}, {"group": self.groups}, numbers)
+        topic, other = self.entries.T
+        names = range(other.max() + 1) if self.feature_names is None else self.feature_names
+        topic = [self.topic_names[k] for k in topic]
+        return pd.DataFrame({"topic": topic, "feature": [names[j] for j in other]} | numbers)
+
+    def __repr__(self) -> str:
+        """Sizes, and how the equations were solved."""
+        return (
+            f"<JackknifeFit: {len(self.entries)} frequencies, "
+            f"{0 if self.group_means is None else self.group_means.estimate.size} group means, "
+            f"{self.n_products} products, KKT residual {self.kkt:.1e}"
+            f"{said_of(self.weighting, self.units)}>"
+        )

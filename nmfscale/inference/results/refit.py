@@ -1,0 +1,172 @@
+"""The result of a bootstrap of whole fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..intervals import percentile
+from ..weighting import said_of
+from .frames import tidy_frame
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Numbers of a fit, and their intervals: arrays of one shape.
+
+    Attributes
+    ----------
+    estimate : ndarray
+        Of the fit.
+    replicates : ndarray of shape (n_replicates, ...), float32
+        Of the replicates.
+    lower, upper : ndarray
+        Ends of the intervals.
+    """
+
+    estimate: Array
+    replicates: Array
+    lower: Array
+    upper: Array
+
+    @classmethod
+    def of(cls, estimate: Array, replicates: Array, level: float) -> Estimates:
+        """Return the intervals of a nominal coverage, of percentiles; NaN are left out."""
+        if not np.isnan(replicates).any():
+            return cls(estimate, replicates, *percentile(replicates, level))
+        lower, upper = np.full((2, *estimate.shape), np.nan)
+        known = ~np.isnan(replicates)
+        for entry in np.ndindex(estimate.shape):
+            here = replicates[(slice(None), *entry)][known[(slice(None), *entry)]]
+            if here.size:
+                lower[entry], upper[entry] = percentile(here, level)
+        return cls(estimate, replicates, lower, upper)
+
+    @property
+    def std_error(self) -> Array:
+        """Standard deviation of the replicates, without NaN."""
+        known = ~np.isnan(self.replicates)
+        n = known.sum(axis=0)
+        mean = np.sum(self.replicates, axis=0, dtype=float, where=known) / np.maximum(n, 1)
+        squares = np.sum((self.replicates - mean) ** 2, axis=0, dtype=float, where=known)
+        return np.where(n > 0, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
+
+
+def numbers_or_names(fitted: Any) -> tuple[Any, ...]:
+    """Return the names of the topics of a fit, or their numbers."""
+    names = getattr(fitted, "topic_names_", None)
+    return tuple(range(len(fitted.components_)) if names is None else np.asarray(names).tolist())
+
+
+@dataclass(frozen=True)
+class BootstrapFit:
+    """Topics of a fit, and proportions of them, with intervals.
+
+    Attributes
+    ----------
+    components : Estimates of shape (K, n_features)
+        Frequencies of the features in each topic; of all features they sum to one.
+    group_means : Estimates of shape (K, n_groups) or None
+        Mean proportions of the samples of each group, if groups were given. NaN in replicates that
+        drew nothing of a group, which its intervals leave out; if all did, these are NaN, too.
+    proportions : Estimates of shape (n_samples, K) or None
+        Proportions of the samples that were asked for.
+    cosines : ndarray of shape (n_replicates, K)
+        Between topics of the fit and those of a replicate that they were matched with.
+    matches : ndarray of shape (n_replicates, K)
+        Which topics of the replicate these were.
+    n_iter, converged : ndarray of shape (n_replicates,)
+        ``n_iter_`` and ``converged_`` of each fit; others ended on a plateau, or at `max_iter`.
+    features, samples : ndarray of int
+        Which were asked for.
+    feature_names, groups : ndarray or tuple, or None
+        Names.
+    level : float
+        Nominal coverage of the intervals.
+    random_state : int
+        Entropy of the seed: passed as `random_state` it gives the same replicates again.
+    topic_names : tuple
+        Names of the topics.
+    units : str
+        What was drawn: "units" or "samples".
+    weighting : str
+        What counts once in a mean of a group: "units" or "samples".
+    """
+
+    components: Estimates
+    group_means: Estimates | None
+    proportions: Estimates | None
+    cosines: Array
+    matches: Array
+    n_iter: Array
+    converged: Array
+    features: Array
+    samples: Array
+    feature_names: Any
+    groups: tuple[Any, ...] | None
+    level: float
+    random_state: Any
+    topic_names: tuple[Any, ...]
+    units: str = "samples"
+    weighting: str = "units"
+
+    @property
+    def n_replicates(self) -> int:
+        """Number of replicates."""
+        return len(self.cosines)
+
+    @property
+    def n_reordered(self) -> int:
+        """Number of replicates whose topics had to be put in another order."""
+        return int((self.matches != np.arange(self.matches.shape[1])).any(axis=1).sum())
+
+    def to_frame(self, what: str = "components") -> Any:
+        """Return one kind of numbers as a table with a row each.
+
+        Parameters
+        ----------
+        what : {"components", "group_means", "proportions"}, default="components"
+            Which numbers.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``topic``, then ``feature``, ``group`` or ``sample``, ``estimate``, ``lower``,
+            ``upper``, ``std_error``.
+        """
+        kinds: dict[str, tuple[str, Any]] = {
+            "components": ("feature", self._feature_labels()),
+            "group_means": ("group", self.groups),
+            "proportions": ("sample", self.samples),
+        }
+        found = getattr(self, what) if what in kinds else None
+        if found is None:
+            known = [kind for kind in kinds if getattr(self, kind) is not None]
+            raise ValueError(
+                f"what={what!r}: this result has {', '.join(map(repr, known))}; group_means need "
+                "groups=, proportions samples= in bootstrap_fit."
+            )
+        name, labels = kinds[what]
+        numbers = ("estimate", "lower", "upper", "std_error")
+        rows, columns = {"topic": self.topic_names}, {name: labels}
+        if what == "proportions":  # whose rows are samples
+            rows, columns = columns, rows
+        frame = tidy_frame(rows, columns, {each: getattr(found, each) for each in numbers})
+        return frame[["topic", name, *numbers]]
+
+    def _feature_labels(self) -> Any:
+        return self.features if self.feature_names is None else self.feature_names[self.features]
+
+    def __repr__(self) -> str:
+        """Sizes, and how well topics match."""
+        K = self.cosines.shape[1]
+        return (
+            f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "
+            f"another order, smallest cosine {self.cosines.min():.3f}"
+            f"{said_of(self.weighting, self.units)}>"
+        )

@@ -1,0 +1,1 @@
+"""Separable NMF: the choice of anchors."""

@@ -1,0 +1,176 @@
+"""Which features are farthest from each other: a pivoted Cholesky factorisation of X'X.
+
+It chooses the columns that QR with column pivots of X chooses. X itself is read one column of X'X
+at a time, and never dense.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...engine.protocol import Executor
+from ..factors import Array, per_lane
+from .steps import Distance, GramColumns, Squares
+
+# Distances that agree to this share are ties; the share by which a distance may be too large.
+_TIES, _TOO_LARGE = 1e-12, 1e-8
+# Rounding of squared distances, in units of the last place of the column's own square, an anchor.
+_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+
+
+class Weights(NamedTuple):
+    """What samples (n,) and features (m,) are multiplied by where anchors are chosen; None: by 1.
+
+    With `unit` samples then get norm 1.
+    """
+
+    samples: Array | None = None
+    features: Array | None = None
+    unit: bool = False
+
+    @property
+    def are_one(self) -> bool:
+        """Whether anchors are chosen among the plain counts."""
+        return self.samples is None and self.features is None and not self.unit
+
+
+def weights_of(counts: CountMatrix, word: str) -> Weights:
+    """Return the weights that a word stands for."""
+    if word == "counts":
+        return Weights()
+    rarity = np.log((1 + counts.shape[0]) / (1 + counts.column_nnz.astype(np.float64))) + 1
+    return Weights(None, rarity if word == "tf-idf" else None, unit=True)
+
+
+class Pivots:
+    """A pivoted Cholesky factorisation of a Gram matrix, whose columns come one at a time.
+
+    Attributes
+    ----------
+    rows : ndarray (n_most, m)
+        Rows of the factor; the columns `chosen` make it triangular.
+    squares, left : ndarray (m,)
+        Squared norms of the columns, and squared distances from the span of the chosen.
+    trace : list of dict
+        For every anchor the diagonal of the factor, the share of all squares that is spanned, and
+        the largest distance that is left, over the largest norm.
+    """
+
+    def __init__(self, squares: Array, n_most: int, n_threads: int):
+        self.squares, self.left, self._n_threads = squares, squares.copy(), n_threads
+        self.rows = np.zeros((n_most, len(squares)))
+        self.chosen: list[int] = []
+        self.trace: list[dict[str, float]] = []
+        self.settle()
+
+    def farthest(self) -> int | None:
+        """Return the column to come next, of ties the first; None if all are spanned."""
+        most = self.left.max()
+        return int(np.argmax(self.left >= (1 - _TIES) * most)) if most > 0 else None
+
+    def is_doubtful(self, p: int) -> bool:
+        """Whether the distance of a column may be too large by rounding."""
+        rounding = len(self.chosen) * _ROUNDING * self.squares[p]
+        return bool(rounding > _TOO_LARGE * self.left[p])
+
+    def settle(self) -> None:
+        """Let distances that are nothing but rounding be zero."""
+        k = len(self.chosen)
+        self.left[self.left <= k * _ROUNDING * self.squares] = 0
+        self.left[self.chosen] = 0
+
+    def add(self, p: int, column: Array) -> None:
+        """Take column p of the Gram matrix (m,) in."""
+        k, pivot = len(self.chosen), math.sqrt(self.left[p])
+        self.rows[k] = column
+        factors = self.rows[:k, p].copy()
+        kernels.eliminate(
+            self.rows, factors, pivot, self.rows[k], self.left, n_threads=self._n_threads
+        )
+        self.chosen.append(p)
+        self.settle()
+        total, most = math.fsum(self.squares), self.squares.max()
+        self.trace.append({
+            "diagonal": pivot,
+            "spanned": 1 - math.fsum(self.left) / total,
+            "residual": math.sqrt(self.left.max() / most),
+        })  # fmt: skip
+
+    def combination(self, products: Array) -> Array:
+        """Return what combination of the chosen has these products with them, (k,)."""
+        R = self.triangle()
+        return np.asarray(solve_triangular(R, solve_triangular(R, products, trans="T")))
+
+    def triangle(self) -> Array:
+        """Return the factor of the chosen columns, upper triangular."""
+        k = len(self.chosen)
+        return np.triu(self.rows[:k, self.chosen])
+
+
+class GramOfCounts:
+    """Columns of X'X, read from the counts in one pass."""
+
+    def __init__(self, counts: CountMatrix, blocks: Executor, weights: Weights):
+        self._blocks, self._features, m = blocks, weights.features, counts.shape[1]
+        self.order = np.ascontiguousarray(blocks.layout.column_order[:m])
+        self.lanes = np.empty(m, np.int64)
+        self.lanes[self.order] = np.arange(m)
+        if weights.samples is not None:
+            squared = weights.samples.astype(np.float64) ** 2
+            blocks.put("scales", per_lane(squared, blocks.layout.row_order))
+
+    def weigh(self, sums: Array) -> Array:
+        """Multiply the columns of a sum by the weights of their features."""
+        if self._features is not None:
+            sums *= self._features
+        return sums
+
+    def squares(self, unit: Array | None = None) -> Array:
+        """Return |x_j|^2, (m,); with `unit`, weights by lane, scale the samples first."""
+        ((_, sums),) = self._blocks.run(Squares(self.order, unit))
+        return self.weigh(self.weigh(sums[0]))[0]
+
+    def columns(self, features: Sequence[int]) -> Array:
+        """Return x_j'x_p of these features p, (p, m)."""
+        ((_, sums),) = self._blocks.run(GramColumns(self.order, self.lanes[list(features)]))
+        found = self.weigh(sums[0])
+        if self._features is not None:
+            found *= self._features[list(features), None]
+        return found
+
+    def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
+        """Return |x_p - A a|^2 of the last feature p, and its products with the others, A."""
+        names, w = list(features), np.ones(len(features))
+        if self._features is not None:
+            w = self._features[names]
+        step = Distance(len(self.order), self.lanes[names], combination * w[:-1] / w[-1])
+        ((found, _),) = self._blocks.run(step)
+        return found["square"] * w[-1] ** 2, found["products"] * w[:-1] * w[-1]
+
+
+class GramOfProjection:
+    """Columns of Y'Y, of projections Y (m, d) of the columns of X."""
+
+    def __init__(self, projected: Array):
+        self._Y = projected
+
+    def squares(self) -> Array:
+        """Return |y_j|^2, (m,)."""
+        return np.einsum("jd,jd->j", self._Y, self._Y)
+
+    def columns(self, features: Sequence[int]) -> Array:
+        """Return y_j'y_p of these features p, (p, m)."""
+        return np.stack([np.einsum("jd,d->j", self._Y, self._Y[p]) for p in features])
+
+    def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
+        """Return |y_p - A a|^2 of the last feature p, and its products with the others, A."""
+        *others, p = features
+        left = self._Y[p] - np.einsum("kd,k->d", self._Y[others], combination)
+        return float(left @ left), np.einsum("kd,d->k", self._Y[others], left)

@@ -1,0 +1,267 @@
+"""Separable NMF: topics that each have a feature of their own, the anchor.
+
+Counts X (n, m), weighted or not, are columns x_j. Anchors are chosen one after the other, the
+column farthest from the span of those before (successive projection; QR with column pivots), by a
+pivoted Cholesky factorisation of X'X, of which one column is needed for each anchor. With C its
+rows and p the next anchor,
+
+    c_j = (x_j'x_p - sum_k C_kj C_kp) / r,  r^2 = |x_p|^2 - sum_k C_kp^2,
+
+c is the next row, c_j of all others is taken off their squared distances, and r is the diagonal of
+R. Every other column is then a non-negative combination of the anchors' columns A, by least
+squares of the plain counts, ``min |x_j - A y_j|, y_j >= 0``: with one matrix A'A for all of them.
+
+With the anchors' own y_j unit vectors, topic k is row k of Y over its norm 1 / lambda_k, and the
+loadings are A / lambda: ``lambda_k = 1 / sqrt(1 + sum_j y_kj^2)``, the sum over the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from ... import kernels
+from ...counts.aligned import aligned_empty
+from ...counts.base import CountMatrix
+from ...engine.local import LocalExecutor
+from ...engine.protocol import Executor, Model, Needs
+from ..factors import Array
+from ..transform import plain_rows
+from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
+from .steps import GramColumns, Project, Squares, TakeColumns
+
+# The largest violation of the conditions of an optimum, as a share of the right-hand side.
+_MOST_KKT = 1e-9
+# Rows that are converted at a time, numbers that kernels keep for each feature, loadings in memory.
+_PIECE, _PER_FEATURE, _COPIES_ROWS = 1 << 9, 24, 2
+
+
+class AnchorSearch(Model):
+    """Chooses anchors, an iteration each, and ends with the topics that they give.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    blocks : Executor
+    n_components : int
+        Anchors at most: there are no more than the rank of the counts.
+    given : sequence of int
+        Features that are anchors in any case, the first.
+    weights : Weights
+    n_directions : int or None
+        Dimensions of a Gaussian projection in which anchors are chosen, or none.
+    rng : RandomState
+    dtype : float32 or float64
+        Of topics and loadings.
+    """
+
+    record = ("spanned", "residual", "bytes_read")
+    residuals = ("residual",)
+    residual_name, result_name = "largest distance from the anchors", "anchors"
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, n_components: int, given: Sequence[int],
+        weights: Weights, n_directions: int | None, rng: Any, dtype: Any,
+    ):  # fmt: skip
+        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self._given, self._weights, self._n_directions = list(given), weights, n_directions
+        self._rng, self._dtype, self._seed = rng, dtype, 0
+        self._checked: set[int] = set()
+
+    def start(self) -> None:
+        """Look at all features, and take those in that are given."""
+        if self._n_directions is not None:
+            self._seed = int(self._rng.randint(1 << 31))
+        squares = self._look()
+        if not squares.any():
+            raise ValueError("the counts, as they are weighted, are all 0: there are no anchors.")
+        n_threads = self.blocks.n_threads
+        self.pivots = Pivots(squares, self.n_components, n_threads)
+        columns = self._gram.columns(self._given) if self._given else ()
+        for p, column in zip(self._given, columns, strict=True):
+            if self.pivots.left[p] == 0:
+                raise ValueError(
+                    f"anchors: feature {p} is a combination of those before it, or has no counts: "
+                    "leave it out."
+                )
+            self.pivots.add(p, column)
+
+    def _look(self) -> Array:
+        """Return the squared norms of all features, weighted or projected."""
+        weights, features = self._weights, self._weights.features
+        self._exact = GramOfCounts(self.counts, self.blocks, weights)
+        order, unit = self._exact.order, None
+        if weights.unit:
+            unit = np.ones(len(order)) if features is None else features[order] ** 2
+        if self._n_directions is None:
+            self._gram: Any = self._exact
+            return self._exact.squares(unit)
+        ((_, sums),) = self.blocks.run(Project(order, self._n_directions, self._seed, unit))
+        self._gram = GramOfProjection(self._exact.weigh(sums[0].T).T)
+        return self._gram.squares()
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Say how far the anchors so far reach; all that counts support end the fit."""
+        return self._record(iteration) if iteration else None
+
+    def _record(self, iteration: int) -> dict[str, Any]:
+        k = min(iteration, len(self.pivots.chosen))
+        found = self.pivots.trace[k - 1]
+        seen = {name: found[name] for name in ("spanned", "residual")}
+        return seen | {"bytes_read": self.blocks.bytes_read, "blind": found["residual"] > 0}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Choose the next anchor."""
+        if iteration > len(self.pivots.chosen) and (p := self._next()) is not None:
+            self.pivots.add(p, self._gram.columns([p])[0])
+            self._checked.clear()
+
+    def _next(self) -> int | None:
+        """Return the farthest feature, once its distance is known to be no rounding."""
+        pivots = self.pivots
+        while (p := pivots.farthest()) is not None:
+            if p in self._checked or not pivots.is_doubtful(p):
+                break
+            self._checked.add(p)
+            a = solve_triangular(pivots.triangle(), pivots.rows[: len(pivots.chosen), p])
+            for _ in range(2):
+                _, products = self._gram.distance([*pivots.chosen, p], a)
+                a = a + pivots.combination(products)
+            pivots.left[p], _ = self._gram.distance([*pivots.chosen, p], a)
+            pivots.settle()
+        return p
+
+    def finish(self, settled: bool) -> dict[str, Any]:
+        """Write all features as combinations of the anchors, with one more pass."""
+        chosen, trace, squares = self.pivots.chosen, self.pivots.trace, self.pivots.squares
+        end = self._record(len(chosen))
+        self._end = {
+            "anchors": np.array(chosen, np.int64),
+            "diagonal": np.array([each["diagonal"] for each in trace]),
+        }
+        del self.pivots, self._gram  # as large as what comes now
+        order, lanes = self._exact.order, self._exact.lanes[chosen]
+        steps = [
+            TakeColumns(len(order), lanes, str(type_of_counts(self.counts))),
+            GramColumns(order, lanes, weighted=False),
+        ]
+        plain = self._weights.are_one and self._n_directions is None
+        if not plain:
+            self.blocks.drop("scales")
+            steps.append(Squares(order))
+        outcomes = self.blocks.run(*steps)
+        products = outcomes[1].sums[0]
+        total = math.fsum(squares if plain else outcomes[2].sums[0][0])
+        topics, gain = combinations(products, chosen, self.blocks.n_threads)
+        weights = 1 / np.sqrt(np.einsum("kj,kj->k", topics, topics))
+        topics *= weights[:, None]
+        error = math.sqrt(max(0.0, total - math.fsum(gain)))
+        self._end |= {"components": topics, "diffuseness": weights, "error": np.array(error)}
+        return end | {"bytes_read": self.blocks.bytes_read}
+
+    def result(self) -> dict[str, Array]:
+        """Return topics (K, m), loadings (n, K), anchors (K,) and what else there is of them."""
+        values, order = self.blocks.get("anchors"), self.blocks.layout.row_order
+        shape = self.counts.shape[0], values.shape[1]
+        loadings = aligned_empty(shape, self._dtype, self.blocks.folder)
+        for first in range(0, len(values), _PIECE):
+            here = slice(first, first + _PIECE)
+            lanes = order[here]
+            scaled = values[here][lanes >= 0] / self._end["diffuseness"]
+            loadings[lanes[lanes >= 0]] = scaled
+        components = self._end["components"].astype(self._dtype, copy=False)
+        return self._end | {"components": components, "loadings": loadings}
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        pivots = self.pivots
+        numbers = {"chosen": pivots.chosen, "trace": pivots.trace, "seed": self._seed}
+        arrays = {"rows": pivots.rows, "squares": pivots.squares, "left": pivots.left}
+        return numbers, arrays
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays of a snapshot."""
+        m = self.counts.shape[1]
+        return {"rows": (self.n_components, m), "squares": (m,), "left": (m,)}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self._seed = int(numbers["seed"])
+        if self._weights.unit or self._n_directions is not None:
+            self._look()  # scales of the samples, projections
+        else:
+            self._exact = self._gram = GramOfCounts(self.counts, self.blocks, self._weights)
+        self.pivots = Pivots(arrays["squares"], 0, self.blocks.n_threads)
+        self.pivots.rows, self.pivots.left = arrays["rows"], arrays["left"]
+        self.pivots.chosen = list(map(int, numbers["chosen"]))
+        self.pivots.trace = list(numbers["trace"])
+
+
+def type_of_counts(counts: CountMatrix) -> np.dtype[Any]:
+    """Return a small type that holds every count."""
+    return np.min_scalar_type(int(counts.largest)) if counts.is_integer else counts.dtype
+
+
+def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tuple[Array, Array]:
+    """Return the columns as non-negative combinations of the anchors, and how much that explains.
+
+    `products` (K, m) are those of the anchors with all columns; it is written over. Explained is
+    ``2 x_j'A y_j - |A y_j|^2``, (m,). Anchors are unit vectors.
+    """
+    gram = products[:, anchors]
+    gram = (gram + gram.T) / 2
+    largest, m = products.max(axis=0), products.shape[1]
+    gain, kkt = np.empty(m), np.empty(m)
+    kernels.nnls(gram, products, gain, kkt, n_threads=n_threads)
+    worst = int(np.argmax(kkt - _MOST_KKT * largest))
+    if kkt[worst] > _MOST_KKT * largest[worst]:
+        raise FloatingPointError(
+            f"the combination of anchors for feature {worst} violates the conditions of an optimum "
+            f"by {kkt[worst]:.1e}: choose fewer anchors, whose counts are less alike."
+        )
+    products[:, anchors], gain[anchors] = np.eye(len(anchors)), np.diag(gram)
+    return products, gain
+
+
+def anchor_loadings(
+    counts: CountMatrix, anchors: Array, weights: Array, n_threads: int
+) -> Iterator[tuple[slice, Array]]:
+    """Rows of one block after the other, and their counts of the anchors over `weights`."""
+    blocks = LocalExecutor(counts.layout(n_threads), n_threads)
+    layout, m = blocks.layout, counts.shape[1]
+    lanes = np.empty(m, np.int64)
+    lanes[layout.column_order[:m]] = np.arange(m)
+    step = TakeColumns(m, lanes[anchors], str(type_of_counts(counts)))
+    for place, made in blocks.stream(step):
+        found = plain_rows(layout, place, made["anchors"], len(anchors))
+        yield slice(place.start, place.stop), found / weights
+
+
+def needs_of(
+    counts: CountMatrix, n_components: int, dtype: Any, n_given: int, n_directions: int | None
+) -> Needs:
+    """Return the memory that a fit needs: a factor of the size of the topics, then the topics."""
+    m, K, itemsize = counts.shape[1], n_components, np.dtype(dtype).itemsize
+    own, topics = type_of_counts(counts).itemsize, m * n_components * 8
+    directions = 0 if n_directions is None else m * n_directions * 8
+    return Needs(
+        row=K * (own + itemsize) + 16,
+        shared=m * _PER_FEATURE * 8 + n_given * m * 8 + (topics // 2 if itemsize == 4 else 0),
+        sums=max(topics, directions),
+        start=directions,
+        task_row=K * own * 2 + 16,
+        task_shared=m * _PER_FEATURE * 8 + max(topics, directions),
+        saved_row=K * own + 8,
+    )
+
+
+def loadings_needs(counts: CountMatrix, n_components: int) -> Needs:
+    """Return the memory that loadings of new rows need; `row` is for each row of a block."""
+    m = counts.shape[1]
+    return Needs(
+        row=n_components * (type_of_counts(counts).itemsize * 2 + 8) + 8, shared=m * 16, sums=0
+    )

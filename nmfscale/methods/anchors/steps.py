@@ -1,0 +1,214 @@
+"""Steps over blocks of counts from which anchors are chosen among the features.
+
+X (n, m) are the counts, s_i the square of what sample i is multiplied by where anchors are chosen
+(`Weights`), 1 without a row array ``scales``. Features are numbers of the user's columns, but for
+lanes, where the blocks have them; ``order`` says which column a lane holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.sell import LANES, SellBlock
+from ...engine.protocol import Block, RowArrays, Step, Sums, Values
+from ..factors import Array
+
+# Entries that are looked at together, and slices of samples.
+_PIECE, _SLICES = 1 << 16, 64
+
+
+def columns_of(counts: SellBlock) -> tuple[Array, Array, Array]:
+    """Return the arrays of a block as the kernels take them."""
+    return counts.index, counts.count, counts.offset
+
+
+@dataclass(frozen=True)
+class Squares(Step):
+    """Adds up ``sum_i s_i x_ij^2`` of every feature j, (1, m).
+
+    With `weights`, a number w_j for each lane, it makes ``scales`` first, ``s_i = 1 / sum_j w_j
+    x_ij^2``: samples then have norm 1 where feature j is multiplied by the square root of w_j.
+    """
+
+    order: Any
+    weights: Any = None
+
+    reads = "rows"
+    shared = ("order", "weights")
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        made = () if self.weights is None else ("scales",)
+        return RowArrays(("scales",) if self.weights is None else (), made, made)
+
+    def empty_sums(self) -> Sums:
+        """Return one number for each feature."""
+        return [np.zeros((1, len(self.order)))]
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        unit, n_lanes = self.weights is not None, (len(block.counts.offset) - 1) * LANES
+        found = block.get("scales")
+        if unit:
+            found = block.empty("scales", np.empty(n_lanes))
+        elif found is None:
+            found = np.ones(n_lanes)
+        kernels.squares(
+            *columns_of(block.counts), self.weights if unit else np.ones(len(self.order)),
+            self.order, sums[0], found, n_threads=n_threads, unit=unit,
+        )  # fmt: skip
+        return {}
+
+
+@dataclass(frozen=True)
+class GramColumns(Step):
+    """Adds up ``sum_i s_i x_ij x_ip`` of every feature j, with p those in `lanes`: (lanes, m).
+
+    Without `weighted` s is 1.
+    """
+
+    order: Any
+    lanes: Any
+    weighted: bool = True
+
+    reads = "rows"
+    shared = ("order",)
+    arrays = RowArrays(("scales",))
+
+    def empty_sums(self) -> Sums:
+        """Return one number for each feature and lane."""
+        return [np.zeros((len(self.lanes), len(self.order)))]
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        scales = block.get("scales") if self.weighted else None
+        kernels.gram_columns(
+            *columns_of(block.counts), self.lanes, self.order, sums[0], n_threads=n_threads,
+            scales=scales,
+        )  # fmt: skip
+        return {}
+
+
+@dataclass(frozen=True)
+class TakeColumns(Step):
+    """Makes ``anchors``, the counts of every sample in the columns of `lanes`, as `dtype`."""
+
+    n_features: int
+    lanes: Any
+    dtype: str
+
+    reads = "rows"
+    arrays = RowArrays((), ("anchors",), ("anchors",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Take those of a block."""
+        n_slices = len(block.counts.offset) - 1
+        like = np.broadcast_to(np.zeros((), self.dtype), (n_slices * LANES, len(self.lanes)))
+        found = block.empty("anchors", like)
+        found[:] = 0
+        add_columns(block.counts, self.n_features, self.lanes, 0, n_slices, found)
+        return {}
+
+
+def add_columns(
+    counts: SellBlock, n_features: int, lanes: Array, first: int, last: int, out: Array
+) -> None:
+    """Add the counts of slices first:last in some columns to `out`, (rows, lanes)."""
+    place = np.full(n_features, -1, np.int32)
+    place[lanes] = np.arange(len(lanes), dtype=np.int32)
+    starts = counts.offset * LANES
+    for begin in range(int(starts[first]), int(starts[last]), _PIECE):
+        here = slice(begin, min(begin + _PIECE, int(starts[last])))
+        column = place[counts.index[here]]
+        at = np.flatnonzero(column >= 0)
+        entry = at + begin
+        row = (np.searchsorted(starts, entry, side="right") - 1) * LANES + entry % LANES
+        # padding adds zeros; a count that was split comes more than once
+        values = counts.count[entry].astype(out.dtype)
+        np.add.at(out, (row - first * LANES, column[at]), values)
+
+
+@dataclass(frozen=True)
+class Distance(Step):
+    """How far a column is from a combination of others: squares, and products with the others.
+
+    With r the last of the columns of `lanes` less ``sum_k a_k x_k`` of the others, a the
+    combination: ``sum_i s_i r_i^2``, and ``sum_i s_i r_i x_ik``.
+    """
+
+    n_features: int
+    lanes: Any
+    combination: Any
+
+    reads = "rows"
+    arrays = RowArrays(("scales",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        scales, n_slices = block.get("scales"), len(block.counts.offset) - 1
+        square, products = 0.0, np.zeros(len(self.combination))
+        for first in range(0, n_slices, _SLICES):
+            last = min(first + _SLICES, n_slices)
+            found = np.zeros(((last - first) * LANES, len(self.lanes)))
+            add_columns(block.counts, self.n_features, self.lanes, first, last, found)
+            left = found[:, -1] - np.einsum("ik,k->i", found[:, :-1], self.combination)
+            weighted = left if scales is None else left * scales[first * LANES : last * LANES]
+            square += float(np.einsum("i,i->", left, weighted))
+            products += np.einsum("ik,i->k", found[:, :-1], weighted)
+        return {"square": square, "products": products}
+
+
+@dataclass(frozen=True)
+class Project(Step):
+    """Adds up Gaussian projections of the features, (m, d): in each block of directions of its own.
+
+    The directions of a block depend on `seed` and its number. `weights` are those of `Squares`.
+    """
+
+    order: Any
+    n_directions: int
+    seed: int
+    weights: Any = None
+
+    reads = "rows"
+    shared = ("order", "weights")
+    arrays = RowArrays(("scales",))
+
+    def empty_sums(self) -> Sums:
+        """Return so many numbers for each feature."""
+        return [np.zeros((len(self.order), self.n_directions))]
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        counts, scales = block.counts, block.get("scales")
+        if self.weights is not None:
+            scales = np.empty((len(counts.offset) - 1) * LANES)
+            nowhere = np.zeros((1, len(self.order)))
+            kernels.squares(
+                *columns_of(counts), self.weights, self.order, nowhere, scales,
+                n_threads=n_threads, unit=True,
+            )  # fmt: skip
+        for first, directions in self._directions(block.number, len(counts.offset) - 1):
+            if scales is not None:
+                rows = slice(first * LANES, first * LANES + len(directions))
+                directions *= np.sqrt(scales[rows])[:, None]
+            kernels.project(
+                *columns_of(counts), self.order, directions, sums[0], first=first,
+                n_threads=n_threads,
+            )  # fmt: skip
+        return {}
+
+    def _directions(self, number: int, n_slices: int) -> Iterator[tuple[int, Array]]:
+        """Slices where some rows begin, and normal numbers of variance 1 / d for them."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number,)))
+        for first in range(0, n_slices, _SLICES):
+            n_rows = (min(first + _SLICES, n_slices) - first) * LANES
+            found = rng.standard_normal((n_rows, self.n_directions))
+            found /= np.sqrt(self.n_directions)
+            yield first, found

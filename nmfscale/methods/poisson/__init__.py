@@ -1,0 +1,1 @@
+"""Poisson NMF: its solvers, starts, priors and derivatives."""

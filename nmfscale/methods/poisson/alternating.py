@@ -1,0 +1,270 @@
+"""The paper's methods: alternating Poisson regression (Algorithm 1), extrapolated (Algorithm 3).
+
+With Ly, Fy the extrapolated factors and Ln, Fn the plain ones, one iteration is:
+
+1. ``Ln`` = rows of Ly updated with Fy held, some steps on each;
+   ``Ly = max(Ln + beta (Ln - L'), 0)`` with L' the plain loadings before.
+2. ``Fn`` = rows of Fy updated with Ly held; the loss at (Ly, Fn) is a by-product.
+3. If that loss fell: ``Fy = max(Fn + beta (Fn - F'), 0)``, and beta grows by `INCREASE` up to a
+   limit. Else (Ly, Fy) = (L', F'), and beta shrinks by `REDUCE`.
+
+Every `PLAIN_EVERY` iterations both half-steps are taken from the best point, with beta = 0. All
+pairs are scaled after each iteration so that the column means of L and F agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine.protocol import Values
+from ..factors import MINVAL, Array, Factor, aligned_copy
+from .objective import FactorModel
+from .state import Seen
+from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
+
+PLAIN_EVERY = 20
+# What an update of whole columns reports.
+_ENDS = "kkt_start", "loglik_end"
+BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
+
+
+class Method(NamedTuple):
+    """Kernel of a solver: EM steps first, then steps of its own; None stands for `inner_iter`."""
+
+    kernel: str
+    em_steps: int | None
+    steps: int | None
+    guarded: bool
+    inner_iter: int
+
+
+METHODS = {
+    "em": Method("update_rows", None, 0, False, 4),
+    "ccd": Method("descend", 1, None, False, 1),
+    "scd": Method("descend", 1, None, False, 4),
+    "sn": Method("descend", 1, None, True, 4),
+    "newton": Method("update_rows", 1, None, False, 1),
+}
+
+
+def options_of(solver: str, inner_iter: int | None) -> dict[str, Any]:
+    """Return how many steps of which kind the kernel of a solver takes."""
+    method = METHODS[solver]
+    inner = inner_iter or method.inner_iter
+    return {
+        "em_steps": inner if method.em_steps is None else method.em_steps,
+        "newton_steps": inner if method.steps is None else method.steps,
+        "guarded": method.guarded,
+    }
+
+
+def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
+    """Whether sums over blocks are not enough: several steps on F, or coordinate descent.
+
+    Of "newton" the EM step before the Newton step is one step more.
+    """
+    options = options_of(solver, inner_iter)
+    one_pass = options["em_steps"] + options["newton_steps"] <= 1
+    return METHODS[solver].kernel != "update_rows" or not one_pass
+
+
+class Alternating(FactorModel):
+    """The best pair of factors, and with extrapolation the plain and the extrapolated one.
+
+    Row arrays are named after their pair; each pair is scaled alone.
+    """
+
+    def __init__(
+        self, *given: Any, solver: str, inner_iter: int | None = None, extrapolate: bool = True,
+        **options: Any,
+    ):  # fmt: skip
+        super().__init__(*given, **options)
+        self.kernel, self.options = METHODS[solver].kernel, options_of(solver, inner_iter)
+        self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
+        self.extrapolating, self.rescaling = extrapolate, self.constraints.free
+        self.whole = needs_whole_columns(solver, inner_iter)
+        if self.whole:  # refused before any work starts
+            self.blocks.whole_columns()
+
+    def start(self) -> None:
+        """Stand at the start."""
+        self.state = state = self.make_state(self.dtype)
+        # what brought the floor of the best L to where it is
+        self.scale = np.ones(self.n_components)
+        self.F: dict[str, Array] = {"best": state.F.values}
+        self.blocks.copy("L", "best")
+        self._rescale("best", least=MINVAL)
+        for name in self.pairs[1:]:
+            self._set(name, "best")
+        self.beta = self.beta_accepted = BETA
+        self.beta_max = BETA_MAX
+        self._stand_at("best")
+        seen, terms = state.update_rows(None, em_steps=1, reports=("loglik_start",))
+        self.at = self.objective.at(state, seen, terms)
+        self.last_loglik, self.accepted = self.at["loglik"], True
+        self.pending: dict[str, Any] = {}
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Return the record of the step before."""
+        if not iteration:
+            return None
+        # a step that was rejected reached nothing, even where it ends as high as the best
+        return {
+            "reached": self.last_loglik if self.accepted else -np.inf,
+            **self.at,
+            **self.pending,
+        }
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Take a step."""
+        if self.extrapolating and iteration % PLAIN_EVERY:
+            self._extrapolated_step()
+        else:
+            self._plain_step()
+
+    def _plain_step(self) -> None:
+        """Both half-steps from the best point, no extrapolation."""
+        Fn, self.at = self._step("best", "best", 0.0)
+        self.blocks.copy("next", "best")
+        np.copyto(self.F["best"], Fn)
+        self.scale = np.ones_like(self.scale) * self._rescale("best")
+        for name in self.pairs[1:]:
+            self._set(name, "best")
+        self.last_loglik, self.accepted = self.at["loglik"], True
+
+    def _extrapolated_step(self) -> None:
+        Fn, at = self._step("ahead", "plain", self.beta)
+        if at["loglik"] > self.at["loglik"]:
+            self.blocks.copy("ahead", "best")
+            np.copyto(self.F["best"], Fn)
+            self.at, self.scale = at, np.ones_like(self.scale)
+        self.accepted = at["loglik"] > self.last_loglik
+        if not self.accepted:
+            self._set("ahead", "plain")
+            self.beta_max = self.beta_accepted
+            self.beta *= REDUCE
+        else:
+            self.state.extrapolate_factor(Fn, self.F["plain"], Momentum(self.beta), self.F["ahead"])
+            self.blocks.copy("next", "plain")
+            self.F["plain"] = Fn
+            self.beta = min(self.beta_max, INCREASE * self.beta)
+            self.beta_accepted = self.beta
+            self.beta_max = min(BETA_MAX, INCREASE_MAX * self.beta_max)
+        self.last_loglik = at["loglik"]
+        self.scale = self.scale * self._rescale("best")
+        for name in ("plain", "ahead"):
+            self._rescale(name)
+
+    def _step(self, start: str, plain: str, beta: float) -> tuple[Array, dict[str, Any]]:
+        """Move L from `start`, extrapolate it away from `plain`, then move F.
+
+        Return Fn and the objective at (Ly, Fn), which is then the pair `start`; Ln is ``next``.
+        """
+        state = self.state
+        self._stand_at(start)
+        rows, _ = state.update_rows(kernel=self.kernel, reports=("kkt_start",), **self.options)
+        step = ExtrapolateRows(self.n_components, Momentum(beta), before=plain, target=start)
+        whole = self.whole or self.blocks.one_block
+        Fn = aligned_copy(state.F.values)
+        if whole:
+            ((found, _),), sums = self.blocks.run(step), None
+        else:
+            (found,), sums = state.advance(step, columns=self.options, source=start)
+        changes = state.note_rows(found)
+        self.blocks.copy(start, "L")
+        if whole:
+            columns = state.update_whole_columns(self.kernel, Fn, reports=_ENDS, **self.options)
+        else:
+            columns = Seen(kkt=state.move_columns(Fn, sums, **self.options))
+        changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
+        if whole:
+            ((terms, _),) = self.blocks.run(state.sample_terms())
+        else:  # one more read of the rows
+            seen, terms = state.update_rows(None, em_steps=1, reports=("loglik_start",))
+            columns = columns._replace(log_mu=seen.log_mu)
+        self.pending = {
+            "kkt_loadings": rows.kkt / self.objective.scale_L,
+            "kkt_factors": columns.kkt / self.objective.scale_F, "momentum": beta, **changes,
+        }  # fmt: skip
+        return Fn, self.objective.at(state, columns, terms)
+
+    def _stand_at(self, name: str) -> None:
+        """Let L and F be those of a pair."""
+        self.blocks.copy(name, "L")
+        self.state.set_factor(self.F[name])
+        self.state.sum_columns()
+
+    def _set(self, name: str, source: str) -> None:
+        """Let a pair be the same as another."""
+        self.blocks.copy(source, name)
+        if name in self.F:
+            np.copyto(self.F[name], self.F[source])
+        else:
+            self.F[name] = aligned_copy(self.F[source])
+
+    def _rescale(self, name: str, least: float | None = None) -> Any:
+        """Scale the columns of a pair so that their means agree; that of L counts weights.
+
+        Returns what those of L were multiplied by. Columns may be scaled only where nothing is
+        fixed and no prior has its own scale.
+        """
+        state, K = self.state, self.n_components
+        ratio: Any = 1.0
+        F = Factor(self.F[name], state.F.n_rows, K)
+        if self.rescaling:
+            ((found, _),) = self.blocks.run(ColumnSums(K, name))
+            weights = state.weights
+            n = state.n_rows if weights is None else weights.sum()
+            ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (found["sums"][:K] / n))
+            F.values[:, :K] /= ratio.astype(F.values.dtype)
+        if least is not None:
+            convert(F, least=least)
+        if self.rescaling or least is not None:
+            scale = ratio if self.rescaling else None
+            self.blocks.apply(Convert(name, name, K, scale=scale, least=least))
+        return ratio
+
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the best pair."""
+        self._stand_at("best")
+        return super().residuals_here()
+
+    def finish(self, settled: bool) -> Values:
+        """End at the best pair; of a fit that has settled what scaling moved is at the floor."""
+        if settled:
+            # extrapolation may have doubled it
+            least = 2 * MINVAL * self.scale
+            self.blocks.apply(Convert("best", "best", self.n_components, least=least))
+            F = Factor(self.F["best"], self.state.F.n_rows, self.n_components)
+            convert(F, least=2 * MINVAL * (1 / self.scale))
+        self._stand_at("best")
+        self.blocks.drop("next", "best", "plain", "ahead")
+        self.F = {}  # the other pairs are not needed for the rest
+        return self.record_end(self.pending, self.at["loglik"])
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        names = (f"{pair}_{side}" for pair in self.pairs for side in "LF")
+        return self.shapes_of(*names) | {"scale": (self.n_components,)}
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        arrays = {f"{name}_F": F for name, F in self.F.items()}
+        arrays |= {f"{name}_L": self.blocks.get(name) for name in self.F}
+        return numbers, arrays | {"scale": self.scale}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.state = self.make_state(self.dtype, begun=True)
+        for name in _NUMBERS:
+            setattr(self, name, numbers[name])
+        self.scale, self.F = arrays["scale"], {}
+        for name in self.pairs:
+            self.F[name] = aligned_copy(arrays[f"{name}_F"])
+            self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
+
+
+_NUMBERS = ("beta", "beta_accepted", "beta_max", "at", "last_loglik", "accepted", "pending")

@@ -1,0 +1,270 @@
+"""Starting points of a fit: positive factors of the right scale, whatever the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from sklearn.utils import check_random_state
+
+from ...counts.base import CountMatrix
+from ...counts.names import of_features, of_samples, same_topics, shown
+from ...counts.structure import non_negative
+from ...counts.warn import warn_caller
+from ...engine import progress
+from ...engine.threads import single_blas_thread
+from ..factors import MINVAL, rescale
+from .sample_clusters import totals_of_clusters
+from .topic_score import NoSimplexError, singular_vectors, topic_score
+
+Array = NDArray[Any]
+FitRows = Callable[[Array, Array], Array]
+
+STARTS = ("auto", "topic-score", "clusters", "random", "nndsvd")
+# Components from which on "auto" takes clusters of samples: Topic-SCORE takes time with their cube.
+MANY = 100
+# Products of given factors have to be finite in float32, in which most fits begin.
+LARGEST = 1e15
+# What a sample that starts in one cluster owes to all clusters, and a cluster to all samples.
+SHARED = 0.1
+
+
+def initialize(
+    counts: CountMatrix,
+    n_components: int,
+    init: str | ArrayLike = "auto",
+    *,
+    random_state: Any = None,
+    dtype: DTypeLike = np.float64,
+    fit_rows: FitRows,
+) -> tuple[Array, Array]:
+    """Return loadings and factors to start a fit from.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n_samples, n_features)
+        The counts.
+    n_components : int
+        Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
+        `init` says.
+    init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
+        - "topic-score": factors from the corners of a simplex (Ke and Wang [1]_), loadings from
+          `fit_rows`. Counts of too low a rank get a random start instead, with a warning. Of
+          more than 4 million nonzero counts, a random part of the samples is looked at.
+        - "clusters": samples are clustered by k-means in the directions of 50 singular vectors at
+          most, and a component begins with nine tenths of the frequencies in its cluster and a
+          tenth of those in all samples; loadings from `fit_rows`. Of more than 4 million nonzero
+          counts, a random part of the samples is clustered.
+        - "random": uniform numbers, the expected total of each sample being its total count.
+        - "nndsvd": positive parts of the singular vectors [2]_, zeros raised to a small constant,
+          everything scaled to the total count.
+        - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
+          where it does not fail, and "clusters" above; else "random".
+        - cluster labels (n_samples,), one cluster per component: a component begins with nine
+          tenths of the frequencies in its cluster and a tenth of those in all samples, a sample
+          with nine tenths in the component of its cluster and a tenth spread over all.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the random numbers (k-means in "topic-score" and "clusters").
+    dtype : {float32, float64}, default=float64
+        Type of the result.
+    fit_rows : callable
+        ``fit_rows(F, L) -> L`` takes a few steps on the loadings with the factors held.
+
+    Returns
+    -------
+    L : ndarray of shape (n_samples, n_components)
+        Loadings, C-contiguous, at least 1e-10.
+    F : ndarray of shape (n_features, n_components)
+        Factors, C-contiguous, at least 1e-10; column means agree with those of L.
+
+    Raises
+    ------
+    ValueError
+        If `init` is no known name and no array of labels, one per sample, with `n_components`
+        different values.
+
+    References
+    ----------
+    .. [1] Ke, Z. T. and Wang, M. (2024). Using SVD for topic modeling. Journal of the American
+       Statistical Association 119, 434-449.
+    .. [2] Boutsidis, C. and Gallopoulos, E. (2008). SVD based initialization: A head start for
+       nonnegative matrix factorization. Pattern Recognition 41, 1350-1362.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale.readers.open import as_counts
+    >>> from nmfscale.methods.poisson.initialize import initialize
+    >>> counts = as_counts(np.array([[4, 0, 2], [0, 9, 0], [0, 3, 0]]))
+    >>> L, F = initialize(counts, 2, ["a", "b", "b"], fit_rows=lambda F, L: L)
+    >>> (L @ F.T).round(1)
+    array([[3.6, 0.7, 1.8],
+           [0.5, 8.3, 0.2],
+           [0.2, 2.8, 0.1]])
+    """
+    rng = check_random_state(random_state)
+    if not isinstance(init, str):
+        init = _cluster_numbers(init, counts, n_components)
+    elif init not in STARTS:
+        known = ", ".join(map(repr, STARTS))
+        raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
+    # One thread, so that sums are made in one order and the start is the same for any number.
+    with single_blas_thread():
+        L, F = _start(counts, n_components, init, rng)
+    if L is None:
+        F = _floored(F, dtype)
+        equal = np.repeat(counts.row_totals[:, np.newaxis] / n_components, n_components, axis=1)
+        progress.stage("loadings", counts.shape[0])
+        L = fit_rows(F, _floored(equal, dtype))
+    L, F = rescale(L, F)
+    return _floored(L, dtype), _floored(F, dtype)
+
+
+def check_factors(
+    L: ArrayLike | None,
+    F: ArrayLike | None,
+    counts: CountMatrix,
+    n_components: int,
+) -> tuple[Array | None, Array | None]:
+    """Check factors that the user gives as a start: non-negative, and below 1e15.
+
+    Rows of tables are matched with samples and features by name, columns of both with each other.
+
+    An array of floats is returned itself: a fit reads it once, and copies it then.
+    """
+    n_samples, n_features = counts.shape
+    F = same_topics(L, of_features(F, counts, "F"))
+    return (
+        _checked_factor(of_samples(L, counts, "L"), "L", "n_samples", (n_samples, n_components)),
+        _checked_factor(F, "F", "n_features", (n_features, n_components)),
+    )
+
+
+def _checked_factor(
+    values: ArrayLike | None, name: str, axis: str, shape: tuple[int, int]
+) -> Array | None:
+    if values is None:
+        return None
+    return non_negative(values, name, shape, most=LARGEST, axes=f"({axis}, n_components)")
+
+
+def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
+    """Return the number of each sample's cluster, counted in the sorted order of labels."""
+    labels = np.asarray(of_samples(init, counts, "init"))
+    if labels.shape != (counts.shape[0],):
+        raise ValueError(
+            f"init is an array of shape {labels.shape}; cluster labels need shape "
+            f"(n_samples,) = ({counts.shape[0]},). Give factors to start from as L and F of fit."
+        )
+    if labels.dtype.kind in "Of":
+        missing = [
+            label is None or (isinstance(label, float) and label != label)
+            for label in labels.tolist()
+        ]
+        if any(missing):
+            raise ValueError(f"init[{missing.index(True)}] is missing; every sample needs a label.")
+        labels = labels.astype(str)
+    names, numbers = np.unique(labels, return_inverse=True)
+    if names.size != n_components:
+        raise ValueError(
+            f"init holds {names.size} different cluster labels, but n_components is "
+            f"{n_components}; set n_components={names.size}."
+        )
+    return numbers
+
+
+def _start(
+    counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState
+) -> tuple[Array | None, Array]:
+    """Make loadings and factors; None for loadings that are yet to be fitted to the factors."""
+    if n_components == 1:
+        # One cluster of all samples: the maximum of the likelihood.
+        init = np.zeros(counts.shape[0], dtype=np.intp)
+    if not isinstance(init, str):
+        return _from_clusters(counts, init, n_components)
+    if init == "nndsvd":
+        return _from_singular_vectors(counts, n_components, rng)
+    enough = min(counts.shape) >= 3 * n_components
+    if init == "clusters" or (init == "auto" and enough and n_components > MANY):
+        totals = totals_of_clusters(counts, n_components, rng)
+        # of all samples: a feature may be in none that was drawn
+        return None, _smoothed(totals, counts.column_totals / max(counts.total, MINVAL))
+    if init == "topic-score" or (init == "auto" and enough):
+        try:
+            return None, topic_score(counts, n_components, rng)
+        except NoSimplexError as reason:
+            if init == "topic-score":
+                warn_caller(
+                    f"Topic-SCORE found no {n_components} topics: {reason}. Starting at random."
+                )
+    return _random(counts, n_components, rng)
+
+
+def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tuple[Array, Array]:
+    """Take row totals times labels as L; as F, the frequencies within clusters; both smoothed.
+
+    From zeros, EM never comes back, and a residual that is a product with a zero does not tell.
+    """
+    L = np.full((counts.shape[0], n_components), SHARED / n_components)
+    L[np.arange(counts.shape[0]), labels] += 1 - SHARED
+    L *= counts.row_totals[:, np.newaxis]
+    F = np.zeros(counts.shape[1] * n_components)
+    # In pieces: a product of sparse matrices would copy the counts to float64.
+    for first, indptr, indices, data in counts.chunks():
+        entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
+        np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
+    totals = F.reshape(counts.shape[1], n_components)
+    return L, _smoothed(totals, totals.sum(axis=1) / max(counts.total, MINVAL))
+
+
+def _smoothed(totals: Array, overall: Array) -> Array:
+    """Return frequencies in clusters with counts (m, K), mixed with those in all counts (m,)."""
+    shares: Array = totals / np.maximum(totals.sum(axis=0), MINVAL)
+    return (1 - SHARED) * shares + SHARED * overall[:, np.newaxis]
+
+
+def _random(
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState
+) -> tuple[Array, Array]:
+    """Draw uniform F, then uniform L; scale rows of L so that their expected totals are right."""
+    F = rng.uniform(size=(counts.shape[1], n_components))
+    L = rng.uniform(size=(counts.shape[0], n_components))
+    expected = L @ F.sum(axis=0)
+    return L * (counts.row_totals / np.maximum(expected, MINVAL))[:, np.newaxis], F
+
+
+def _from_singular_vectors(
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState
+) -> tuple[Array, Array]:
+    """Take the larger of the positive and the negative part of each pair of singular vectors."""
+    left, values, right = singular_vectors(counts, n_components)
+    # Zeros are raised to where all of L F^T would be a hundredth of the mean count.
+    level = 0.1 * np.sqrt(counts.total / (counts.shape[0] * counts.shape[1] * n_components))
+    # A matrix has no more singular vectors than rows or columns; further components are random.
+    L = level * rng.uniform(0.0, 2.0, size=(counts.shape[0], n_components))
+    F = level * rng.uniform(0.0, 2.0, size=(counts.shape[1], n_components))
+    for k, value in enumerate(values):
+        u, v, weight = _larger_part(left[:, k], right[:, k])
+        scale = np.sqrt(value * weight)
+        if scale > 0.0:
+            L[:, k] = np.where(u > 0.0, scale * u, level)
+            F[:, k] = np.where(v > 0.0, scale * v, level)
+    expected = L.sum(axis=0) @ F.sum(axis=0)
+    return L * (counts.total / max(expected, MINVAL)), F
+
+
+def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
+    """Return positive or negative parts of two vectors, of length one, and what they weighed."""
+    parts = [(np.maximum(sign * u, 0.0), np.maximum(sign * v, 0.0)) for sign in (1.0, -1.0)]
+    norms = [(np.linalg.norm(a), np.linalg.norm(b)) for a, b in parts]
+    weights = [float(a * b) for a, b in norms]
+    larger = int(weights[1] > weights[0])
+    lengths = norms[larger] if weights[larger] > 0.0 else (1.0, 1.0)
+    return parts[larger][0] / lengths[0], parts[larger][1] / lengths[1], weights[larger]
+
+
+def _floored(factor: Array, dtype: DTypeLike) -> Array:
+    """Return a factor without zeros, which multiplicative updates never leave."""
+    return np.maximum(np.ascontiguousarray(factor, dtype=dtype), np.asarray(MINVAL, dtype=dtype))

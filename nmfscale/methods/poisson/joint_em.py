@@ -1,0 +1,119 @@
+"""Joint EM, solver="joint-em": both factors from the same expected counts.
+
+Geiger and Park, Algorithms 4 and 6; PLSA when normalised.  With the expected counts
+``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one (of a great
+many counts only in the end: see `size_of_columns`):
+
+1. ``l_ik <- sum_j n_ijk``
+2. ``f_jk <- sum_i n_ijk / sum_ij n_ijk``, from the L that step 1 began with.
+
+This is the M step of PLSA for both factors at once, so that the likelihood never falls.  From F and
+rows of L that sum to one, F is that of PLSA, and L its proportions times the totals (Lemma B.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...engine.protocol import Values
+from ..factors import MINVAL, Array, aligned_copy, at_floor
+from .objective import FactorModel
+from .steps import Convert, ExtrapolateRows, Momentum, convert
+
+# From so many counts on, a column of F that sums to one may have entries near the floor which
+# still explain counts.
+_MANY = 2.0**26
+
+
+def size_of_columns(total: float) -> float:
+    """Return what columns of F sum to: one, or a power of two between their scale and that of L.
+
+    Powers of two change no digit of a product of both factors.
+    """
+    return 1.0 if total < _MANY else 2.0 ** (np.log2(total) // 2)
+
+
+def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
+    """Put a penalty times sum L into a fit without it whose F is normalised, in place.
+
+    By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L and
+    log(1 + penalty) sum x more (`total` is sum x): one of them has an optimum where the other has.
+    """
+    L /= 1 + penalty
+    more = float(np.log1p(penalty)) * total
+    history["loglik"] -= more
+    # after an update sum L is sum x
+    history["deviance"] += 2 * (more - total * penalty / (1 + penalty))
+
+
+class JointEM(FactorModel):
+    """Joint EM; row arrays ``L`` and ``next``."""
+
+    _loglik = np.nan
+
+    def start(self) -> None:
+        """Scale the columns of F."""
+        self.state = state = self.make_state(self.dtype)
+        K = self.n_components
+        sums = self._column_scales()
+        state.F.values[:, :K] /= sums
+        self.blocks.apply(Convert("L", "L", K, scale=sums))
+        state.sum_columns()
+        self.pending: dict[str, Any] = {}
+
+    @property
+    def size(self) -> float:
+        """What columns of F sum to."""
+        return size_of_columns(self.objective.total)
+
+    def _column_scales(self) -> Array:
+        """Return what the columns of F are divided by."""
+        state = self.state
+        scales: Array = (state.total_F[: self.n_components] / self.size).astype(state.dtype)
+        return scales
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Find the new rows, and see on the way what the present point is worth."""
+        seen, at = self.look("next", em_steps=1)
+        self._loglik = at["loglik"]
+        if not iteration:
+            return None
+        return self.pending | at | {"kkt_loadings": seen.kkt / self.objective.scale_L}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Find the new F from the old L, and go to both."""
+        state, K = self.state, self.n_components
+        self.blocks.copy("L", "before")
+        (found,), sums = state.advance(ExtrapolateRows(K), columns={"em_steps": 1}, source="before")
+        new = aligned_copy(state.F.values)
+        kkt = state.move_columns(new, sums, source="before", em_steps=1)
+        columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))
+        floored = at_floor(new[:, :K])
+        new[:, :K] /= self._column_scales()
+        new[:, :K][floored] = MINVAL
+        state.set_factor(new)
+        state.total_F = state.F.column_sums()
+        rows = state.note_rows(found)
+        self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
+
+    def finish(self, settled: bool) -> Values:
+        """Restore exact zeros, and let the columns of F sum to one."""
+        self.blocks.drop("next", "before")
+        end, K = self.record_end(self.pending, self._loglik), self.n_components
+        if self.size != 1:
+            scale = np.full(K, self.size)
+            self.blocks.apply(Convert("L", "L", K, scale=scale))
+            convert(self.state.F, scale=1 / scale)
+        return end
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        return {"pending": self.pending}, self.state.state()
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.state = self.make_state(self.dtype, begun=True)
+        self.state.restore(arrays)
+        self.pending = numbers["pending"]

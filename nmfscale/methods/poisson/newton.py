@@ -1,0 +1,414 @@
+"""The default method, solver="auto": Newton on L and on F, with momentum on both.
+
+With u the column sums of the held factor and mu = L F^T, the loss of a row b with held rows a_j is
+``sum_k b_k u_k - sum_j x_j log(a_j . b)``; its gradient is ``g = u - sum_j x_j a_j / mu_j`` and its
+curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
+
+1. Rows, one read.  From afar an EM step ``b_k <- b_k (u_k - g_k) / u_k``; then a Newton step: the
+   minimum of ``g.d + d.H d / 2`` over b + d >= 0, by coordinate descent.  The log-likelihood of the
+   point where the rows began is a by-product.
+2. Judge that point.  Momentum is beta = k / (k + delay); k rises while it pays, and begins anew
+   when the log-likelihood fell.  After a fall by more than the last iterations gained: back to the
+   best point, EM steps first, more delay.
+3. Extrapolate L: ``L <- L2 + beta (L2 - D L1)``, with L1 and L2 the last two plain points and D the
+   change of scale between them (see `scales.scale_of_before`).
+4. Columns, one read.  The same for F, from gradient and curvature summed over the blocks.
+
+Once a fit is no longer far, the curvature of a row is computed every `FRESH_EVERY` iterations.  Its
+correlations are kept, and in between only its diagonal is new, which costs little more than a
+gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  With many
+components (see `shares_correlations`) all rows share their correlations, found on a sample of them:
+``H = S C S`` with S the root of the row's own diagonal.  A fit in float64 begins in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...engine.protocol import Values
+from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
+from .objective import FELL, HISTORY, FactorModel, beyond_float32
+from .scales import scale_of_before, scale_of_means, scale_of_priors
+from .state import SHARED
+from .steps import Convert, ExtrapolateRows, Momentum, convert
+
+# Far: in the first iterations, and as long as three of them gain more than this share of the
+# log-likelihood.
+FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 6
+# With more components than `OWN_UNTIL`, or more than `OWN_ALWAYS` and so many numbers of curvature
+# of F, rows share the correlations of their curvature, found by a sample of them every
+# `FRESH_EVERY` iterations: cost and memory are then linear in K. A row's own take a third to a
+# tenth of the iterations to the last nat: saddles of K = 20 hold up shared ones for hundreds.
+OWN_ALWAYS, OWN_UNTIL, OWN_MOST = 16, 32, 25_000_000
+# A column of few counts is far from quadratic: where the columns are whole, those of at most so
+# many nonzeros take an EM step before the Newton step, until it is late.
+EM_LONGEST = 256
+# Late: three iterations gain less than this share, and none has fallen for a while.  Curvature then
+# changes so little that the numerators alone bring it up to date.
+LATE_BELOW = 1e-4
+# Momentum is k / (k + delay).  It is aggressive, until it has run away once, as long as three
+# iterations gain more than this share of the log-likelihood: quicker there, and fits end higher.
+MOMENTUM_DELAY, AGGRESSIVE_DELAY, AGGRESSIVE_ABOVE = 3.0, 0.45, 4e-4
+# It leaves at least this share of a parameter: where only that one explains a count, taking it away
+# costs more than all the rest of the step gains.  A Newton step may still go to zero.
+MOMENTUM_LEAVES = 0.2
+# Momentum grows as long as an iteration gains this share of what the one before gained.  Where it
+# does not, it begins anew; from afar, where three iterations gain more than this share of the
+# log-likelihood, it only stops growing: beginning anew there leads to lower ends.
+MIN_GAIN_RATIO, RESTART_BELOW = 0.4, 1e-3
+# Near the end, where three iterations gain less than this share, it grows until the log-likelihood
+# falls: gains come and go there, and a fit that begins anew each time creeps to its end.
+PATIENT_BELOW = 3e-6
+# A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
+GAIN_OVER, SLOWER = 10, 1.4
+# EM iterations, which never lower the likelihood, at the start and after going back (doubling each
+# time).
+WARMUP, WARMUP_MOST = 1, 16
+# ... and as long as an EM iteration gains more than this share of the log-likelihood.
+WARMUP_ABOVE = 1e-3
+# The EM step before the Newton step on L matters from afar: not any more when three iterations gain
+# less than this share.  Shared correlations know less of a row, and a second pass costs as much as
+# the step: with them every other iteration has it to the end.
+EM_ABOVE = 1e-3
+# Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
+# type that was asked for.
+FLOAT_UNTIL = 1e-7
+
+
+@dataclass
+class MomentumSchedule:
+    """What a fit knows of the log-likelihoods so far, and what it does next because of them."""
+
+    momentum: bool = True
+    # rows share the correlations of their curvature
+    shared: bool = False
+    # rows have totals of their own, of which the rescaled curvature of a row does not know
+    own_totals: bool = False
+    # all counts make one block
+    columns_whole: bool = True
+    # the best log-likelihood so far, after each point; points since one fell
+    best: list[float] = field(default_factory=list)
+    n_rising: int = 0
+    # k, what the last point gained, and the delay of beta = k / (k + delay)
+    count: float = 0.0
+    gained: float = 0.0
+    delay: float = AGGRESSIVE_DELAY
+    # iterations of EM that are left, and how many there are after going back
+    warmup: int = WARMUP
+    patience: int = 1
+    # iterations since curvature was computed
+    curvature_age: int = FRESH_EVERY
+    # the present point is the best; it is where a fit went back to
+    improved: bool = False
+    returned: bool = False
+    # a Newton step could have lifted zeros of the start
+    zeros_moved: bool = False
+    # the means of the columns of L and F have been brought together
+    balanced: bool = False
+
+    def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the next update of the rows does, and of the columns."""
+        fresh = self.curvature_age >= FRESH_EVERY - 1
+        em: dict[str, Any] = {"em_steps": 1}
+        refresh = {"refresh": True} if self.shared and fresh else {}
+        if self.warmup:
+            return em | refresh, em | refresh
+        self.zeros_moved = True
+        newton: dict[str, Any] = {"newton_steps": 1} | refresh
+        late = not self.shared and self.slow(LATE_BELOW)
+        near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
+        if self.shared or near:
+            self.curvature_age = 0 if fresh else self.curvature_age + 1
+            reused = kernels.RESCALE if late and not self.own_totals else kernels.REUSE
+            own = kernels.STORE if fresh else reused
+            newton["curvature"] = SHARED if self.shared else own
+        else:
+            self.curvature_age = FRESH_EVERY
+        far = self.gain(3) > EM_ABOVE
+        before = em if far or (self.shared and iteration % 2 == 0) else {}
+        short = em | {"em_longest": EM_LONGEST} if self.columns_whole and not late else {}
+        return before | newton, short | newton
+
+    def judge(self, loglik: float) -> bool:
+        """Note the log-likelihood of the present point; return whether momentum ran away.
+
+        A small fall only takes most of the momentum away. A fall by more than the last iterations
+        gained calls for going back.
+        """
+        if self.returned:  # to the best point as it was kept, which may have lost some digits
+            self.best[-1] = min(loglik, self.best[-1])
+        best = self.best[-1] if self.best else loglik
+        before, self.gained = self.gained, max(loglik - best, 0.0)
+        self.improved, self.returned = loglik >= best, False
+        self.n_rising = self.n_rising + 1 if best - loglik <= FELL * abs(best) else 0
+        least = MIN_GAIN_RATIO * before if self.gain(3) > PATIENT_BELOW else 0.0
+        if self.improved and (self.count < 2 or self.gained >= least):
+            self.count += 1
+        elif not self.improved or self.gain(3) < RESTART_BELOW:
+            self.count = 1.0
+        self.best.append(max(best, loglik))
+        gained = self.best[-1] - self.best[max(-len(self.best), -GAIN_OVER)]
+        return self.best[-1] - loglik > max(gained, 0.0)
+
+    def go_back(self) -> None:
+        """Go on more slowly."""
+        if self.delay < MOMENTUM_DELAY:
+            self.delay, self.warmup = MOMENTUM_DELAY, WARMUP
+        else:
+            self.delay *= SLOWER
+            self.warmup = self.patience = min(2 * self.patience, WARMUP_MOST)
+        self.improved, self.returned = False, True
+
+    def count_warmup(self) -> None:
+        """Count one iteration of EM down; the last lasts as long as EM still climbs fast."""
+        if self.warmup:
+            self.count = 0.0
+        climbs = self.warmup > 0 and self.gain(1) > WARMUP_ABOVE
+        self.warmup = max(self.warmup - 1, int(climbs))
+
+    def gain(self, iterations: int) -> float:
+        """Of so many iterations, relative to the log-likelihood; infinite before there were."""
+        if len(self.best) <= iterations:
+            return np.inf
+        return (self.best[-1] - self.best[-1 - iterations]) / abs(self.best[-1])
+
+    def slow(self, share: float) -> bool:
+        """Whether three iterations gained less than this share; those that fell say nothing."""
+        return self.n_rising > 3 and self.gain(3) < share
+
+    @property
+    def settled(self) -> bool:
+        """Whether float32 has done what it can."""
+        return self.slow(FLOAT_UNTIL)
+
+    @property
+    def beta(self) -> float:
+        """How far the next step goes on."""
+        if not self.momentum or self.warmup:
+            return 0.0
+        aggressive = self.gain(3) > AGGRESSIVE_ABOVE
+        delay = self.delay if aggressive else max(self.delay, MOMENTUM_DELAY)
+        return self.count / (self.count + delay)
+
+
+class Newton(FactorModel):
+    """The default method: see the top of this file.
+
+    Row arrays: ``L``, where the fit stands; ``next``, its plain point; ``before``, the plain point
+    before; ``best``, the best point seen, in the type in which the fit begins. Of F there is only
+    how far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit
+    converges, so that its few digits are enough for momentum.
+    """
+
+    record = HISTORY
+    ends_with_update = True
+
+    def __init__(self, *given: Any, max_iter: int, momentum: bool = True, **options: Any):
+        super().__init__(*given, **options)
+        counts, K, constraints = self.counts, self.n_components, self.constraints
+        self.begin_dtype = np.dtype(
+            first_type(self.dtype, counts, K, constraints, max_iter, self.blocks.n_threads)
+        )
+        self.max_iter, self.momentum = max_iter, momentum
+        self.pending: dict[str, Any] = {}
+        self._columns: dict[str, Any] = {}
+        self._loglik = self._kkt_loadings = np.nan
+
+    def start(self) -> None:
+        """Stand at the start."""
+        self.state = state = self.make_state(self.begin_dtype)
+        self.blocks.copy("L", "before")
+        self.blocks.copy("L", "best")
+        self.best_F = aligned_copy(state.F.values)
+        self.lag = np.zeros(state.F.values.shape, np.uint16)
+        self.schedule = self._schedule()
+
+    def _schedule(self, **state: Any) -> MomentumSchedule:
+        """Return the schedule of the momentum, new or as it was."""
+        own = {"columns_whole": self.blocks.one_block}
+        own["own_totals"] = self.constraints.measured is not None
+        own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
+        return MomentumSchedule(**{"momentum": self.momentum} | state | own)
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Update the rows, and see on the way what the present point is worth."""
+        rows, self._columns = self.schedule.options(iteration)
+        seen, at = self.look("next", **rows)
+        self._loglik = at["loglik"]
+        self._kkt_loadings = seen.kkt / self.objective.scale_L
+        if not iteration:
+            return None
+        # kkt_factors was seen in the columns' update half an iteration earlier
+        return self.pending | at | {"kkt_loadings": self._kkt_loadings}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Judge the point, extrapolate L, then move and extrapolate F; or go back."""
+        schedule, state = self.schedule, self.state
+        if schedule.judge(self._loglik) or ending:
+            if self._loglik < schedule.best[-1]:
+                self._go_back()
+            if not ending:
+                return
+            # The last iteration is one of EM: from the best point known it can only rise.
+            schedule.warmup, self._columns = 1, {"em_steps": 1}
+            state.update_rows(em_steps=1)
+        self._advance()
+        if ending:
+            return
+        schedule.count_warmup()
+        late = schedule.settled or iteration >= self.max_iter - 3
+        if late and state.dtype != self.dtype:
+            self._as_type(self.dtype)
+        self._rescale(late)
+
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the present point; only of the best it may be the end."""
+        if self._loglik < self.schedule.best[-1]:
+            return dict.fromkeys(self.residuals, np.inf)
+        return {"kkt_loadings": self._kkt_loadings, "kkt_factors": self.kkt_factors()}
+
+    def _advance(self) -> None:
+        schedule, state = self.schedule, self.state
+        scale, best = scale_of_before(state), None
+        if schedule.improved:
+            self._copy("L", "best")
+            best = self.best_F
+        momentum = Momentum(schedule.beta, scale, MOMENTUM_LEAVES)
+        (found,), sums = state.advance(
+            ExtrapolateRows(self.n_components, momentum), columns=self._columns
+        )
+        rows = state.note_rows(found)
+        self.blocks.copy("next", "before")
+        kkt, columns = state.extrapolate_columns(
+            sums, self.lag, best, momentum._replace(scale=1 / scale), **self._columns
+        )
+        self.pending = {
+            "blind": not schedule.zeros_moved, "kkt_factors": kkt / self.objective.scale_F,
+            "momentum": schedule.beta, **rows, **columns,
+        }  # fmt: skip
+
+    def _copy(self, source: str, target: str) -> None:
+        """Let two names stand for one point, each in its type."""
+        if self.begin_dtype == self.state.dtype:
+            self.blocks.copy(source, target)
+            return
+        dtype = self.begin_dtype if target == "best" else self.state.dtype
+        self.blocks.apply(Convert(source, target, self.n_components, dtype=str(dtype)))
+
+    def _go_back(self) -> None:
+        """Stand at the best point again."""
+        self.schedule.go_back()
+        self._copy("best", "L")
+        self.blocks.copy("L", "before")
+        np.copyto(self.state.F.values, self.best_F)
+        self.lag[:] = 0
+        self.state.sum_columns()
+
+    def _as_type(self, dtype: Any) -> None:
+        self.blocks.drop("next")  # makes room for what is larger
+        self.state.as_type(dtype, "L", "before")
+
+    def _rescale(self, late: bool) -> None:
+        """Scale the columns of L and F to what priors say or, once it is late, to equal means.
+
+        Steps of one factor at a time would creep to the former. Momentum lets the means drift
+        apart, so far that what is at the floor of a factor counts beside the other.
+        """
+        schedule, state, given = self.schedule, self.state, self.constraints
+        scale: Array = np.ones(self.n_components)
+        if given.free and late and not schedule.balanced:
+            schedule.balanced = True
+            scale = scale_of_means(state)
+            schedule.curvature_age = FRESH_EVERY
+        elif given.movable and not given.free:
+            scale = scale_of_priors(state)
+        if (scale == 1).all():
+            return
+        K, before = self.n_components, (state.total_L_before.copy(), state.total_F_before.copy())
+        floors = np.full(K, 2 * MINVAL)
+        for name in ("L", "before", "best"):
+            dtype = str(self.begin_dtype) if name == "best" else None
+            self.blocks.apply(Convert(name, name, K, dtype, scale=scale, least=floors))
+        for values in (self.best_F, state.F.values):
+            convert(Factor(values, state.F.n_rows, K), scale=1 / scale, least=floors)
+        lag = (self.lag.astype(np.uint32) << 16).view(np.float32)
+        lag[:, :K] /= scale.astype(np.float32)
+        self.lag[:] = lag.view(np.uint32) >> 16
+        state.sum_columns()
+        before[0][:K] *= scale
+        before[1][:K] /= scale
+        state.total_L_before, state.total_F_before = before
+
+    def finish(self, settled: bool) -> Values:
+        """Restore exact zeros."""
+        known = self.schedule.best[-1]
+        self.blocks.drop("next", "before", "best")
+        del self.best_F, self.lag  # not needed for the rest
+        if self.state.dtype != self.dtype:
+            self.state.as_type(self.dtype, "L")
+        if settled:  # extrapolation may have raised what is at the floor
+            floors = np.full(self.n_components, 2 * MINVAL)
+            self.blocks.apply(Convert("L", "L", self.n_components, least=floors))
+            convert(self.state.F, least=floors)
+        return self.record_end(self.pending, known)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        return super().shapes() | self.shapes_of("before_L", "best_L", "lag_F", "best_F")
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        numbers = {
+            "dtype": str(self.state.dtype), "pending": self.pending,
+            "schedule": asdict(self.schedule),
+        }  # fmt: skip
+        arrays = {"before_L": self.blocks.get("before"), "best_L": self.blocks.get("best")}
+        arrays |= {"lag_F": self.lag, "best_F": self.best_F}
+        return numbers, arrays | self.state.state()
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.state = state = self.make_state(self.begin_dtype, begun=True)
+        if state.dtype != np.dtype(numbers["dtype"]):
+            state.as_type(np.dtype(numbers["dtype"]))
+        state.restore(arrays)
+        self.schedule, self.pending = self._schedule(**numbers["schedule"]), numbers["pending"]
+        for name in ("before", "best"):
+            self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
+        self.lag, self.best_F = (aligned_copy(arrays[name]) for name in ("lag_F", "best_F"))
+
+
+def shares_correlations(n_components: int, n_features: int) -> bool:
+    """Whether rows share the correlations of their curvature: see `OWN_UNTIL`.
+
+    That is decided by the shape of the counts alone, so that it is the same wherever they are.
+    """
+    if n_components <= OWN_ALWAYS:
+        return False
+    numbers = n_features * n_components * (n_components + 1) // 2
+    return n_components > OWN_UNTIL or numbers > OWN_MOST
+
+
+def first_type(
+    dtype: Any,
+    counts: CountMatrix,
+    n_components: int,
+    given: Constraints,
+    max_iter: int,
+    n_threads: int,
+) -> Any:
+    """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
+
+    It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
+    """
+    fixed = given.topics, given.features, given.samples
+    if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in fixed):
+        return dtype
+    if np.dtype(dtype) == np.float32 or beyond_float32(counts, n_threads):
+        return dtype
+    return np.float32

@@ -1,0 +1,189 @@
+"""From the sums that kernels report to log-likelihood, deviance and relative KKT residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...engine.protocol import Executor, Model, Values
+from ..factors import (
+    Array,
+    Constraints,
+    aligned_copy,
+    from_lanes,
+    per_lane,
+    sum_lanes,
+    weighted_sum,
+)
+from .state import TOTALS, PoissonState, Seen
+from .steps import SAMPLES
+
+# Columns of the history of a fit of two factors.
+HISTORY = (
+    "loglik", "loglik_multinomial", "deviance", "kkt_loadings", "kkt_factors", "change_loadings",
+    "change_factors", "zeros_loadings", "zeros_factors", "momentum", "bytes_read",
+)  # fmt: skip
+SEEN = ("loglik_start", "kkt_start")
+# An iteration falls if it loses more than rounding does.
+FELL = 1e-6
+# Rounding of float32 is then as large as what three late iterations gain.
+_MOST_NOISE = 2.0
+
+
+class Objective:
+    """Constants of the counts, so that an iteration's diagnostics cost no pass over them.
+
+    With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the
+    deviance is 2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the
+    Poisson one less sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the
+    size of sample i.
+    """
+
+    def __init__(self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None):
+        self._log_factorials, self._x_log_x = count_constants(counts, layout, weights)
+        self.total = weighted_sum(totals, weights)
+        self._log_total_factorials = weighted_sum(gammaln(totals + 1), weights)
+        self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # no row of L knows weights
+        self.scale_F = self.total / counts.shape[1] or 1.0
+
+    def at(self, state: PoissonState, seen: Seen, terms: Values) -> dict[str, Any]:
+        """Return log-likelihoods and deviance where `state` stands; sum x log mu is in `seen`."""
+        K = state.n_components
+        expected = terms.get("expected")  # of what was measured, where that is not everything
+        if expected is None:
+            expected = float(state.total_L[:K] @ state.total_F[:K])
+        loss = expected - seen.log_mu
+        size_terms = terms["log_sizes"] - expected - self._log_total_factorials
+        loglik = -loss - self._log_factorials
+        return {
+            "loglik": loglik + terms["log_prior"] + state.F.log_prior(),
+            "loglik_multinomial": loglik - size_terms,
+            "deviance": 2 * (loss + self._x_log_x - self.total),
+            "bytes_read": state.blocks.bytes_read,
+        }
+
+
+class FactorModel(Model):
+    """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends.
+
+    `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
+    """
+
+    record = HISTORY
+    residuals = ("kkt_loadings", "kkt_factors")
+    state: PoissonState
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], tuple[Array, Array]],
+        n_components: int, dtype: Any, constraints: Constraints,
+    ):  # fmt: skip
+        self.counts, self.blocks, self.constraints = counts, blocks, constraints
+        self.n_components, self.dtype, self._start = n_components, np.dtype(dtype), start
+        self.objective: Objective
+
+    def make_state(self, dtype: Any, *, begun: bool = False) -> PoissonState:
+        """Return the state at the start, or if the fit has begun, one that is to be restored."""
+        shape = self.counts.shape[1], self.n_components
+        L, F = (None, np.broadcast_to(0.0, shape)) if begun else self._start()
+        state = PoissonState(self.counts, self.blocks, L, F, dtype, self.constraints)
+        self.objective = Objective(self.counts, state.layout, state.totals, state.weights)
+        return state
+
+    def record_end(self, pending: dict[str, Any], known: float) -> dict[str, Any]:
+        """Restore exact zeros and return the record of the point that is handed back.
+
+        `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at
+        the floor may be all that explains a count, or what a prior keeps from zero: there it stays.
+        """
+        self.state.restore_zeros()
+        end = self._look_at_both()
+        fell = end["loglik"] < known - FELL * abs(known)
+        # beside a count so large that its rounding hides the fall, the residual overflows
+        if fell or not np.isfinite(end["kkt_factors"]):
+            self.state.lift_zeros()
+            end = self._look_at_both()
+        return pending | end
+
+    def residuals_here(self) -> dict[str, Any]:
+        """Return the residuals of the present point; those of a record are of two."""
+        return self._look_at_both()
+
+    def _look_at_both(self) -> dict[str, Any]:
+        """Return the record of the present point, from which nothing moves."""
+        seen, at = self.look(None, em_steps=1)
+        kkt_loadings = seen.kkt / self.objective.scale_L
+        return at | {"kkt_loadings": kkt_loadings, "kkt_factors": self.kkt_factors()}
+
+    def kkt_factors(self) -> float:
+        """Return the residual of F at the present point, by one read of the columns."""
+        state = self.state
+        _, sums = state.advance(columns={"em_steps": 1})
+        moved = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
+        return moved / self.objective.scale_F
+
+    def look(self, target: str | None, **options: Any) -> tuple[Seen, dict[str, Any]]:
+        """Update the rows into `target`; return what the point is worth where they began."""
+        seen, terms = self.state.update_rows(target, reports=SEEN, **options)
+        return seen, self.objective.at(self.state, seen, terms)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        stride = kernels.row_stride(self.n_components)
+        return self.shapes_of("L", "F") | dict.fromkeys(TOTALS, (stride,))
+
+    def shapes_of(self, *names: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of factors in lane order; names end with L or F."""
+        layout, stride = self.blocks.layout, kernels.row_stride(self.n_components)
+        lanes = {"L": len(layout.row_order), "F": len(layout.column_order)}
+        return {name: (lanes[name[-1]], stride) for name in names}
+
+    def result(self) -> dict[str, Array]:
+        """Return L (n, K) and F (m, K) in the order of the counts."""
+        state, K = self.state, self.n_components
+        rows, columns = state.layout.row_order, state.layout.column_order
+        L = from_lanes(self.blocks.get("L"), rows, state.n_rows, K, self.blocks.folder)
+        return {"L": L, "F": from_lanes(state.F.values, columns, state.F.n_rows, K)}
+
+    def release(self) -> None:
+        """Give back what the executor holds."""
+        self.blocks.drop("L", "totals", "curvature", "weighted", *SAMPLES)
+
+
+def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
+    """Whether float32 cannot tell points near an optimum apart by their log-likelihood.
+
+    Its rounding errors add up like the root of sum (x log x)^2; the log-likelihood is about that of
+    the saturated model, of which little is left where counts are large.
+    """
+    found = counts.layout(n_threads).count_values()
+    if found is not None:
+        values, times = (array.astype(np.float64) for array in found)
+        squares, saturated = times @ xlogy(values, values) ** 2, times @ _saturated(values)
+    else:
+        squares = counts.row_sums(lambda x: xlogy(x, x) ** 2).sum()
+        saturated = counts.row_sums(_saturated).sum()
+    return bool(np.sqrt(squares) > _MOST_NOISE * saturated)
+
+
+def _saturated(x: Array) -> Array:
+    return gammaln(x + 1) + x - xlogy(x, x)
+
+
+def count_constants(
+    counts: CountMatrix, layout: Any, weights: Array | None = None
+) -> tuple[float, float]:
+    """Sum log x! and x log x over the nonzeros; by a table where counts are small and whole."""
+    found = layout.count_values() if weights is None else None
+    if found is not None:
+        values, times = (array.astype(np.float64) for array in found)
+        return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
+    sums = [
+        weighted_sum(per_lane(per_row, layout.row_order), weights)
+        for per_row in (counts.row_log_factorials, counts.row_x_log_x)
+    ]
+    return sums[0], sums[1]

@@ -1,0 +1,88 @@
+"""Scales of the columns of L and F: L D and F D^-1 are one model for any diagonal D.
+
+The likelihood says nothing of D.  Momentum compares points at one scale, priors choose it, and what
+is at the floor of a factor should not count beside the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...engine.protocol import Block, Step, Sums, Values
+from ..factors import LEAST, Array
+from .state import PoissonState
+from .steps import RowArrays, rows_of
+
+# Momentum and priors change a scale by at most this factor in an iteration.
+MOST_SCALE = 2.0
+
+
+def scale_of_before(state: PoissonState) -> Array:
+    """Return what brings L's plain point to the scale of the present one, (stride,).
+
+    Momentum must not carry on how D changes: points are compared where the columns of both factors
+    have equal means. F's plain point is divided by it.
+    """
+    K, out = state.n_components, np.ones(state.stride)
+    totals = state.total_L_before, state.total_L, state.total_F_before, state.total_F
+    L_before, L, F_before, F = np.maximum([sums[:K] for sums in totals], 1e-300)
+    scale = np.sqrt(L / L_before * (F_before / F))
+    out[:K] = np.minimum(np.maximum(scale, 1 / MOST_SCALE), MOST_SCALE)
+    if state.constraints.topics is not None:
+        out[:K][state.constraints.topics] = 1  # their scale is given
+    return out
+
+
+def scale_of_means(state: PoissonState) -> Array:
+    """Return powers of two (K,) with which L's columns, and F's divided by them, agree in mean."""
+    K = state.n_components
+    L, F = state.total_L[:K] / state.n_rows, state.total_F[:K] / state.F.n_rows
+    ratio = np.maximum(F, LEAST) / np.maximum(L, LEAST)
+    scale: Array = 2.0 ** np.round(np.log2(ratio) / 2)
+    return scale
+
+
+def scale_of_priors(state: PoissonState) -> Array:
+    """Return with which scale (K,) L, and F divided by it, are most probable under their priors.
+
+    Factors times D have a log prior of ``sum (alpha - 1) log D - D sum rate f`` more, and loadings
+    divided by D of ``-sum (alpha - 1) log D - sum rate l / D``. Where there is no best D, it is 1.
+    """
+    K, F = state.n_components, state.F
+    pseudo = b = c = np.zeros(K)
+    if F.pseudo is not None and F.rate is not None:
+        pseudo = F.pseudo[: F.n_rows, :K].sum(axis=0, dtype=np.float64)
+        b = replace(F, values=F.values * F.rate).column_sums()[:K]
+    if state.constraints.prior_loadings is not None:
+        ((found, _),) = state.blocks.run(PriorSums(K))
+        pseudo, c = pseudo - found["pseudo"][:K], found["rate"][:K]
+    # the root of b D^2 - pseudo D - c, without a difference of what is nearly equal
+    root = np.sqrt(pseudo**2 + 4 * b * c)
+    over = np.where(pseudo > 0, pseudo + root, 2 * c)
+    under = np.where(pseudo > 0, 2 * b, root - pseudo)
+    D = np.divide(over, under, out=np.ones(K), where=(over > 0) & (under > 0))
+    scale: Array = 1 / np.clip(D, 1 / MOST_SCALE, MOST_SCALE)
+    return scale
+
+
+@dataclass(frozen=True)
+class PriorSums(Step):
+    """Adds up pseudo-counts, and rates times L, of the prior of L."""
+
+    n_components: int
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("L", "pseudo", "rate", "weights"))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up the rows of a block."""
+        rows, weights = rows_of(block, "L", self.n_components), block.get("weights")
+        pseudo, rate = block["pseudo"], rows.values * block["rate"]
+        return {
+            name: replace(rows, values=values).column_sums(weights)
+            for name, values in (("pseudo", pseudo), ("rate", rate))
+        }

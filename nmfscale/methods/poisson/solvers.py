@@ -1,0 +1,133 @@
+"""The methods of fitting a Poisson NMF by name, their start, what they need."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES
+from ...engine import progress
+from ...engine.loop import begin, fit
+from ...engine.monitor import Monitor
+from ...engine.protocol import Executor, Needs
+from ..factors import MINVAL, Array, Constraints
+from ..measured import Measured
+from ..transform import fit_rows
+from .alternating import METHODS, Alternating, needs_whole_columns
+from .initialize import initialize
+from .joint_em import JointEM
+from .newton import Newton, shares_correlations
+from .steps import SAMPLED_TOGETHER
+
+SOLVERS = ("auto", "joint-em", *METHODS)
+# Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
+_COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
+# In a task: two points, the next, the one before; the same of priors. And copies of F.
+_COPIES_TASK, _COPIES_TASK_F = 8, 3
+# Of correlations that rows share: of both factors, and what they are found by.
+_COPIES_SHARED = 6
+# Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
+_START_BYTES = 4_000_000 * 8 * 3
+
+
+def method_of(
+    solver: str, *, max_iter: int, inner_iter: int | None = None, extrapolate: bool = True
+) -> Any:
+    """Return a function of what `FactorModel` takes that returns the model."""
+    if solver == "auto":
+        return partial(Newton, max_iter=max_iter, momentum=extrapolate)
+    if solver == "joint-em":
+        return JointEM
+    return partial(Alternating, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate)
+
+
+def start_of(
+    counts: CountMatrix, blocks: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
+    L: Array | None = None, F: Array | None = None, measured: Measured | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return factors L (n, K) and F (m, K) to start from; they may be given.
+
+    Where not everything was measured, which most starts know nothing of, one at random is asked
+    for.
+    """
+    if L is not None and F is not None:
+        return L, F
+
+    def few_steps(factors: Array, loadings: Array) -> Array:
+        return fit_rows(
+            counts, blocks, factors, loadings, n_steps=4, dtype=dtype, measured=measured
+        )
+
+    if F is None:
+        if measured is not None and isinstance(init, str):
+            init = "random"
+        found, F = initialize(
+            counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps
+        )
+        return found if L is None else L, F
+    F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
+    equal = counts.row_totals[:, None] / (n_components * F.sum(axis=0))
+    return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
+
+
+def factors_of(
+    counts: CountMatrix, blocks: Executor, n_components: int, *, max_iter: int, tol: float,
+    rng: Any, dtype: Any,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return L (n, K) and F (m, K) of a fit by the default method, from which others may start."""
+    start = partial(start_of, counts, blocks, n_components, "auto", rng=rng, dtype=dtype)
+    model = Newton(counts, blocks, start, n_components, dtype, Constraints(), max_iter=max_iter)
+    monitor = Monitor(Newton, max_iter, tol)
+    iteration = begin(model, monitor)
+    progress.stage("iterations of a topic model")
+    fit(model, monitor, iteration=iteration)
+    found = model.result()
+    model.release()
+    return found["L"], found["F"]
+
+
+def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
+    """Say why a solver cannot do without whole columns; None if sums over blocks are enough."""
+    if solver not in METHODS or not needs_whole_columns(solver, inner_iter):
+        return None
+    remedy = "inner_iter=1, or solver='auto'" if solver == "em" else "solver='auto'"
+    return f"solver={solver!r} needs whole columns of the counts: use {remedy} or 'joint-em'"
+
+
+def needs_of(
+    counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
+    weighted: bool = False, grouped: bool = False,
+) -> Needs:  # fmt: skip
+    """Return the memory that a fit needs.
+
+    `weighted` if samples have weights, `grouped` if rows have totals of their own.
+    """
+    K, itemsize = n_components, np.dtype(dtype).itemsize
+    stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
+    own = not shares_correlations(K, counts.shape[1])
+    statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
+    shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
+    more = 3 * grouped  # copies of what a prior is made of
+    scratch = 0
+    if not own:  # a sample of rows at a time has curvature of its own
+        packed = kernels.packed_size(K)
+        scratch = (n_threads * LANES * itemsize + SAMPLED_TOGETHER * 8) * packed
+    if solver in METHODS and METHODS[solver].kernel == "descend":
+        # threads gather the factors of a whole row
+        longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
+        scratch = max(scratch, n_threads * longest * (K + 2) * LANES * itemsize)
+    return Needs(
+        row=stride * itemsize * (_COPIES_L + more),
+        shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
+        sums=lanes * statistics * 8,
+        start=min(counts.nnz * 24, _START_BYTES),
+        scratch=scratch,
+        per_count=itemsize if weighted else 0,
+        task_row=(_COPIES_TASK + more) * stride * 8 + own * kernels.packed_size(K) * 2,
+        task_shared=_COPIES_TASK_F * lanes * stride * 8,
+        saved_row=stride * 8,
+    )

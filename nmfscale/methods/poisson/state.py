@@ -1,0 +1,428 @@
+"""The state of a Poisson NMF while it is fitted, and the two half-steps that all methods share.
+
+F is in this process; L is a row array of an `Executor`, wherever that is.  What the kernels report
+on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that
+depends on the counts alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES, SellBlock, type_of_products
+from ...engine.protocol import Executor, Step, Sums, Values
+from ..factors import (
+    MINVAL,
+    Array,
+    Constraints,
+    Factor,
+    aligned_copy,
+    per_lane,
+    sum_lanes,
+    to_lanes,
+)
+from ..measured import GroupSums, own_totals
+from ..slices import sliced_counts
+from .steps import (
+    ColumnSums,
+    Convert,
+    Extrapolation,
+    Momentum,
+    Part,
+    SampleTerms,
+    SumColumns,
+    UpdateRows,
+    WeighColumns,
+    convert,
+    correlations,
+    extrapolate,
+    room_for_curvature,
+)
+
+# A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
+# share, with a margin on the diagonal that makes up for what they do not know of the row.
+SHARED, SHARED_MARGIN = -1, 1.2
+TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
+
+
+class Seen(NamedTuple):
+    """What a half-step saw of the point where it began: sum x log mu, the largest |b g|."""
+
+    log_mu: float = float("nan")
+    kkt: float = float("nan")
+
+
+class PoissonState:
+    """L (n, K) and F (m, K) of a fit, their column sums, and what is known of their curvature.
+
+    The start is positive; without L, of which only the shape of F is looked at, `restore` is to
+    follow. `dtype` is of the arithmetic; sums over rows are float64 always.
+    """
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, L: Array | None, F: Array, dtype: Any,
+        constraints: Constraints | None = None,
+    ):  # fmt: skip
+        self.counts, self.blocks = counts, blocks
+        self.constraints = given = constraints or Constraints()
+        self.layout, self.n_threads = blocks.layout, blocks.n_threads
+        self.n_rows, self.n_components, self.dtype = counts.shape[0], F.shape[1], np.dtype(dtype)
+        self.stride = kernels.row_stride(self.n_components)
+        self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
+        rows, columns = self.layout.row_order, self.layout.column_order
+        self.totals = per_lane(counts.row_totals, rows)
+        self.weights = None if given.weights is None else per_lane(given.weights, rows)
+        self.measured: Array | None = None  # (n_groups, lanes)
+        if given.measured is not None:
+            self.measured = np.array([per_lane(mask, columns) for mask in given.measured])
+        self._put_samples()
+        values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
+        held = None if given.features is None else per_lane(given.features, columns)
+        pseudo, rate = self._prior(given.prior_factors, columns)
+        self.F = Factor(values, len(F), self.n_components, held, pseudo, rate)
+        if L is not None:
+            folder = self.blocks.folder
+            lanes = to_lanes(L, rows, self.stride, self.dtype, least=MINVAL, folder=folder)
+            self.blocks.put("L", lanes)
+            self.sum_columns()
+        self._curvature_F: Array | None = None
+        self._weighted: SellBlock | None = None
+        self._room: list[Array] = []
+        self._shared: dict[str, Array] = {}
+
+    def _put_samples(self) -> None:
+        """Hand what is known of the samples to the executor."""
+        order, given = self.layout.row_order, self.constraints
+        pseudo, rate = self._prior(given.prior_loadings, order)
+        held = None if given.samples is None else per_lane(given.samples, order)
+        groups = None if given.groups is None else per_lane(given.groups, order)
+        known = {"totals": self.totals, "weights": self.weights, "held": held,
+                 "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
+        for name, array in known.items():
+            if array is not None:
+                self.blocks.put(name, array)
+
+    def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
+        if prior is None:
+            return None, None
+        pseudo, rate = (to_lanes(each, order, self.stride, self.dtype, 0) for each in prior)
+        return pseudo, rate
+
+    # L ------------------------------------------------------------------------------------------
+
+    def update_rows(
+        self, target: str | None = "next", *, source: str = "L", kernel: str = "update_rows",
+        reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
+        **options: Any,
+    ) -> tuple[Seen, Values]:  # fmt: skip
+        """Update every row of L into `target`, F held.
+
+        With a report of the log-likelihood the terms of the samples are returned, too.
+        `curvature` is SHARED, or a mode of the kernels, by default the row's own; with `refresh`
+        later steps share the correlations found here; `options` are those of `kernels.RowProblem`.
+        """
+        if curvature == SHARED:
+            options["correlation"], curvature = self._shared["L"].astype(self.dtype), None
+        update = UpdateRows(
+            self.F.values, self.total_of_rows(), self.n_components, source, target, kernel,
+            options, reports, curvature, refresh,
+        )  # fmt: skip
+        terms = [self.sample_terms(source)] if "loglik_start" in reports else []
+        (found, _), *of_samples = self.blocks.run(update, *terms)
+        if refresh:
+            self._share("L", found["correlations"])
+        seen = Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan))
+        return seen, of_samples[0].values if of_samples else {}
+
+    def _share(self, side: str, found: Array) -> None:
+        """Let the next steps share these correlations."""
+        K = self.n_components
+        shared = np.empty((K, K))
+        lower = np.tril_indices(K)
+        shared[lower] = shared.T[lower] = found[:-1] / max(found[-1], 1e-300)
+        np.fill_diagonal(shared, SHARED_MARGIN)
+        self._shared[side] = shared
+
+    def total_of_rows(self) -> Array:
+        """Return u, the column sums of F (stride,), or those of each group (n_groups, stride)."""
+        if self.measured is None:
+            return self.total_F
+        return np.array([self.F.column_sums(mask) for mask in self.measured])
+
+    def note_rows(self, found: Values) -> dict[str, float]:
+        """Note the column sums of L that an extrapolation found; return what history has of it."""
+        self.total_L, self.total_L_before = found["sums"], found["sums_before"]
+        return self._changes(found, "loadings", self.n_rows)
+
+    def _changes(self, found: Values, name: str, n_rows: int) -> dict[str, float]:
+        """Say how far a factor of so many rows went, relative to its mean, and how sparse it is."""
+        n, total = n_rows * self.n_components, float(found["sums"][: self.n_components].sum())
+        change = found["max_change"] * n / total if total > 0 else 0.0
+        return {f"change_{name}": change, f"zeros_{name}": found["zeros"] / n}
+
+    # F ------------------------------------------------------------------------------------------
+
+    def prior_of_F(self, source: str = "L") -> dict[str, Array]:
+        """Return the prior of F as the kernels take it.
+
+        Where groups of samples have features of their own it has the totals of the columns, too.
+        A feature that was measured nowhere has all of L as its total: it becomes zero.
+        """
+        if self.measured is None:
+            return self.F.prior()
+        step = GroupSums(self.n_components, len(self.measured), source)
+        ((found, _),) = self.blocks.run(step)
+        own = np.zeros((len(self.F.values), self.stride))
+        for measured, sums in zip(self.measured, found["sums"], strict=True):
+            own[measured] += sums
+        own = np.where(own > 0, own, found["sums"].sum(axis=0))
+        return own_totals(own.astype(self.dtype), self.F.prior())
+
+    def problem_of_F(self, design: Array, *, curvature: int | None = None, **options: Any) -> Any:
+        """Return the row problem of F, with the column sums of L unless `prior_of_F` has them."""
+        if curvature == SHARED:
+            options["correlation"] = self._shared["F"].astype(self.dtype)
+        if self.constraints.topics is not None:
+            moves = np.zeros(self.stride, self.dtype)
+            moves[: self.n_components] = ~self.constraints.topics
+            options["moves"] = moves
+        total = self.total_L.astype(self.dtype)
+        if self.measured is not None:
+            total = np.zeros_like(total)
+        return kernels.RowProblem(design, total, self.n_components, floor=MINVAL, **options)
+
+    def whole_columns(self) -> Any:
+        """Return the columns of all blocks as the kernels take them, weighted if samples are."""
+        counts = self.blocks.whole_columns()
+        if self.weights is not None:
+            if self._weighted is None:  # whole columns stay in memory
+                self._weighted = counts.weighted(self.weights, self.dtype, self.n_threads)
+            counts = self._weighted
+        return sliced_counts(counts, len(self.layout.row_order))
+
+    def curvature_F(self) -> Array:
+        """Return memory for the curvature of long columns."""
+        if self._curvature_F is None:
+            longest = self.layout.column_order[::LANES]  # the first of every slice
+            self._curvature_F = room_for_curvature(
+                self.counts.column_nnz[longest], self.n_components
+            )
+        return self._curvature_F
+
+    def sum_step(self, source: str = "L", refresh: bool = False, **options: Any) -> SumColumns:
+        """Return the step that adds up what F needs to move, as `move_columns` has it.
+
+        Where counts stay in memory, they are weighted once.
+        """
+        if self.weights is not None and self.blocks.keeps_counts:
+            if self.blocks.get_blocks("weighted") is None:
+                self.blocks.run(WeighColumns(str(self.dtype)))
+        curvature = options.pop("curvature", None)
+        parts = self._parts(curvature, bool(options.get("newton_steps")))
+        if curvature == SHARED:
+            options["correlation"] = self._shared["F"].astype(self.dtype)
+        return SumColumns(
+            self.F.values, self.n_components, options, parts, refresh, source, self._room
+        )
+
+    def _parts(self, curvature: int | None, newton: bool) -> tuple[Part, ...]:
+        """Say which statistics: fewer for columns whose curvature is reused or shared."""
+        n_slices = len(self.F.values) // LANES
+        n_less = 0
+        if curvature == SHARED:
+            n_less = n_slices
+        elif curvature is not None:
+            n_less = len(self.curvature_F())
+        less = {
+            SHARED: kernels.SUM_DIAGONAL,
+            kernels.REUSE: kernels.SUM_DIAGONAL,
+            kernels.RESCALE: kernels.SUM_GRADIENT,
+        }
+        wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
+        if not newton:
+            wanted = [kernels.SUM_GRADIENT] * 2
+        places = [Part(0, n_less, wanted[0]), Part(n_less, n_slices, wanted[1])]
+        return tuple(part for part in places if part.last > part.first)
+
+    def move_columns(
+        self, out: Array | None, sums: Sums | None, arrays: dict[str, Any] | None = None, *,
+        source: str = "L", refresh: bool = False, curvature: int | None = None, **options: Any,
+    ) -> float:  # fmt: skip
+        """Move every row of F into `out`, from `sums` or, of a single block, from its columns.
+
+        The largest KKT residual where F stood is returned.
+        """
+        F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
+        arrays = {"kkt_start": kkt, **self.prior_of_F(source), **(arrays or {})}
+        if curvature not in (None, SHARED):
+            arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
+        if sums is None:
+            L = self.blocks.get(source)
+            problem = self.problem_of_F(L, curvature=curvature, **options)
+            sliced = self.whole_columns()
+            if refresh:
+                found = correlations(sliced, problem, F, self.n_components, self.n_threads)
+            kernels.update_rows(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
+        else:
+            problem = self.problem_of_F(F, curvature=curvature, **options)
+            parts = self._parts(curvature, bool(options.get("newton_steps")))
+            for part, numbers in zip(parts, sums, strict=False):
+                kernels.step(
+                    problem, numbers, F, out, wanted=part.wanted, first=part.first,
+                    n_threads=self.n_threads, **arrays,
+                )  # fmt: skip
+            found = sums[-1] if refresh else None
+        if found is not None:
+            self._share("F", found)
+        if out is not None and self.F.held is not None:
+            out[self.F.held] = F[self.F.held]
+        return self.F.largest(kkt)
+
+    def advance(
+        self, *steps: Step, columns: dict[str, Any], source: str = "L"
+    ) -> tuple[list[Values], Sums | None]:
+        """Run steps and, if counts make several blocks, add up in the same pass what F needs."""
+        if self.blocks.one_block:
+            return [found.values for found in self.blocks.run(*steps)] if steps else [], None
+        *found, sums = self.blocks.run(*steps, self.sum_step(source, **columns))
+        return [each.values for each in found], sums.sums
+
+    def extrapolate_columns(
+        self, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum, **options: Any
+    ) -> tuple[float, dict[str, float]]:
+        """Move F and extrapolate it in its own memory; return the KKT residual and the changes.
+
+        `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of
+        the present one. `best` takes F as it was.
+        """
+        factor = self.F
+        stay = None if factor.held is None else factor.values[factor.held]
+        to = Extrapolation(
+            factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
+        )
+        kkt = self.move_columns(None, sums, {"extrapolation": to.operand}, **options)
+        found = to.found()
+        if stay is not None:
+            factor.values[factor.held], lag[factor.held] = stay, 0
+            now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
+            found["sums"] = factor.column_sums()
+            found["sums_before"] = replace(factor, values=now).column_sums()
+        return kkt, self.note_columns(found)
+
+    def note_columns(self, found: Values) -> dict[str, float]:
+        """Note the column sums of F; return what history has of the change."""
+        self.total_F, self.total_F_before = found["sums"], found["sums_before"]
+        return self._changes(found, "factors", self.F.n_rows)
+
+    def extrapolate_factor(
+        self, now: Array, before: Array, momentum: Momentum, target: Array
+    ) -> dict[str, float]:
+        """Extrapolate F from `now`, away from `before`, into `target`, which becomes F."""
+        self.set_factor(now)
+        found = extrapolate(self.F, before, target, momentum, None, self.n_threads)
+        self.set_factor(target)
+        return self.note_columns(found)
+
+    def update_whole_columns(
+        self, kernel: str, out: Array, *, reports: tuple[str, ...] = (), **options: Any
+    ) -> Seen:
+        """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
+        L, held = self.blocks.get("L"), self.F.held
+        sliced = self.whole_columns()
+        seen = {name: np.zeros(len(out)) for name in reports}
+        getattr(kernels, kernel)(
+            sliced, self.problem_of_F(L, **options), self.F.values, out,
+            n_threads=self.n_threads, **seen, **self.prior_of_F(),
+        )  # fmt: skip
+        if held is not None:
+            out[held] = self.F.values[held]
+            if "loglik_end" in seen:  # seen where these would have gone
+                again = np.zeros(len(out))
+                kernels.update_rows(
+                    sliced, self.problem_of_F(L), out, None, loglik_end=again,
+                    slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)),
+                    n_threads=self.n_threads,
+                )  # fmt: skip
+                seen["loglik_end"][held] = again[held]
+        # lanes without a row have no counts and add nothing
+        log_mu = sum_lanes(seen["loglik_end"]) if "loglik_end" in seen else np.nan
+        return Seen(log_mu, self.F.largest(seen["kkt_start"]) if "kkt_start" in seen else np.nan)
+
+    # Both ---------------------------------------------------------------------------------------
+
+    def sample_terms(self, source: str = "L") -> SampleTerms:
+        """Return the step that adds up what the objective needs of the samples."""
+        return SampleTerms(self.total_of_rows(), self.n_components, source)
+
+    def set_factor(self, values: Array) -> None:
+        """Let F be in this memory."""
+        self.F = replace(self.F, values=values)
+
+    def sum_columns(self) -> None:
+        """Add up the columns of both factors."""
+        ((found, _),) = self.blocks.run(ColumnSums(self.n_components))
+        self.total_L, self.total_F = found["sums"], self.F.column_sums()
+        self.total_L_before, self.total_F_before = self.total_L, self.total_F
+
+    def restore_zeros(self) -> None:
+        """Set what is at the floor to zero."""
+        self._end("restore")
+
+    def lift_zeros(self) -> None:
+        """Undo that."""
+        self._end("lift")
+
+    def _end(self, zeros: str) -> None:
+        self.blocks.apply(Convert("L", "L", self.n_components, zeros=zeros))
+        convert(self.F, zeros=zeros)
+        # give back what is fixed of F, which was raised to the floor
+        order, held = self.layout.column_order, self.F.held
+        given: Any = self.constraints.factors
+        if self.constraints.topics is not None:
+            lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.constraints.topics)
+            self.F.values[np.ix_(lanes, topics)] = given[np.ix_(order[lanes], topics)]
+        if held is not None:
+            self.F.values[held, : self.n_components] = given[order[held]]
+        self.sum_columns()
+
+    def as_type(self, dtype: Any, *names: str) -> None:
+        """Go on in another type; `names` are the loadings that go along."""
+        self.dtype = np.dtype(dtype)
+        for name in (*names, *(("pseudo", "rate") if self.constraints.prior_loadings else ())):
+            self.blocks.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
+        self.F = self.F.as_type(dtype)
+        if self.weights is not None:
+            of_counts = type_of_products(self.layout.count_dtype, self.weights, self.dtype)
+            if of_counts.kind == "f":  # else they hold for any type
+                self._weighted = None
+                self.blocks.drop("weighted")
+        if names:
+            self.sum_columns()
+
+    def state(self) -> dict[str, Array]:
+        """Return arrays from which `restore` makes the same state."""
+        arrays = {"L": self.blocks.get("L"), "F": self.F.values}
+        arrays |= {name: getattr(self, name) for name in TOTALS}
+        if self._curvature_F is not None:
+            arrays["curvature_F"] = self._curvature_F
+        for i, stored in enumerate(self.blocks.get_blocks("curvature") or ()):
+            arrays[f"curvature_L_{i:06d}"] = stored
+        return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        self.blocks.put("L", aligned_copy(arrays["L"]))
+        np.copyto(self.F.values, arrays["F"])
+        for name in TOTALS:
+            setattr(self, name, arrays[name])
+        self._curvature_F = arrays.get("curvature_F")
+        stored = sorted(name for name in arrays if name.startswith("curvature_L_"))
+        if stored:
+            self.blocks.put("curvature", [arrays[name] for name in stored])
+        names = (f"shared_{side}" for side in "LF")
+        self._shared = {name[-1]: arrays[name] for name in names if name in arrays}

@@ -1,0 +1,409 @@
+"""Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
+
+Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
+in the likelihood and ``weighted`` (counts of the columns times these), ``held`` (samples that are
+fixed), ``pseudo`` and ``rate`` of a prior, ``groups`` (numbers of groups that have features of
+their own), where there are any; ``curvature``, what the kernels keep of the curvature of long rows.
+Loadings are (lanes, stride), the others have one number for each lane or the shape of loadings;
+``weighted`` and ``curvature`` have shapes of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import kernels
+from ...counts.sell import LANES, SellBlock
+from ...engine.protocol import Block, RowArrays, Step, Sums, Values
+from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
+from ..measured import own_totals, totals_of_groups
+from ..slices import sliced_counts
+
+# The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
+KEPT_FROM = 2
+# Slices whose correlations are in memory at a time: those of many components are large.
+SAMPLED_TOGETHER = 16
+# What is known of the samples besides their loadings.
+SAMPLES = "weights", "held", "pseudo", "rate", "groups"
+
+
+def rows_of(block: Block, name: str, n_components: int) -> Factor:
+    """Return the loadings of a block and the constraints on them."""
+    known = {each: block.get(each) for each in ("held", "pseudo", "rate")}
+    return Factor(block[name], block.n_rows, n_components, **known)
+
+
+def room_for_curvature(longest: Array, n_components: int) -> Array:
+    """Return memory for the curvature of long rows: for those with which keeping it saves work.
+
+    It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
+    """
+    size = kernels.packed_size(n_components)
+    n_long = int((longest >= KEPT_FROM * size).sum())
+    return np.zeros((n_long, size, LANES), np.uint16)
+
+
+def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
+    """Add up the correlations of a sample of rows, packed, and their weight.
+
+    The sample is the smaller the more components there are, so that it costs no more than an
+    update of all rows.
+    """
+    every = max(1, K // 4)
+    sampled = range(0, sliced.n_slices, every)
+    total = np.zeros(kernels.packed_size(K) + 1)
+    room = np.empty((SAMPLED_TOGETHER, len(total)))
+    for i in range(0, len(sampled), SAMPLED_TOGETHER):
+        some = sampled[i : i + SAMPLED_TOGETHER]
+        found = room[: len(some)]
+        kernels.correlations(
+            sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads
+        )
+        kernels.sum_slices(found, total)
+    return total
+
+
+@dataclass(frozen=True)
+class UpdateRows(Step):
+    """Updates every row of L while F is held; says what was seen where the update began.
+
+    F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
+    features of each group of rows (n_groups, stride); `options` are of `kernels.RowProblem`.
+    Without a `target` only the `reports`, "loglik_start" or "kkt_start", are made.
+    `curvature_mode` says whether a second-order step stores its curvature (STORE), or reuses what
+    was stored, with today's diagonal (REUSE) or rescaled by today's numerators (RESCALE);
+    `refresh`, whether to report correlations that later steps share.
+    """
+
+    F: Any
+    total: Array
+    n_components: int
+    source: str = "L"
+    target: str | None = "next"
+    kernel: str = "update_rows"
+    options: dict[str, Any] = field(default_factory=dict)
+    reports: tuple[str, ...] = ()
+    curvature_mode: int | None = None
+    refresh: bool = False
+
+    reads = "rows"
+    shared = ("F",)
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        stored, new = ("curvature",), () if self.target is None else (self.target,)
+        reuses = self.curvature_mode in (kernels.REUSE, kernels.RESCALE)
+        makes = (*new, *stored) if self.curvature_mode == kernels.STORE else new
+        return RowArrays((self.source, *SAMPLES, *(stored if reuses else ())), makes, new)
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Update the rows of a block."""
+        rows = rows_of(block, self.source, self.n_components)
+        sliced = sliced_counts(block.counts, len(self.F))
+        total, prior = self.total.astype(self.F.dtype), rows.prior()
+        if total.ndim == 2:
+            prior = own_totals(totals_of_groups(block, total, total.dtype), prior)
+            total = np.zeros_like(total[0])
+        problem = kernels.RowProblem(self.F, total, self.n_components, floor=MINVAL, **self.options)
+        seen = {name: np.zeros(len(rows.values)) for name in self.reports}
+        arrays: dict[str, Any] = {**seen}
+        if self.curvature_mode is not None:
+            stored = block.get("curvature")
+            if self.curvature_mode == kernels.STORE:
+                stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
+                block.put("curvature", stored)
+            arrays |= {"curvature": stored, "curvature_mode": self.curvature_mode}
+        found: Values = {}
+        if self.refresh:
+            found["correlations"] = correlations(
+                sliced, problem, rows.values, self.n_components, n_threads
+            )
+        out = None if self.target is None else block.empty(self.target, rows.values)
+        getattr(kernels, self.kernel)(
+            sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **prior
+        )
+        if out is not None and rows.held is not None:
+            out[rows.held] = rows.values[rows.held]
+        if "loglik_start" in seen:
+            found["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
+        if "kkt_start" in seen:
+            found["max_kkt"] = rows.largest(seen["kkt_start"])
+        return found
+
+
+@dataclass(frozen=True)
+class SampleTerms(Step):
+    """Adds up what the objective needs of the samples: sizes and the log prior of L.
+
+    With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
+    ``log_sizes`` = sum_i t_i log s_i. Where groups of samples have features of their own, u is that
+    of the group, `total` is (n_groups, stride), and ``expected`` = sum_i s_i is found as well.
+    """
+
+    total: Array
+    n_components: int
+    source: str = "L"
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "totals", *SAMPLES))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up those of a block."""
+        rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
+        L = rows.values
+        # not a product of matrices: threads of a BLAS stay busy for a while after one
+        found: Values = {"log_prior": rows.log_prior(weights)}
+        if self.total.ndim == 2:
+            own = totals_of_groups(block, self.total, np.float64)
+            sizes = np.einsum("ik,ik->i", L, own, dtype=np.float64)
+            found["expected"] = weighted_sum(sizes, weights)
+        else:
+            sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
+        np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
+        np.multiply(block["totals"], sizes, out=sizes)
+        return {"log_sizes": weighted_sum(sizes, weights), **found}
+
+
+class Momentum(NamedTuple):
+    """A factor goes to ``now + beta (now - scale * before)``, at least ``leaves * now``.
+
+    `scale` (stride,) is of the columns of the point before: see `scales.scale_of_before`.
+    """
+
+    beta: float = 0.0
+    scale: Array | None = None
+    leaves: float = 0.0
+
+
+class Extrapolation:
+    """What the kernels need to extrapolate rows into `target`, and what they sum of them.
+
+    `given` are the points of `kernels.Extrapolation`, and the rows' weights in the sums.
+    """
+
+    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **given: Array | None):
+        n_slices, stride = len(target) // LANES, target.shape[1]
+        self._sums = np.empty((n_slices, 2, stride))
+        self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
+        scale = np.ones(stride) if momentum.scale is None else momentum.scale
+        self.operand = kernels.Extrapolation(
+            n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
+            self._zeros, leaves=momentum.leaves, **given,
+        )  # fmt: skip
+
+    def found(self) -> Values:
+        """Return column sums of the rows after and before; largest change; number of zeros."""
+        sums, sums_before = over_slices(self._sums)
+        change = float(self._change.max(initial=0.0))
+        return {
+            "sums": sums, "sums_before": sums_before, "max_change": change,
+            "zeros": float(self._zeros.sum()),
+        }  # fmt: skip
+
+
+def extrapolate(
+    rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
+    n_threads: int,
+) -> Values:  # fmt: skip
+    """Extrapolate rows away from where they were `before`; fixed rows stay, sums are weighted."""
+    now = rows.values
+    problem = kernels.RowProblem(
+        now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
+    )
+    to = Extrapolation(rows.n_rows, target, momentum, before=before, weight=weights)
+    kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
+    target[rows.n_rows :] = now[rows.n_rows :]
+    if rows.held is not None:
+        target[rows.held] = now[rows.held]
+    found = to.found()
+    if rows.held is not None:  # of which the kernel does not know
+        after = Factor(target, rows.n_rows, rows.n_components)
+        found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
+    return found
+
+
+@dataclass(frozen=True)
+class ExtrapolateRows(Step):
+    """Extrapolates L from `now`, away from `before`; says how far it went."""
+
+    n_components: int
+    momentum: Momentum = Momentum()
+    now: str = "next"
+    before: str = "before"
+    target: str = "L"
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        same = () if self.momentum.beta else ((self.target, self.now),)
+        return RowArrays((self.now, self.before, *SAMPLES), (self.target,), aliases=same)
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Extrapolate the rows of a block."""
+        rows = rows_of(block, self.now, self.n_components)
+        before, weights = block[self.before], block.get("weights")
+        target = block.empty(self.target, rows.values)
+        return extrapolate(rows, before, target, self.momentum, weights, n_threads)
+
+
+class Part(NamedTuple):
+    """Slices first:last of the columns, and which statistics of them are summed."""
+
+    first: int
+    last: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class WeighColumns(Step):
+    """Makes ``weighted``, the counts of the columns times the weights of the samples."""
+
+    dtype: str
+
+    reads = "columns"
+    arrays = RowArrays(("weights",), ("weighted",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Weigh the counts of a block."""
+        block.put("weighted", block.counts.weighted(block["weights"], self.dtype, n_threads).count)
+        return {}
+
+
+def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]) -> SellBlock:
+    """Return the columns of a block, weighted if samples have weights: once for all, or anew."""
+    counts: SellBlock = block.counts
+    weights, known = block.get("weights"), block.get("weighted")
+    if weights is None:
+        return counts
+    if known is None:
+        return counts.weighted(weights, dtype, n_threads, room)
+    return replace(counts, count=known)
+
+
+@dataclass(frozen=True)
+class SumColumns(Step):
+    """Adds up the statistics with which F, in lane order, can step while L is held.
+
+    `refresh`: whether to add up correlations that later steps share. `room` is memory for counts
+    that are weighted anew, one block after the other.
+    """
+
+    F: Any
+    n_components: int
+    options: dict[str, Any]
+    parts: tuple[Part, ...]
+    refresh: bool = False
+    source: str = "L"
+    room: list[Array] = field(default_factory=list)
+
+    reads = "columns"
+    shared = ("F",)
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "weights", "weighted"))
+
+    def empty_sums(self) -> Sums:
+        """Return an array for each part, and one for correlations."""
+        K = self.n_components
+        out = [
+            np.zeros((part.last - part.first, kernels.statistics_size(K, part.wanted), LANES))
+            for part in self.parts
+        ]
+        return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.refresh else [])
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        L = block[self.source]
+        sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads, self.room), len(L))
+        problem = kernels.RowProblem(
+            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, **self.options
+        )
+        if self.refresh:
+            sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
+        for part, out in zip(self.parts, sums, strict=False):
+            kernels.sums(
+                sliced, problem, self.F, out, wanted=part.wanted, first=part.first,
+                last=part.last, n_threads=n_threads,
+            )  # fmt: skip
+        return {}
+
+
+@dataclass(frozen=True)
+class ColumnSums(Step):
+    """Adds up the columns of L, weighted if samples have weights."""
+
+    n_components: int
+    source: str = "L"
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "weights"))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up the rows of a block."""
+        rows = rows_of(block, self.source, self.n_components)
+        return {"sums": rows.column_sums(block.get("weights"))}
+
+
+@dataclass(frozen=True)
+class Convert(Step):
+    """Makes a row array from another: in another type, scaled (K,), with zeros restored or lifted.
+
+    `zeros` is "restore": parameters at the floor become zero, unless a prior keeps them from zero;
+    or "lift": zeros are raised to the floor. Positive parameters below `least` are raised to it (a
+    number), or those at most as large become the floor (an array (K,)).
+    """
+
+    source: str
+    target: str
+    n_components: int
+    dtype: str | None = None
+    scale: Any = None
+    zeros: str | None = None
+    least: Any = None
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        uses = (self.source, "pseudo") if self.zeros else (self.source,)
+        return RowArrays(uses, (self.target,))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Convert the rows of a block."""
+        source = block[self.source]
+        out = block.empty(self.target, source, self.dtype)
+        out[:] = source
+        factor = Factor(out, block.n_rows, self.n_components, pseudo=block.get("pseudo"))
+        convert(factor, scale=self.scale, zeros=self.zeros, least=self.least)
+        return {}
+
+
+def convert(
+    factor: Factor, *, scale: Array | None = None, zeros: str | None = None, least: Any = None
+) -> None:
+    """Change a factor in place: see `Convert`."""
+    values = factor.values
+    of_rows = values[: factor.n_rows, : factor.n_components]
+    if scale is not None:
+        values[:, : factor.n_components] *= scale.astype(values.dtype)
+    if np.ndim(least):
+        columns = values[:, : factor.n_components]
+        columns[(columns > 0) & (columns <= least)] = MINVAL  # lanes without a row hold 0
+    elif least is not None:
+        np.maximum(values, least, out=values, where=values > 0)
+    if zeros == "lift":
+        np.maximum(of_rows, MINVAL, out=of_rows)
+    elif zeros == "restore":
+        floored = at_floor(of_rows)
+        if factor.pseudo is not None:
+            floored &= factor.pseudo[: factor.n_rows, : factor.n_components] <= 0
+        of_rows[floored] = 0

@@ -1,0 +1,239 @@
+"""Topic-SCORE: the factors of a topic model from a few singular vectors of the counts.
+
+Divide the second and later right singular vectors of a count matrix by the first, feature by
+feature: in a topic model the features then lie in a simplex whose corners are features of a
+single topic (Ke and Wang, 2024, Using SVD for topic modeling, JASA 119, 434-449).
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import combinations
+from math import ceil, comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+from scipy.optimize import nnls
+from scipy.spatial.distance import cdist
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import randomized_svd
+
+from ...counts.base import CountMatrix
+from ...engine import progress
+
+Array = NDArray[Any]
+
+# Rows are drawn until they hold this many counts: the corners need no more, and a start may not
+# cost more than the fit.
+_MAX_NONZEROS = 4_000_000
+# Features that are clustered: the most frequent ones, whose ratios are the least noisy.
+_MAX_POINTS = 10_000
+_MAX_SUBSETS = 5_000
+# With more corners they are features themselves, the most frequent so many for each corner: the
+# time for clusters grows with the cube of the corners, and fits end as high without them.
+_CLUSTERED, _EACH = 100, 5
+_TIE = 1e-12
+# Centres this close together, relative to the two farthest apart, are one place.
+_SAME = 1e-3
+# Singular vectors are found in single precision: what is smaller is noise.
+_NOISE = 1e-6
+# Least part of the first singular vector in a feature, relative to its part in all of them.
+_NEAREST = 0.01
+
+
+class NoSimplexError(ValueError):
+    """The counts do not spread over a simplex with the wanted number of corners."""
+
+
+def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
+    """Estimate factors (n_features, n_components) whose columns sum to one.
+
+    Raises :class:`NoSimplexError` if the counts have too low a rank or too few features. The
+    calling code holds BLAS to one thread, which makes the result the same for any number.
+    """
+    drawn = drawn_rows(counts, rng)
+    _, values, vectors = singular_vectors(counts, n_components, drawn)
+    if values.size < n_components or not values[-1] > _NOISE * values[0]:
+        raise NoSimplexError(f"the counts have no {n_components} singular values above noise")
+    if vectors[:, 0].sum() < 0.0:
+        vectors = -vectors
+    norms = np.linalg.norm(vectors, axis=1)
+    # Features without a part in the first vector (a group of samples that shares no feature with
+    # the others) would lie at infinity; they are kept within reach.
+    size = np.maximum(vectors[:, 0], _NEAREST * norms)
+    ratios = vectors[:, 1:] / np.maximum(size, np.finfo(np.float64).tiny)[:, np.newaxis]
+    totals = counts.column_totals
+    seen = norms > 0.0
+    points = np.flatnonzero(seen)
+    frequent = points[np.argsort(-totals[points], kind="stable")[:_MAX_POINTS]]
+    # The error of a ratio falls with the square root of the feature's total.
+    if n_components > _CLUSTERED:
+        progress.stage("corners among the features")
+        places = ratios[frequent[: _EACH * n_components]]
+        vertices = places[_successive_projection(places, n_components)]
+    else:
+        progress.stage("clusters of features")
+        weights = np.sqrt(totals[frequent])
+        centers = cluster_centers(ratios[frequent], weights, 3 * n_components, rng)
+        progress.stage("corners among the clusters")
+        vertices = hunt_vertices(centers, n_components)
+    weights = np.full((counts.shape[1], n_components), 1.0 / n_components)
+    weights[seen] = mixture_weights(ratios[seen], vertices)
+    # Features outside the rows that were drawn belong to no corner; their size is their total's.
+    size = np.where(seen, size, totals * (size[seen].sum() / totals[seen].sum()))
+    factors = weights * size[:, np.newaxis]
+    return factors / factors.sum(axis=0)
+
+
+def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) -> Array | None:
+    """Return random rows, at least so many, in rising order; None if all are few enough."""
+    if counts.nnz <= _MAX_NONZEROS:
+        return None
+    order = rng.permutation(counts.shape[0])
+    reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), _MAX_NONZEROS))
+    drawn: Array = np.sort(order[: max(reached + 1, least)])
+    return drawn
+
+
+def singular_vectors(
+    counts: CountMatrix, n_vectors: int, rows: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Return U (rows, k), falling singular values (k,) and V (features, k), k <= n_vectors.
+
+    There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
+    """
+    progress.stage("singular vectors")
+    # Sums are made in the order of storage, which must not decide where a fit starts: it is sorted.
+    # In one type, wherever the counts are, and no wider than they need to be.
+    matrix = counts.take_rows(rows).astype(np.float32, copy=False)
+    # Seeded by a constant: the same counts give the same vectors, whatever the random state.
+    n_iter = 4 if n_vectors <= _CLUSTERED else 2
+    U, values, _ = randomized_svd(matrix, n_vectors, n_iter=n_iter, random_state=0)
+    # Once more from U: exact zeros for features that do not occur, and rare ones precise.
+    V = (matrix.T @ U).astype(np.float64)
+    V /= np.where(values > 0.0, values, 1.0)
+    return U.astype(np.float64), values.astype(np.float64), V
+
+
+def cluster_centers(
+    points: Array, weights: Array, n_centers: int, rng: np.random.RandomState
+) -> Array:
+    """Cluster weighted points to get rid of their noise."""
+    k_means = KMeans(
+        min(n_centers, len(points)),
+        # More corners come with as many more centres and dimensions, and the start must be short.
+        n_init=2 if n_centers <= 36 else 1,
+        max_iter=100 if n_centers <= 36 else 30,
+        random_state=rng,
+    )
+    with warnings.catch_warnings():
+        # Fewer distinct points than centres: no harm, equal centres are joined later.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return k_means.fit(points, sample_weight=weights).cluster_centers_.astype(np.float64)
+
+
+def hunt_vertices(centers: Array, n_components: int) -> Array:
+    """Choose, among centres (n_centers, K - 1), the corners (K, K - 1) of the simplex around them.
+
+    Up to K = 10, 1.5 K candidates: the two centres farthest apart, then one by one the centre with
+    the largest mean squared distance to those chosen before. The subset of K candidates wins whose
+    simplex leaves the smallest largest distance to any candidate. For more corners, or where no
+    subset spans a simplex: successive projection.
+    """
+    centers = centers[np.lexsort(centers.T)]
+    squared = cdist(centers, centers, "sqeuclidean")
+    centers = centers[~np.triu(squared <= _SAME**2 * squared.max(), 1).any(axis=0)]
+    if len(centers) < n_components:
+        raise NoSimplexError(f"the features have only {len(centers)} distinct places")
+    n_candidates = min(ceil(1.5 * n_components), len(centers))
+    if comb(n_candidates, n_components) <= _MAX_SUBSETS:
+        candidates = _far_apart(centers, n_candidates)
+        subsets = np.array(list(combinations(range(n_candidates), n_components)))
+        corners = _with_ones(candidates)[subsets]
+        volumes = np.abs(np.linalg.det(corners))
+        solid = volumes > 1e-10 * volumes.max()
+        if solid.any():
+            subsets, inverses = subsets[solid], np.linalg.inv(corners[solid])
+            return candidates[_tightest(candidates, subsets, inverses)]
+    return centers[_successive_projection(centers, n_components)]
+
+
+def mixture_weights(points: Array, vertices: Array) -> Array:
+    """Write points (m, K - 1) as mixtures (m, K) of the vertices; those outside are drawn in."""
+    weights = _with_ones(points) @ np.linalg.inv(_with_ones(vertices))
+    np.maximum(weights, 0.0, out=weights)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _far_apart(centers: Array, n_candidates: int) -> Array:
+    squared = cdist(centers, centers, "sqeuclidean")
+    chosen = [int(i) for i in np.unravel_index(np.argmax(squared), squared.shape)]
+    while len(chosen) < n_candidates:
+        spread = squared[chosen].sum(axis=0)
+        spread[chosen] = -np.inf
+        chosen.append(int(np.argmax(spread)))
+    return centers[chosen]
+
+
+def _successive_projection(centers: Array, n_components: int) -> Array:
+    """Choose the longest vector again and again, each time taking its direction out of all."""
+    # Lifted to a height like their own size, so that corners are as far apart in angle as in place.
+    height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
+    lifted = np.column_stack([centers, np.full(len(centers), height)])
+    # what a QR decomposition does that takes the longest column first
+    R, order = qr(lifted.T, mode="r", pivoting=True, overwrite_a=True, check_finite=False)
+    longest = np.abs(R.diagonal()[:n_components])
+    if len(longest) < n_components or not longest.min() > _NOISE * height:
+        raise NoSimplexError("the features lie in a plane of too few dimensions")
+    chosen: Array = order[:n_components]
+    return chosen
+
+
+def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
+    """Return the subset whose simplex leaves the smallest largest distance to a candidate.
+
+    A point with barycentric coordinate b_k < 0 lies beyond the facet opposite corner k, -b_k
+    heights away from it. The largest of these is a lower bound of its distance: subsets are
+    tried by their bounds, and the search ends where no bound is below the best distance found.
+    """
+    heights = 1.0 / np.linalg.norm(inverses[:, :-1], axis=1)
+    beyond = -(_with_ones(candidates) @ inverses) * heights[:, np.newaxis]
+    nearest = np.maximum(beyond.max(axis=2), 0.0)
+    bounds = nearest.max(axis=1)
+    best, smallest = len(subsets), np.inf
+    for trial in np.argsort(bounds, kind="stable"):
+        # Subsets that share the face nearest to the point tie but for rounding; the first wins.
+        enough = smallest * (1.0 + _TIE)
+        if bounds[trial] > enough:
+            break
+        largest, corners = 0.0, candidates[subsets[trial]]
+        for point in np.argsort(-nearest[trial], kind="stable"):
+            if nearest[trial, point] <= 0.0 or largest > enough:
+                break
+            largest = max(largest, _distance(candidates[point], corners))
+        if largest < smallest * (1.0 - _TIE) or (largest <= enough and trial < best):
+            best, smallest = trial, min(largest, smallest)
+    return subsets[best]
+
+
+def _distance(point: Array, corners: Array) -> float:
+    """Return the distance of a point p to the convex hull of corners v_k.
+
+    The w >= 0 with the least |sum_k w_k (v_k - p)|^2 + (1 - sum_k w_k)^2 is a multiple of the
+    weights of the nearest mixture of corners.
+    """
+    edges = (corners - point).T
+    scale = np.abs(edges).max()
+    target = np.zeros(len(edges) + 1)
+    target[-1] = scale
+    weights, _ = nnls(
+        np.vstack([edges, np.full(len(corners), scale)]), target, maxiter=100 * len(corners)
+    )
+    return float(np.linalg.norm(edges @ (weights / weights.sum())))
+
+
+def _with_ones(points: Array) -> Array:
+    return np.column_stack([points, np.ones(len(points))])

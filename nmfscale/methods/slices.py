@@ -1,0 +1,34 @@
+"""Counts in slices of 16 rows, as the kernels take them, and in pieces with progress between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..counts.sell import LANES, SellBlock
+
+# Nonzero counts times components between two signs of progress: less than a second of work.
+_PIECE, _PIECE_SLICES = 20_000_000, 8
+
+
+def sliced_counts(counts: SellBlock, n_design: int) -> Any:
+    """Return counts as the kernels take them, whose indices are below `n_design`."""
+    return kernels.SlicedCounts(counts.index, counts.count, counts.offset, n_design)
+
+
+def pieces(
+    counts: SellBlock, n_components: int, n_threads: int, whole: bool = False
+) -> Iterator[slice]:
+    """Cut slices into pieces, after each of which there is progress; or not, if it is a `whole`."""
+    n_slices, first = len(counts.offset) - 1, 0
+    enough = _PIECE // (LANES * n_components)
+    while first < n_slices and not whole:
+        last = int(np.searchsorted(counts.offset, counts.offset[first] + enough))
+        last = min(n_slices, max(last, first + _PIECE_SLICES * n_threads))
+        yield slice(first, last)
+        first = last
+    if whole:
+        yield slice(0, n_slices)

@@ -1,0 +1,240 @@
+"""Semi-supervised NMF by coordinate descent: the loss of `ssnmf`, lowered in fewer iterations.
+
+An iteration moves A, B and S as the multiplicative updates do, and reads each order of the counts
+once. With S held the rows of A, and those of B, are problems of their own:
+
+    norm        curvature ``S^T S``: sweeps of coordinate descent, HALS with Gram matrices
+    divergence  curvature ``sum_i x_ij s_i s_i^T / mu_ij^2``: a Newton step, to the minimum of the
+                quadratic over what is not negative, by coordinate descent
+
+A row of S explains counts and labels together. Coordinate descent goes by the derivatives of both
+terms, with all mu kept current, and no step raises the loss: see `joint.h` of the kernels. A Newton
+step may raise it. Then the fit goes back and takes a multiplicative iteration instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES
+from ...engine.protocol import Block, Needs, Sums, Values
+from ..factors import Array, aligned_copy, in_lane_order, to_lanes
+from ..slices import sliced_counts
+from . import entries, labels
+from .entries import BlockEntries
+from .multiplicative import SemiSupervised
+from .steps import FLOOR, Losses, MoveRows, gram, in_lanes, problem_of, rows_in_float64
+
+# Sweeps over the coordinates of a row of S, by the loss of the data, and of A or B with a norm.
+_SWEEPS = {"frobenius": 4, "kl": 2}
+_SWEEPS_HELD = 4
+# Sweeps over the quadratic of a Newton step.
+_SWEEPS_NEWTON = 10
+# Far: as long as a multiplicative iteration takes this share of the loss away.
+_FAR = 0.1
+# The least share of the sums of A that a row keeps, unless it has no weights at all.
+_LEAST_LEFT = 1e-8
+# A loss is higher than another where it is so many times the rounding of the type above it.
+_ROUNDING = 10
+
+
+class CoordinateDescent(SemiSupervised):
+    """Coordinate descent and Newton steps; ``before`` is the point that a fit may go back to."""
+
+    curvature = True
+
+    def start(self) -> None:
+        """Hand loadings and labels to the executor."""
+        super().start()
+        self.reached, self.far = np.inf, "kl" in self.losses
+        self._copy("S", "before")
+
+    def arrive(self, iteration: int) -> dict[str, Any]:
+        """Look at the present point; if its loss is higher, at that of another update."""
+        seen = self.look()
+        if seen["loss"] > self.reached + _ROUNDING * np.finfo(self.dtype).eps * abs(self.reached):
+            self._copy("before", "S")
+            self.look()
+            super().update(iteration, False)
+            seen = self.look()
+        self.far = self.far and not seen["loss"] > (1 - _FAR) * self.reached
+        self.reached = seen["loss"]
+        return seen
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Move A and B by the sums at hand, then S."""
+        self._copy("S", "before")
+        if self.far:
+            super().update(iteration, ending)
+            return
+        point = self.points["S"]
+        A, B = self._features_moved(point["A"]), point["B"]
+        if self._supervised:
+            B = self._targets_moved(B)
+        self.points["S"] = {"A": A, "B": B}
+        scale = self.losses.scale(self.supervision)
+        self.blocks.run(DescendRows(self._design(), A, B, self.losses, scale))
+
+    def _numerators(self) -> Array:
+        """Return ``X^T S``, or ``(X / S A^T)^T S``, which the curvature of a divergence has."""
+        (_, sums), A = self._found, self.points["S"]["A"]
+        if self.losses.data == "frobenius":
+            return super()._numerators()
+        H, out = sums[0], np.zeros(A.shape)
+        pairs = zip(*np.tril_indices(A.shape[1]), strict=True)
+        for (k, other), each in zip(pairs, H.transpose(1, 0, 2), strict=True):
+            per_row = each.reshape(-1)[: len(A)]
+            out[:, k] += per_row * A[:, other]
+            if k != other:
+                out[:, other] += per_row * A[:, k]
+        return out
+
+    def _features_moved(self, A: Array) -> Array:
+        values, sums = self._found
+        if self.losses.data == "frobenius":
+            num, G, own = sums[0], values["gram"], None
+            if self._weightless is not None:
+                found, added = entries.curvature_left_of_columns(G, sums[2], self._weightless)
+                # with what was added to the curvature the minimum is drawn towards A
+                num, own = num + added * A, _packed(found)
+            return self._least_squares(A, num, G, own)
+        total, rate = values["total"], np.zeros(A.shape)
+        if self._weightless is not None:
+            rate = entries.columns_left(total + rate, sums[1], self._weightless)
+            total = 0 * total
+        return self._newton(A, sums[0], total, rate)
+
+    def _targets_moved(self, B: Array) -> Array:
+        values, _ = self._found
+        H = _packed(values["label_curvature"])
+        if self.losses.labels == "frobenius":
+            return self._least_squares(B, values["up"], np.zeros((B.shape[1],) * 2), H)
+        return self._newton(B, H, np.zeros(B.shape[1]), values["down"])
+
+    def _least_squares(self, rows: Array, num: Array, G: Array, own: Array | None) -> Array:
+        """Return rows (n, K) nearer to the minimum of ``b'G b / 2 - num.b``; G may be their own."""
+        start, (n, K) = _padded(rows, FLOOR), rows.shape
+        problem = problem_of(start, K, "frobenius", G, np.ones(K), newton_steps=_SWEEPS_HELD)
+        out, n_slices = aligned_copy(start), len(start) // LANES
+        offset = np.zeros(n_slices + 1, np.int64)
+        nothing = kernels.SlicedCounts(np.zeros(0, np.int32), np.zeros(0), offset, 0)
+        kernels.descend_jointly(
+            nothing, problem, start, out, n_threads=self.blocks.n_threads, rate=_padded(-num),
+            quadratic=own,
+        )  # fmt: skip
+        return np.ascontiguousarray(out[:n, :K])
+
+    def _newton(self, rows: Array, H: Array, total: Array, rate: Array) -> Array:
+        """Return rows (n, K) after a Newton step with the curvature H."""
+        start, (n, K) = _padded(rows, FLOOR), rows.shape
+        problem = problem_of(
+            start, K, "kl", H, total, newton_steps=1, qp_sweeps=_SWEEPS_NEWTON, qp_tolerance=0.0
+        )
+        out = aligned_copy(start)
+        kernels.step(
+            problem, H, start, out, wanted=kernels.SUM_FULL, first=0,
+            n_threads=self.blocks.n_threads, rate=_padded(rate), pseudo=_padded(0 * rate),
+        )  # fmt: skip
+        return np.ascontiguousarray(out[:n, :K])
+
+    @property
+    def _unit(self) -> float:
+        return self.last
+
+    def finish(self, settled: bool) -> dict[str, Any]:
+        """Stand at the last point, or at that of the best validation, with exact zeros."""
+        self.arrive(0)
+        self.points.pop("before")
+        return super().finish(settled)
+
+    def _points(self) -> tuple[str, ...]:
+        return (*super()._points(), "before")
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        numbers, arrays = super().snapshot()
+        return numbers | {"reached": self.reached, "far": self.far}, arrays
+
+
+def _padded(rows: Array, empty: float = 0.0) -> Array:
+    """Return rows (n, K) in the lanes of whole slices."""
+    n, K = rows.shape
+    lanes = in_lane_order(n, -(-n // LANES) * LANES)
+    return to_lanes(rows, lanes, kernels.row_stride(K), np.float64, empty)
+
+
+def _packed(matrices: Array) -> Array:
+    """Return symmetric matrices (n, K, K), or their lower triangles (n, P), slice by slice."""
+    if matrices.ndim == 3:
+        matrices = matrices[:, *np.tril_indices(matrices.shape[1])]
+    n, size = matrices.shape
+    out = np.zeros((-(-n // LANES) * LANES, size))
+    out[:n] = matrices
+    return aligned_copy(out.reshape(-1, LANES, size).transpose(0, 2, 1))
+
+
+@dataclass(frozen=True)
+class DescendRows(MoveRows):
+    """Moves S by coordinate descent on the losses of data and labels together."""
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Move the rows of a block."""
+        K, before, data = self.A.shape[1], block["S"], self.losses.data
+        n_slices, G, total = len(before) // LANES, gram(self.A), self.A.sum(axis=0)
+        B = np.zeros((len(self.B), before.shape[1]), before.dtype)
+        B[:, :K] = np.where(self.B > FLOOR, self.B, 0)
+        up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)
+        own: dict[str, Any] = {}
+        if (found := block.get("entries")) is not None:
+            here = BlockEntries(found, rows_in_float64(block, K), self.A, data)
+            if data == "frobenius":
+                curvature, added = here.curvature_left_of_rows(G)
+                own = {
+                    "quadratic": aligned_copy(_packed(curvature), before.dtype),
+                    "rate": in_lanes(-added * rows_in_float64(block, K), before),
+                }
+            else:
+                left = here.rows_left(total)
+                # a slope for parameters at the floor, which would let loadings grow without bound
+                some = left.any(axis=1, keepdims=True)
+                own = {"rate": in_lanes(np.maximum(left, some * _LEAST_LEFT * total), before)}
+                total = 0 * total
+        problem = problem_of(
+            self.design, K, data, G, total, newton_steps=_SWEEPS[data],
+            labels=B if len(B) else None, label_squares=self.losses.labels == "frobenius",
+        )  # fmt: skip
+        kernels.descend_jointly(
+            sliced_counts(block.counts, len(self.design)), problem, before,
+            block.empty("S", before), n_threads=n_threads, up=up, down=down, **own,
+        )  # fmt: skip
+        return {}
+
+
+def needs_of(
+    counts: CountMatrix, n_components: int, n_targets: int, dtype: Any, losses: Losses,
+    n_threads: int, plain: Needs, *, weighted: bool = False,
+) -> Needs:  # fmt: skip
+    """Return the memory that a fit needs, from that of multiplicative updates.
+
+    `weighted`: entries have weights, so that with a norm a row has a curvature of its own.
+    """
+    K, itemsize = n_components, np.dtype(dtype).itemsize
+    packed, lanes = kernels.packed_size(K), -(-counts.shape[1] // LANES) * LANES
+    longest = 0 if losses.data == "frobenius" else int(counts.row_nnz.max())
+    # the point to go back to; w y and w of labels as numbers of the kernels
+    row = kernels.row_stride(K) * itemsize + 2 * n_targets * itemsize
+    own = packed * 8 * 3 if weighted and losses.data == "frobenius" else 0
+    statistics = packed if losses.data == "kl" else K + (K + packed if weighted else 0)
+    return plain._replace(
+        row=plain.row + row + own,
+        shared=plain.shared + lanes * packed * 8 * (2 if own else 0) + n_targets * K * K * 8 * 3,
+        sums=lanes * statistics * 8,
+        scratch=n_threads * (longest * (K + 2) + n_targets) * LANES * itemsize,
+        task_row=plain.task_row + row,
+        saved_row=plain.saved_row * 2,
+    )

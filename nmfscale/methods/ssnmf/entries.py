@@ -1,0 +1,167 @@
+"""Weights of single counts in a semi-supervised NMF, such as 0 for those that are missing.
+
+An entry (i, j) of weight w_ij has the term ``w_ij d(x_ij, mu_ij)``, so that one of weight 2 counts
+as two alike. Counts come multiplied by their weights; then sums over all entries need corrections
+by ``v_ij = w_ij - 1`` only where that is not 0:
+
+    "frobenius"  sum_j w_ij mu_ij a_j = sum_j mu_ij a_j + sum_j v_ij mu_ij a_j
+    "kl"         sum_j w_ij a_j       = sum_j a_j + sum_j v_ij a_j
+
+Where little is left of such a sum it would be rounding: rows of this kind are summed over their
+entries, and columns without any weight are known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..factors import Array
+
+ROWS = ("entries",)
+# A sum that keeps less than this share of itself is added up anew, or, of a column, is at least so
+# many times the rounding of float64.
+_LITTLE, _ROUNDING = 1e-6, 4 * float(np.finfo(np.float64).eps)
+# The least share of its curvature with which a coordinate moves: a parameter at the floor would let
+# the other factor grow without bound. Sums of rows are exact, those of columns have cancelled.
+_LEAST_OF_ROW, _LEAST_OF_COLUMN = 1e-12, 1e-8
+# Rows that are added up anew at a time.
+_PIECE = 1 << 6
+_TYPE = np.dtype([("lane", np.int64), ("column", np.int64), ("v", np.float64)])
+
+
+class EntryWeights(NamedTuple):
+    """Weights less one of entries, a CSR matrix (n, m), and ``constant``: see `constant_of`."""
+
+    less_one: sp.csr_array
+    constant: float
+
+    def weightless(self) -> Array:
+        """Say which columns (m,) have weight 0 in every row."""
+        n, m = self.less_one.shape
+        found: Array = np.bincount(self.less_one.indices[self.less_one.data == -1], minlength=m)
+        return found == n
+
+
+def constant_of(x: Array, w: Array | float, loss: str) -> Array:
+    """Return what each entry adds to the loss whatever mu is: w x^2, or w (x log x - x)."""
+    if loss == "frobenius":
+        return w * x * x
+    found: Array = w * (x * np.log(np.where(x > 0, x, 1)) - x)
+    return found
+
+
+def in_blocks(less_one: sp.csr_array, layout: Any) -> list[Array]:
+    """Return the entries of each block, its lanes and the lanes of the columns."""
+    column = np.empty(less_one.shape[1], np.int64)
+    order = layout.column_order[: less_one.shape[1]]
+    column[order] = np.arange(len(order))
+    out = []
+    for place in layout.blocks:
+        rows = layout.row_order[place.first : place.last]
+        part = less_one[rows[rows >= 0]].tocoo()
+        found = np.empty(part.nnz, _TYPE)
+        found["lane"], found["column"], found["v"] = part.row, column[part.col], part.data
+        out.append(found[np.lexsort((found["column"], found["lane"]))])
+    return out
+
+
+class BlockEntries:
+    """The entries of one block, with S (n_rows, K) and A (m, K) in float64."""
+
+    def __init__(self, entries: Array, S: Array, A: Array, loss: str):
+        self._S, self._A, self._loss, shape = S, A, loss, (len(S), len(A))
+        lane, column, v = entries["lane"], entries["column"], entries["v"]
+        mu = np.empty(len(v))
+        for first in range(0, len(v), 1 << 16):
+            here = slice(first, first + (1 << 16))
+            mu[here] = np.einsum("ek,ek->e", S[lane[here]], A[column[here]])
+        values = v * mu if loss == "frobenius" else v
+        self._weights = sp.csr_array((v, (lane, column)), shape)
+        self._matrix = sp.csr_array((values, (lane, column)), shape)
+        # sum over the entries of v mu^2, or v mu
+        self.loss = float((values * mu).sum())
+
+    def rows_left(self, of_all: Array) -> Array:
+        """Return sum_j w mu a_j, or sum_j w a_j, of every row, from the same without weights."""
+        found = of_all + np.asarray(self._matrix @ self._A)
+        for rows in _cancelled(found, of_all):
+            w = self._dense(rows)
+            if self._loss == "frobenius":
+                w *= np.einsum("ik,jk->ij", self._S[rows], self._A)
+            found[rows] = np.einsum("ij,jk->ik", w, self._A)
+        return found
+
+    def curvature_left_of_rows(self, G: Array) -> tuple[Array, Array]:
+        """Return sum_j w a_j a_j^T of every row, its lower triangle row by row, from A^T A.
+
+        And what was added to its diagonal, (n, K), as in `curvature_left_of_columns`.
+        """
+        lower = np.tril_indices(len(G))
+        products, diagonal = _products(self._A), np.flatnonzero(lower[0] == lower[1])
+        found: Array = G[lower] + np.asarray(self._weights @ products)
+        for rows in _cancelled(found[:, diagonal], np.diag(G)):
+            found[rows] = np.einsum("ij,jp->ip", self._dense(rows), products)
+        return _raised(found, G, _LEAST_OF_ROW)
+
+    def _dense(self, rows: Array) -> Array:
+        """Return the weights w of some rows."""
+        return 1 + self._weights[rows].toarray()
+
+    def of_columns(self) -> Array:
+        """Return sum_i v mu s_i, or sum_i v s_i, of every column."""
+        return np.asarray(self._matrix.T @ self._S)
+
+    def curvature_of_columns(self) -> Array:
+        """Return sum_i v s_i s_i^T of every column, likewise."""
+        return np.asarray(self._weights.T @ _products(self._S))
+
+
+def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:
+    """Yield numbers of rows in which little of a positive sum is left, some at a time."""
+    rows = np.flatnonzero((left < _LITTLE * of_all).any(axis=1))
+    for first in range(0, len(rows), _PIECE):
+        yield rows[first : first + _PIECE]
+
+
+def columns_left(of_all: Array, corrections: Array, weightless: Array) -> Array:
+    """Return sums over the samples (m, K) with their weights, from those without."""
+    found = np.maximum(of_all + corrections, _ROUNDING * of_all)
+    found[weightless] = 0
+    return found
+
+
+def curvature_left_of_columns(
+    G: Array, corrections: Array, weightless: Array
+) -> tuple[Array, Array]:
+    """Return sum_i w s_i s_i^T of every column, lower triangles (m, P), and what was added (m, K).
+
+    Where next to nothing is left of its diagonal, something is added: the matrix is positive
+    definite whatever rounding did to it.
+    """
+    found: Array = G[np.tril_indices(len(G))] + corrections
+    found[weightless] = 0
+    return _raised(found, G, _LEAST_OF_COLUMN)
+
+
+def _raised(triangles: Array, G: Array, least: float) -> tuple[Array, Array]:
+    """Return triangles whose diagonals are at least this share of G's, and what was added.
+
+    Those that are zero stay.
+    """
+    row, column = np.tril_indices(len(G))
+    diagonal = np.flatnonzero(row == column)
+    added = np.maximum(least * np.diag(G) - triangles[:, diagonal], 0)
+    added[~triangles[:, diagonal].any(axis=1)] = 0
+    triangles[:, diagonal] += added
+    return triangles, added
+
+
+def _products(rows: Array) -> Array:
+    """Return the lower triangles of the outer products of rows with themselves."""
+    one, other = np.tril_indices(rows.shape[1])
+    found: Array = rows[:, one] * rows[:, other]
+    return found

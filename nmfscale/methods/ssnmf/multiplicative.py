@@ -1,0 +1,311 @@
+"""Semi-supervised NMF by multiplicative updates: X ~ S A^T and Y ~ S B^T share the loadings S.
+
+Haddock et al., Semi-supervised NMF models for topic modeling in learning tasks, Algorithms 1 to 3
+and equation 3, for samples in rows: their X, A S and B S are our X^T, A S^T and B S^T. The loss is
+
+    R(X, S A^T) + supervision * Q(Y, S B^T),
+
+with R and Q squared Frobenius norms or I-divergences ("kl"). An iteration, each stored order of
+the counts read once:
+
+1. Columns: sums over the samples at (A, B, S), among them ``X^T S``, or ``(X / S A^T)^T S``. What
+   the point is worth is a by-product. A and B move by them, here.
+2. Rows: S moves with the new A and B. Divided by what R has in front (2 for a norm, 1 for a
+   divergence) the update is ``s <- (s num + pseudo) / (down + rate)``: the labels come as `pseudo`
+   and `rate`, as those of a prior do.
+
+S A^T is never formed: a norm needs ``X A`` and ``A^T A``, a divergence S A^T at the nonzeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES
+from ...engine.protocol import Executor, Model, Needs, Sums, Values
+from ..factors import (
+    Array,
+    aligned_copy,
+    from_lanes,
+    in_lane_order,
+    per_lane,
+    rows_of_sums,
+    to_lanes,
+)
+from . import entries, labels
+from .entries import EntryWeights
+from .labels import Supervision
+from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
+
+# A fit whose parameters at the floor are needed has them back where their loss is higher by this.
+_FELL = 1e-9
+
+
+class Start(NamedTuple):
+    """Where a fit starts: S (n, K), A (m, K) and B (T, K), non-negative."""
+
+    S: Array
+    A: Array
+    B: Array
+
+
+def random_start(rng: Any, shape: tuple[int, int], n_targets: int, n_components: int) -> Start:
+    """Return a start with all entries drawn from [0, 1), A first, then B, then S."""
+    (n, m), K = shape, n_components
+    A, B = rng.uniform(size=(m, K)), rng.uniform(size=(n_targets, K))
+    return Start(rng.uniform(size=(n, K)), A, B)
+
+
+class SemiSupervised(Model):
+    """Multiplicative updates; row arrays ``S`` and those of `labels` and `entries`.
+
+    `start` returns where a fit starts; `constant` is what the loss of the data has whatever the
+    parameters are. With samples held out the fit ends at the point whose labels of these were
+    predicted best, once `patience` iterations have found no better one.
+    """
+
+    record = (
+        "minus_loss", "loss", "loss_data", "loss_labels", "decrease", "validation", "bytes_read",
+    )  # fmt: skip
+    residuals = ("decrease",)
+    residual_name = "relative decrease of the loss"
+    # whether sums over the samples have the curvature of A and B, too
+    curvature = False
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], n_components: int,
+        losses: Losses, supervision: float, known: Supervision, dtype: Any, *,
+        weights: EntryWeights | None = None, constant: float = 0.0, patience: int = 10,
+    ):  # fmt: skip
+        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self.losses, self.supervision, self.known = losses, supervision, known
+        self.dtype, self.constant, self.patience = np.dtype(dtype), constant, patience
+        self.weights, self._start = weights, start
+        self.stride = kernels.row_stride(n_components)
+        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._weightless = None if weights is None else weights.weightless()[self._order]
+        self.first = self.last = math.nan
+        self.best, self.best_iteration = -math.inf, 0
+        self.points: dict[str, dict[str, Array]] = {}
+        self._seen: dict[str, Any] = {}
+        self._found: tuple[Values, Sums] = {}, []
+
+    def start(self) -> None:
+        """Hand loadings and labels to the executor."""
+        S, A, B = self._start()
+        layout, folder = self.blocks.layout, self.blocks.folder
+        lanes = to_lanes(S, layout.row_order, self.stride, self.dtype, FLOOR, FLOOR, folder)
+        self.blocks.put("S", lanes)
+        A = np.ascontiguousarray(A[self._order], np.float64)
+        if self._weightless is not None:
+            A[self._weightless] = 0
+        if self._supervised:  # a class without labels has no part in the loss
+            B = np.where(self._targets_known[:, None], B, 0)
+        self.points["S"] = {"A": np.maximum(A, FLOOR), "B": np.maximum(B, FLOOR)}
+        self._put_labels()
+        if self.known.held_out is not None:
+            self._copy("S", "best")
+
+    def _put_labels(self) -> None:
+        order, known = self.blocks.layout.row_order, self.known
+        given = {labels.TARGETS: known.targets, labels.WEIGHTS: known.weights}
+        if known.held_out is not None:
+            given[labels.HELD_OUT] = known.held_out
+        for name, values in given.items():
+            of_lanes: Array = per_lane(values, order) if values.ndim == 1 else values[order]
+            if values.ndim == 2:
+                of_lanes[order < 0] = 0
+            self.blocks.put(name, of_lanes)
+        if self.weights is not None:
+            found = entries.in_blocks(self.weights.less_one, self.blocks.layout)
+            self.blocks.put("entries", found)
+
+    def _copy(self, source: str, target: str) -> None:
+        self.blocks.copy(source, target)
+        self.points[target] = self.points[source]
+
+    def _design(self) -> Array:
+        A = self.points["S"]["A"]
+        lanes = in_lane_order(len(A), len(self.blocks.layout.column_order))
+        return to_lanes(A, lanes, self.stride, self.dtype, FLOOR)
+
+    def look(self) -> dict[str, Any]:
+        """Add up what A and B move by; return the record of the present point."""
+        A, B = (self.points["S"][name] for name in ("A", "B"))
+        step = SumSamples(
+            self._design(), A, B, self.losses, self.weights is not None, self.curvature
+        )
+        ((values, sums),) = self.blocks.run(step)
+        if step.sums_numerators:
+            sums[0] = rows_of_sums(sums[0], len(A))
+        self._found = values, sums
+        if self.losses.data == "frobenius":
+            data = (gram(A) * values["gram"]).sum() - 2 * math.fsum((sums[0] * A).sum(axis=0))
+        else:
+            data = float((A.sum(axis=0) * values["total"]).sum()) - values["log_mu"]
+        data = float(data + self.constant + values.get("loss_entries", 0.0))
+        loss = data + self.supervision * values["loss_labels"]
+        return {
+            "minus_loss": -loss, "loss": loss, "loss_data": data,
+            "loss_labels": values["loss_labels"], "validation": values["validation"],
+            "bytes_read": self.blocks.bytes_read,
+        }  # fmt: skip
+
+    def arrive(self, iteration: int) -> dict[str, Any]:
+        """Look at the point that an update has reached, or at one that is put in its place."""
+        return self.look()
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Return the record of the present point, whose sums A and B will move by."""
+        seen = self.arrive(iteration)
+        if not iteration:
+            return None
+        loss, decrease = seen["loss"], 1.0
+        if iteration == 1:
+            self.first = loss
+        else:
+            decrease = self._decrease(loss)
+        self.last = loss
+        if self.known.held_out is not None:
+            if seen["validation"] > self.best:
+                self.best, self.best_iteration = seen["validation"], iteration
+                self._copy("S", "best")
+            elif iteration - self.best_iteration >= self.patience:
+                decrease = 0.0
+        self._seen = seen | {"decrease": decrease}
+        return self._seen
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Move A and B by the sums at hand, then S."""
+        (values, sums), point = self._found, self.points["S"]
+        A, B = point["A"], point["B"]
+        if self.losses.data == "frobenius":
+            down = np.einsum("jk,kl->jl", A, values["gram"])
+        else:
+            down = np.broadcast_to(values["total"], A.shape)
+        if self._weightless is not None:
+            down = entries.columns_left(down, sums[1], self._weightless)
+        A = _multiplied(A, self._numerators(), down)
+        B = _multiplied(B, values["up"], values["down"]) if self._supervised else B
+        self.points["S"] = {"A": A, "B": B}
+        scale = self.losses.scale(self.supervision)
+        self.blocks.run(MoveRows(self._design(), A, B, self.losses, scale))
+
+    def _numerators(self) -> Array:
+        return self._found[1][0]
+
+    @property
+    def _supervised(self) -> bool:
+        return bool(self.known.weights.any())
+
+    @property
+    def _targets_known(self) -> Array:
+        """Say of which targets (T,) a sample has a label of some weight."""
+        known = self.known
+        if known.targets.ndim == 2:
+            wide = known.weights if known.weights.ndim == 2 else known.weights[:, None]
+            return np.broadcast_to((wide > 0).any(axis=0), known.n_targets)
+        found = np.bincount(known.targets.astype(np.intp), known.weights, known.n_targets)
+        return found > 0
+
+    def finish(self, settled: bool) -> dict[str, Any]:
+        """Stand at the last point, or at that of the best validation, with exact zeros."""
+        if self.known.held_out is not None:
+            last = self.look()
+            if last["validation"] <= self.best:
+                self._copy("best", "S")
+            self.blocks.drop("best")
+        known = self.look()
+        before = self.points["S"]
+        self.blocks.copy("S", "before")
+        self.blocks.apply(Clean("S", FLOOR))
+        self.points["S"] = {name: np.where(a > FLOOR, a, 0) for name, a in before.items()}
+        seen = self.look()
+        if not seen["loss"] <= known["loss"] + _FELL * abs(known["loss"]):
+            self.blocks.copy("before", "S")
+            self.points["S"], seen = before, known
+        self.blocks.drop("before")
+        decrease = self._seen.get("decrease", 1.0) if settled else self._decrease(seen["loss"])
+        return seen | {"decrease": decrease}
+
+    def _decrease(self, loss: float) -> float:
+        """Return the relative decrease of an iteration that has come to this loss."""
+        if not self._unit > 0:
+            return 1.0
+        return max((self.last - loss) / self._unit, 0.0)
+
+    @property
+    def _unit(self) -> float:
+        return self.first
+
+    def result(self) -> dict[str, Array]:
+        """Return S (n, K), A (m, K) in the order of the counts and B (T, K)."""
+        layout, (n, m), K = self.blocks.layout, self.counts.shape, self.n_components
+        S = from_lanes(self.blocks.get("S"), layout.row_order, n, K, self.blocks.folder)
+        A = np.empty((m, K))
+        A[self._order] = self.points["S"]["A"]
+        return {"S": S, "A": A, "B": self.points["S"]["B"]}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        rows, K = len(self.blocks.layout.row_order), self.n_components
+        found: dict[str, tuple[int, ...]] = {}
+        for point in self._points():
+            found[point] = rows, self.stride
+            found[f"{point}_A"] = self.counts.shape[1], K
+            found[f"{point}_B"] = self.known.n_targets, K
+        return found
+
+    def _points(self) -> tuple[str, ...]:
+        return ("S",) if self.known.held_out is None else ("S", "best")
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        arrays = {}
+        for point in self._points():
+            arrays[point] = self.blocks.get(point)
+            arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
+        names = ("first", "last", "best", "best_iteration")
+        return {name: getattr(self, name) for name in names}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        for name, value in numbers.items():
+            setattr(self, name, value)
+        for point in self._points():
+            self.blocks.put(point, aligned_copy(arrays[point]))
+            self.points[point] = {name: arrays[f"{point}_{name}"] for name in ("A", "B")}
+        self._put_labels()
+
+
+def _multiplied(values: Array, up: Array, down: Array) -> Array:
+    """Return values * up / down, at least the floor; what has no `down` stays."""
+    found = values * up
+    np.divide(found, down, out=found, where=down > 0)
+    np.copyto(found, values, where=~(down > 0))
+    return np.maximum(found, FLOOR, out=found)
+
+
+def needs_of(
+    counts: CountMatrix, n_components: int, n_targets: int, wide: bool, dtype: Any
+) -> Needs:
+    """Return the memory that a fit needs; `wide`: targets and weights are numbers (n, T)."""
+    stride, itemsize = kernels.row_stride(n_components), np.dtype(dtype).itemsize
+    of_labels = 16 * n_targets if wide else 16
+    lanes = -(-counts.shape[1] // LANES) * LANES
+    # S before and after, what it moves by, and the same in float64
+    row = stride * (itemsize * 5 + 8 * 4)
+    return Needs(
+        row=row + of_labels,
+        shared=lanes * stride * 8 * 8,
+        sums=lanes * n_components * 8,
+        task_row=row + of_labels,
+        task_shared=lanes * stride * 8 * 4,
+        saved_row=stride * itemsize,
+    )

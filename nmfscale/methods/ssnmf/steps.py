@@ -1,0 +1,335 @@
+"""Steps of a semi-supervised NMF: what is done with one block of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES
+from ...engine.local import LocalExecutor
+from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
+from ..factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
+from ..slices import sliced_counts
+from ..transform import plain_rows
+from . import entries, labels
+from .entries import BlockEntries
+
+# The least of a parameter in a fit: updates cannot leave zero. At the end it is zero.
+FLOOR = 1e-16
+# Sweeps of coordinate descent over the loadings of a new row, at most, until none lowers its loss
+# by more than this.
+_SWEEPS, _LITTLE = 500, 1e-20
+# Copies of the loadings of a block, and of A, that loadings of new rows need.
+_COPIES_BLOCK, _COPIES_HELD = 6, 5
+
+
+class Losses(NamedTuple):
+    """The loss of the data and of the labels, "frobenius" or "kl"."""
+
+    data: str
+    labels: str
+
+    def scale(self, supervision: float) -> float:
+        """Return what U B and V B are multiplied by in an update of S."""
+        twice = supervision * (2 if self.labels == "frobenius" else 1)
+        return twice / (2 if self.data == "frobenius" else 1)
+
+
+def gram(values: Array) -> Array:
+    """Return values^T values, in float64."""
+    out = np.zeros((values.shape[1],) * 2)
+    for here in labels.pieces(len(values)):
+        columns = np.ascontiguousarray(values[here].T, np.float64)
+        out += np.einsum("ki,li->kl", columns, columns)
+    return out
+
+
+def problem_of(
+    design: Array, n_components: int, loss: str, G: Array, total: Array, **how: Any
+) -> Any:
+    """Return what the kernels solve with a factor held: G its Gram matrix, total its sums."""
+    dtype = design.dtype
+    if loss == "frobenius":
+        how |= {"step": kernels.SQUARES, "gram": np.ascontiguousarray(G, dtype)}
+    padded = np.zeros(design.shape[1], dtype)
+    padded[:n_components] = total
+    return kernels.RowProblem(design, padded, n_components, floor=FLOOR, **how)
+
+
+def rows_in_float64(block: Block, n_components: int) -> Array:
+    """Return the loadings of the rows of a block."""
+    return block["S"][: block.n_rows, :n_components].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class SumSamples(Step):
+    """Adds up what A and B move by, and what the present point is worth.
+
+    `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`
+    that of A and B is added up, too; of a divergence of the data it stands for numerators.
+    """
+
+    design: Any
+    A: Array
+    B: Array
+    losses: Losses
+    weighs_entries: bool = False
+    curvature: bool = False
+
+    reads = "columns"
+    shared = ("design", "A")
+    arrays = RowArrays(("S", *labels.ROWS, *entries.ROWS))
+
+    @property
+    def sums_numerators(self) -> bool:
+        """Whether numerators are added up."""
+        return not (self.curvature and self.losses.data == "kl")
+
+    def empty_sums(self) -> Sums:
+        """Return arrays for numerators or curvature, and for corrections by weights of entries."""
+        (m, K), n_lanes = self.A.shape, len(self.design)
+        packed = kernels.packed_size(K)
+        out = [np.zeros((n_lanes // LANES, K if self.sums_numerators else packed, LANES))]
+        if self.weighs_entries:
+            out.append(np.zeros((m, K)))
+            if self.curvature and self.sums_numerators:
+                out.append(np.zeros((m, packed)))
+        return out
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the share of a block."""
+        K, S = self.A.shape[1], block["S"]
+        sliced, plain = sliced_counts(block.counts, len(S)), rows_in_float64(block, K)
+        G, log_mu = gram(plain), np.zeros(len(self.design))
+        problem = problem_of(S, K, self.losses.data, G, np.ones(K))
+        how = {} if self.losses.data == "frobenius" else {"loglik": log_mu}
+        wanted = kernels.SUM_GRADIENT if self.sums_numerators else kernels.SUM_FULL
+        kernels.sums(
+            sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
+            n_threads=n_threads, **how,
+        )  # fmt: skip
+        found = labels.sums(block, plain, self.B, self.losses.labels, self.curvature)
+        found |= {"gram": G, "total": plain.sum(axis=0), "log_mu": sum_lanes(log_mu)}
+        if self.weighs_entries:
+            here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
+            sums[1] += here.of_columns()
+            if len(sums) > 2:
+                sums[2] += here.curvature_of_columns()
+            found["loss_entries"] = here.loss
+        return found
+
+
+@dataclass(frozen=True)
+class MoveRows(Step):
+    """Moves S by a multiplicative update; `design` and `A` are as in `SumSamples`."""
+
+    design: Any
+    A: Array
+    B: Array
+    losses: Losses
+    scale: float
+
+    reads = "rows"
+    shared = ("design", "A")
+    arrays = RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Move the rows of a block."""
+        K, before = self.A.shape[1], block["S"]
+        S = rows_in_float64(block, K)
+        G, total = gram(self.A), self.A.sum(axis=0)
+        pseudo, rate = labels.of_rows(block, S, self.B, self.losses.labels)
+        pseudo *= self.scale
+        rate *= self.scale
+        given, left = rate, None
+        if (found := block.get("entries")) is not None:
+            # rows have sums of their own: of all together nothing is left to the kernel
+            left = BlockEntries(found, S, self.A, self.losses.data).rows_left(
+                np.einsum("ik,kl->il", S, G) if self.losses.data == "frobenius" else total
+            )
+            given, G, total = np.maximum(rate + left, LEAST), 0 * G, 0 * total
+        problem = problem_of(self.design, K, self.losses.data, G, total, em_steps=1)
+        out = block.empty("S", before)
+        empty = 0.0 if left is None else 1.0
+        kernels.update_rows(
+            sliced_counts(block.counts, len(self.design)), problem, before, out,
+            n_threads=n_threads, pseudo=in_lanes(pseudo, before),
+            rate=in_lanes(given, before, empty),
+        )  # fmt: skip
+        if self.losses.data != self.losses.labels:
+            down = G if self.losses.data == "frobenius" else total
+            _hold_back(out[: block.n_rows, :K], S, pseudo, rate, down, left, self.losses.data)
+        return {}
+
+
+def in_lanes(values: Array, like: Array, empty: float = 0.0) -> Array:
+    """Return rows (n_rows, K) in memory of the shape of a row array, which has `empty` besides."""
+    out = aligned_copy(np.full(like.shape, empty), like.dtype)
+    out[: len(values), : values.shape[1]] = values
+    return out
+
+
+def _hold_back(
+    out: Array, S: Array, pseudo: Array, rate: Array, down: Array, left: Array | None, data: str
+) -> None:
+    """Shorten steps of S where those of two different losses together may raise them.
+
+    `down` is the Gram matrix or the sums of A, `left` (n_rows, K) what rows have in their place.
+    With r the step of one loading, divided by it, both losses are at most
+    ``den r^2 / 2 - num r - p log r + q r`` of the norm and of the divergence. The update
+    ``r = (num + p) / (den + q)`` lowers that, but for some large steps: these end at its minimum.
+    """
+    if data == "kl":
+        which = np.nonzero((out > S) & (out * rate > 2 * pseudo))
+    else:
+        which = np.nonzero((out > S) & (pseudo > out * rate))
+    if not len(which[0]):
+        return
+    row, k = which
+    s, r, label, down_label = S[which], out[which] / S[which], pseudo[which], rate[which]
+    if left is not None:
+        own = left[which]
+    else:
+        own = down[k] if data == "kl" else np.einsum("ek,ek->e", S[row], down[k])
+    if data == "kl":
+        num, den, q = label / s, down_label, own
+        p = r * (den + q) - num
+    else:
+        p, q, den = label / s, down_label, own
+        num = r * (den + q) - p
+    rises = p * (r - 1 - np.log(r)) > (den / 2 + q) * (r - 1) ** 2
+    c = q - num
+    root = np.sqrt(c * c + 4 * den * p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = np.where(c > 0, 2 * p / (c + root), (root - c) / (2 * den))
+    out[row[rises], k[rises]] = np.maximum(s * best, FLOOR)[rises]
+
+
+@dataclass(frozen=True)
+class Clean(Step):
+    """Makes parameters that are not above a least value zero."""
+
+    source: str
+    least: float
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source,), (self.source,))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Clean the rows of a block."""
+        values = block[self.source]
+        out = block.empty(self.source, values)
+        np.multiply(values, values > np.float64(self.least) * (1 + 1e-6), out=out)
+        return {}
+
+
+@dataclass(frozen=True)
+class Represent(Step):
+    """Finds loadings of new rows by their counts alone, with A held.
+
+    For a norm they are at the optimum, by coordinate descent; for a divergence they take `n_steps`
+    multiplicative steps from loadings that are all the same.
+    """
+
+    design: Any
+    A: Array
+    loss: str
+    n_steps: int
+
+    reads = "rows"
+    arrays = RowArrays(entries.ROWS, ("represented",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Find those of the rows of a block."""
+        K, sliced = self.A.shape[1], sliced_counts(block.counts, len(self.design))
+        n_lanes = LANES * (len(block.counts.offset) - 1)
+        start = aligned_copy(np.zeros((n_lanes, self.design.shape[1])))
+        start[:, :K] = FLOOR if self.loss == "frobenius" else 1
+        G, total = gram(self.A), self.A.sum(axis=0)
+        how: dict[str, Any] = {"em_steps": self.n_steps}
+        if self.loss == "frobenius":
+            how = {"newton_steps": 1, "qp_sweeps": _SWEEPS, "qp_tolerance": _LITTLE}
+        given, more = block.get("entries"), {}
+        if given is not None and self.loss == "kl":
+            ones = np.ones((block.n_rows, K))
+            rate = BlockEntries(given, ones, self.A, "kl").rows_left(total)
+            nothing, total = np.zeros((block.n_rows, K)), 0 * total
+            rate = in_lanes(np.maximum(rate, LEAST), start, 1.0)
+            more = {"pseudo": in_lanes(nothing, start), "rate": rate}
+        problem = problem_of(self.design, K, self.loss, G, total, **how)
+        out = block.empty("represented", start)
+        kernels.update_rows(sliced, problem, start, out, n_threads=n_threads, **more)
+        if given is not None and self.loss == "frobenius":
+            num = np.zeros((n_lanes // LANES, K, LANES))
+            kernels.sums(
+                sliced, problem, start, num, wanted=kernels.SUM_GRADIENT, first=0, last=len(num),
+                n_threads=n_threads,
+            )  # fmt: skip
+            _weighted_squares(out, rows_of_sums(num, n_lanes), G, self.A, given)
+        out[out <= FLOOR * (1 + 1e-6)] = 0
+        return {}
+
+
+def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) -> None:
+    """Find the loadings of rows that have weights of entries, whose Gram matrices are their own."""
+    if not len(given):
+        return
+    given, nobody, lower = given.copy(), np.zeros((1, len(G))), np.tril_indices(len(G))
+    lanes, first = np.unique(given["lane"], return_index=True)
+    for lane, begin, end in zip(lanes, first, np.append(first[1:], len(given)), strict=True):
+        here, b, g = given[begin:end], np.zeros(len(G)), -num[lane]
+        here["lane"] = 0
+        H = np.zeros(G.shape)
+        H[lower] = BlockEntries(here, nobody, A, "frobenius").curvature_left_of_rows(G)[0][0]
+        H += np.tril(H, -1).T
+        moving = np.flatnonzero(np.diag(H) > 0)
+        for _ in range(_SWEEPS):
+            most = 0.0
+            for k in moving:
+                step = max(b[k] - g[k] / H[k, k], 0.0) - b[k]
+                if step:
+                    b[k] += step
+                    g += step * H[k]
+                    most = max(most, step * step * H[k, k])
+            if most < _LITTLE:
+                break
+        out[lane, : len(b)] = b
+
+
+class Representation:
+    """Loadings (n, K) of the rows of counts with A (m, K) held, a block at a time, in float64."""
+
+    def __init__(
+        self, counts: CountMatrix, A: Array, loss: str, n_steps: int, n_threads: int,
+        less_one: sp.csr_array | None = None,
+    ):  # fmt: skip
+        layout, self._K = counts.layout(n_threads), A.shape[1]
+        self._blocks, order = LocalExecutor(layout, n_threads), layout.column_order
+        design = to_lanes(A, order, kernels.row_stride(self._K), np.float64, FLOOR, FLOOR)
+        m = counts.shape[1]
+        held = np.ascontiguousarray(design[:m, : self._K])
+        self._step = Represent(design, held, loss, n_steps)
+        if less_one is not None:
+            self._blocks.put("entries", entries.in_blocks(less_one, layout))
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """Rows of one block after the other, and their loadings."""
+        for place, made in self._blocks.stream(self._step):
+            found = plain_rows(self._blocks.layout, place, made["represented"], self._K)
+            yield slice(place.start, place.stop), found
+
+
+def representation_needs(counts: CountMatrix, n_components: int) -> Needs:
+    """Return the memory that `Representation` needs; `row` is for each row of a block."""
+    stride = kernels.row_stride(n_components)
+    return Needs(
+        row=stride * 8 * _COPIES_BLOCK, shared=counts.shape[1] * stride * 8 * _COPIES_HELD, sums=0
+    )

@@ -1,0 +1,1 @@
+"""Mean-field variational inference: LDA, Gamma-Poisson, the noisy topic model."""

@@ -1,0 +1,113 @@
+"""Dirichlet distributions: expected logarithms, divergences, their prior, posteriors of rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln, polygamma, psi
+
+from ... import kernels
+from ...engine.protocol import Values
+from ..factors import Array
+from .posteriors import InferRows
+
+# Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
+PIECE = 1 << 12
+# Parameters of a prior that are estimated lie between these.
+LEAST_ALPHA, MOST_ALPHA = 1e-6, 1e6
+
+
+def expected_log(values: Array, axis: int, n_threads: int) -> Array:
+    """Return E log of the coordinates, psi(a_k) - psi(sum a), along an axis, in float64."""
+    total = np.ascontiguousarray(values.sum(axis=axis, keepdims=True))
+    found, of_total = np.empty_like(values), np.empty_like(total)
+    kernels.digamma(values, found, n_threads=n_threads)
+    kernels.digamma(total, of_total, n_threads=n_threads)
+    found -= of_total
+    return found
+
+
+def minus_divergence(values: Array, prior: Any, logs: Array, axis: int, n_threads: int) -> Array:
+    """Return minus the divergence of distributions along an axis from their prior.
+
+    ``log G(sum p) - log G(sum a) + sum_k [log G(a_k) - log G(p_k) + (p_k - a_k) E log_k]``, of
+    parameters a and p. `prior` is an array, or a number if all its parameters are the same; `logs`
+    are those of `expected_log`.
+    """
+    terms, alike = np.empty_like(values), 1 if np.ndim(prior) else values.shape[axis]
+    kernels.log_gamma(values, terms, n_threads=n_threads)
+    terms += (prior - values) * logs
+    of_prior = gammaln(alike * np.sum(prior)) - alike * np.sum(gammaln(prior))
+    found: Array = terms.sum(axis=axis) - gammaln(values.sum(axis=axis)) + of_prior
+    return found
+
+
+def estimate_alpha(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
+    """Return the alpha that maximises log G(sum alpha) - sum log G(alpha) + alpha . mean_log.
+
+    Newton from `alpha`: in log alpha if all are the same; else the Hessian is diagonal plus rank
+    one (Minka 2000). A step is halved until alpha is positive and the value does not fall.
+    """
+
+    def value(a: Array) -> float:
+        return float(gammaln(a.sum()) - gammaln(a).sum() + (a * mean_log).sum())
+
+    best = value(alpha)
+    for _ in range(100 if len(alpha) > 1 else 0):  # of a single topic it says nothing
+        step = _newton_step(alpha, mean_log, symmetric)
+        while np.abs(step / alpha).max() > 1e-12:
+            moved = np.clip(alpha + step, LEAST_ALPHA, MOST_ALPHA)
+            if (alpha + step > 0).all() and value(moved) >= best:
+                break
+            step = step / 2
+        else:
+            return alpha
+        change, alpha, best = np.abs(moved / alpha - 1).max(), moved, value(moved)
+        if change < 1e-9:
+            break
+    return alpha
+
+
+def _newton_step(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
+    total, curved = alpha.sum(), polygamma(1, alpha.sum())
+    slope, diagonal = psi(total) - psi(alpha) + mean_log, -polygamma(1, alpha)
+    if symmetric:
+        along = slope.sum() * alpha[0]
+        bend = along + (len(alpha) ** 2 * curved + diagonal.sum()) * alpha[0] ** 2
+        log_step = -along / bend if bend < 0 else math.copysign(1.0, along)
+        found: Array = alpha * math.expm1(min(max(log_step, -1.0), 1.0))
+        return found
+    common = (slope / diagonal).sum() / (1 / curved + (1 / diagonal).sum())
+    found = -(slope - common) / diagonal
+    return found
+
+
+@dataclass(frozen=True)
+class InferDirichlet(InferRows):
+    """Moves Dirichlet posteriors; `learns` says whether sums of Et afterwards are wanted."""
+
+    learns: bool = False
+
+    kind = kernels.DIRICHLET
+
+    def terms(
+        self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
+    ) -> tuple[Array, Values]:
+        """Return what rows add to the ELBO besides their counts; how far they went, and Et."""
+        K = len(self.alpha)
+        bounds, change, logs = np.empty(n_rows), np.zeros(K), np.zeros(K)
+        for first in range(0, n_rows, PIECE):
+            here = slice(first, min(first + PIECE, n_rows))
+            values = np.ascontiguousarray(gamma[here, :K], np.float64)
+            known = expected_log(values, 1, n_threads)
+            bounds[here] = minus_divergence(values, self.alpha, known, 1, n_threads)
+            if after is None:
+                continue
+            moved = np.ascontiguousarray(after[here, :K], np.float64)
+            if self.learns:
+                logs += expected_log(moved, 1, n_threads).sum(axis=0)
+            change += np.abs(moved - values).sum(axis=0)
+        return bounds, {"change": change, "logs": logs}

@@ -1,0 +1,169 @@
+"""Gamma distributions: priors of the rows of a factor, posteriors of rows, their rates and bound.
+
+Row i of a factor has K parameters theta_ik ~ Gamma(a_k, r) (shape, rate), and q(theta_ik) =
+Gamma(gamma_ik, rho_ik).  The other factor enters by its column sums S_k.  Given the shares of the
+counts, ``gamma_ik = a_k + sum_j x_ij phi_ijk`` and ``rho_ik = r + S_k`` are optimal.
+
+A rate that is drawn, ``xi_i ~ Gamma(s, t)``, takes the place of r: q(xi_i) is Gamma(s + sum_k a_k,
+t + sum_k E theta_ik), and its mean u_i is r above.  Both posteriors are at their optimum where
+
+    t u + sum_k gamma_ik u / (u + S_k) = s + sum_k a_k,
+
+which rises and is concave in u: Newton from below never passes its only root.  So all that a row
+has of its own is gamma.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from ... import kernels
+from ...counts.aligned import aligned_empty
+from ...counts.sell import LANES
+from ...engine.protocol import Values
+from ..factors import Array
+from .dirichlet import PIECE
+from .posteriors import InferRows
+
+# Newton steps to the rate of a row, of which some ten are needed, and when its root is reached.
+_MOST_STEPS, _REACHED = 200, 1e-14
+
+
+@dataclass(frozen=True)
+class GammaPrior:
+    """Prior of the rows of a factor: shapes (K,), and rates (K,) or what the rate is drawn from.
+
+    `drawn` is shape s and rate t of that.
+    """
+
+    shape: Array
+    rate: Array | None = None
+    drawn: tuple[float, float] | None = None
+
+    def own_rates(self, values: Array, sums: Array) -> Array:
+        """Return what rows add to the rates of q: expected rates (n, 1), or the fixed (K,)."""
+        if self.drawn is None:
+            assert self.rate is not None
+            return self.rate
+        s, t = self.drawn
+        goal = s + self.shape.sum()
+        most = np.maximum((goal - values.sum(axis=1)) / t, 0)  # no share is more than all of gamma
+        u = np.maximum(goal / (t + (values / sums).sum(axis=1)), most)
+        for _ in range(_MOST_STEPS):
+            rates = u[:, None] + sums
+            parts = values / rates
+            slope = t + (parts / rates * sums).sum(axis=1)
+            moved = u - (t * u + parts.sum(axis=1) * u - goal) / slope
+            rises = moved > u * (1 + _REACHED)
+            if not rises.any():
+                break
+            u = np.where(rises, moved, u)
+        found: Array = u[:, None]
+        return found
+
+    def bound(self, values: Array, own: Array, sums: Array, n_threads: int) -> Array:
+        """Return what rows add to the ELBO besides their counts, and what the sums add.
+
+        ``sum_k [log G(gamma) - log G(a) + (a - gamma) psi(gamma) + a log(r / rho)]``, and of a rate
+        that is drawn, in place of the log r, ``-KL`` of its posterior but for what cancels.
+        """
+        a, terms, logs = self.shape, np.empty_like(values), np.empty_like(values)
+        kernels.log_gamma(values, terms, n_threads=n_threads)
+        kernels.digamma(values, logs, n_threads=n_threads)
+        terms += (a - values) * logs - a * np.log(own + sums) - gammaln(a)
+        found: Array = terms.sum(axis=1)
+        if self.drawn is None:
+            return found + float((a * np.log(own)).sum())
+        (s, t), u = self.drawn, own[:, 0]
+        after = s + a.sum()
+        constant = s * np.log(t) - gammaln(s) + gammaln(after) - after * np.log(after) + after
+        return found + constant + after * np.log(u) - t * u
+
+
+@dataclass(frozen=True)
+class InferGamma(InferRows):
+    """Moves Gamma posteriors.
+
+    Attributes
+    ----------
+    sums : ndarray (K,)
+        Column sums of the other factor.
+    prior : GammaPrior
+        Its shapes are `alpha`.
+    n_rounds : int
+        How often rates that are drawn are found anew, and the rows moved, at most.
+    """
+
+    sums: Any = None
+    prior: Any = None
+    n_rounds: int = 1
+
+    kind = kernels.GAMMA
+
+    def move(
+        self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
+        made: dict[str, Array],
+    ) -> None:  # fmt: skip
+        """Move the rows from `gamma` into `after`."""
+        K, total = len(self.alpha), np.zeros(gamma.shape[1], gamma.dtype)
+        if self.prior.drawn is None:
+            total[:K] = self.sums + self.prior.rate
+            problem = self.problem(gamma, total)
+            kernels.update_rows(sliced, problem, gamma, after, n_threads=n_threads, **made)
+            return
+        total[:K] = self.sums
+        problem, source = self.problem(gamma, total), gamma
+        rate, before = aligned_empty(gamma.shape, gamma.dtype), np.zeros((n_rows, 1))
+        moves, theta = np.ones(n_rows, bool), made.get("theta")
+        for i in range(self.n_rounds):
+            rate[:] = 1
+            own = self._own_rates(source, n_rows)
+            moves &= (np.abs(own - before) > self.tolerance * own)[:, 0] | (i < 1)
+            if not moves.any():
+                return
+            rate[:n_rows, :K], before = own, own
+            rows = np.flatnonzero(moves)
+            stay = np.flatnonzero(~moves)
+            kept = [a[stay] for a in (after, theta) if a is not None]
+            kernels.update_rows(
+                sliced, problem, source, after, rate=rate, n_threads=n_threads,
+                slices=np.unique(rows // LANES), **made,
+            )  # fmt: skip
+            if after is None or theta is None:
+                return
+            after[stay], theta[stay] = kept
+            source = after
+
+    def _own_rates(self, gamma: Array, n_rows: int) -> Array:
+        own = np.empty((n_rows, 1))
+        for first in range(0, n_rows, PIECE):
+            here = slice(first, min(first + PIECE, n_rows))
+            own[here] = self.prior.own_rates(_values(gamma, here, len(self.alpha)), self.sums)
+        return own
+
+    def terms(
+        self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
+    ) -> tuple[Array, Values]:
+        """Return what rows add to the ELBO besides their counts; how far they went, and sums."""
+        K, prior = len(self.alpha), self.prior
+        bounds, change, totals = np.empty(n_rows), np.zeros(K), np.zeros(K)
+        for first in range(0, n_rows, PIECE):
+            here = slice(first, min(first + PIECE, n_rows))
+            values = _values(gamma, here, K)
+            own = prior.own_rates(values, self.sums)
+            bounds[here] = prior.bound(values, own, self.sums, n_threads)
+            if after is None:
+                continue
+            moved = _values(after, here, K)
+            change += np.abs(moved - values).sum(axis=0)
+            if prior.drawn is not None:
+                totals += (moved / (prior.own_rates(moved, self.sums) + self.sums)).sum(axis=0)
+        return bounds, {"change": change, "totals": totals}
+
+
+def _values(gamma: Array, here: slice, K: int) -> Array:
+    return np.ascontiguousarray(gamma[here, :K], np.float64)

@@ -1,0 +1,115 @@
+"""Gamma noise of mean one on the factors of a topic model: its posterior, and how strong it is.
+
+With u ~ Gamma(theta, theta) (shape, rate; mean 1, variance 1 / theta) and counts n that are Poisson
+with mean m u, the posterior is Gamma(theta + n, theta + m), and the best theta maximises
+
+    g(theta) = theta log theta - log G(theta) + log G(theta + n) - (theta + n) log(theta + m),
+
+the log-likelihood, but for terms without theta, of one negative binomial count n of mean m and size
+theta.  It has one maximum: at infinity where ``(n - m)^2 <= n``, at zero for n = 0, else between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ... import kernels
+from ..factors import Array
+
+# Bounds on theta: with the larger u is one but for 1 %, with the smaller it is next to nothing.
+LEAST_THETA, MOST_THETA = 1e-4, 1e4
+_ROUNDS, _TOLERANCE = 60, 1e-10
+
+
+class Posterior(NamedTuple):
+    """Expectations under Gamma(theta + n, theta + m), and what it adds to a bound.
+
+    Attributes
+    ----------
+    mean, log : ndarray
+        E u and E log u.
+    bound : float
+        Sum over all of E[log p(u) - log q(u)].
+    """
+
+    mean: Array
+    log: Array
+    bound: float
+
+
+def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
+    """Return the posteriors of pairs with counts n and expected counts m, all in float64.
+
+    E[log p - log q] = g(theta) - n E log u + m E u.
+    """
+    shape, rate = theta + n, theta + m
+    log_rate, mean = np.log(rate), shape / rate
+    logs, terms, of_theta = np.empty_like(shape), np.empty_like(shape), np.empty_like(shape)
+    kernels.digamma(shape, logs, n_threads=n_threads)
+    logs -= log_rate
+    kernels.log_gamma(shape, terms, n_threads=n_threads)
+    kernels.log_gamma(theta, of_theta, n_threads=n_threads)
+    terms += theta * np.log(theta) - of_theta
+    terms -= shape * log_rate
+    terms += m * mean - n * logs
+    return Posterior(mean, logs, float(terms.sum()))
+
+
+def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
+    """Return the theta that maximises g, between its bounds, for each pair.
+
+    Newton's method in log theta from `start`, with bisection where it leaves the bracket.
+    """
+    out = np.full(n.size, MOST_THETA)
+    n, m, start = n.ravel(), m.ravel(), start.ravel()
+    inside = np.flatnonzero(_slope(out, n, m, n_threads) < 0)
+    least = np.full(inside.size, LEAST_THETA)
+    falls = _slope(least, n[inside], m[inside], n_threads) <= 0
+    out[inside[falls]] = LEAST_THETA
+    at = inside[~falls]
+    low, high = np.full(at.size, np.log(LEAST_THETA)), np.full(at.size, np.log(MOST_THETA))
+    now = np.clip(np.log(start[at]), low, high)
+    for _ in range(_ROUNDS):
+        if not at.size:
+            break
+        theta = np.exp(now)
+        slope = theta * _slope(theta, n[at], m[at], n_threads)
+        low, high = np.where(slope >= 0, now, low), np.where(slope <= 0, now, high)
+        bend = slope + theta**2 * _bend(theta, n[at], m[at])
+        newton = now - np.divide(slope, bend, out=np.full_like(slope, np.inf), where=bend < 0)
+        after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        out[at] = np.exp(after)
+        moving = np.abs(after - now) > _TOLERANCE
+        at, now, low, high = at[moving], after[moving], low[moving], high[moving]
+    return out
+
+
+def _slope(theta: Array, n: Array, m: Array, n_threads: int) -> Array:
+    """Return g' = psi(theta + n) - psi(theta) - log(1 + m / theta) + (m - n) / (theta + m)."""
+    found, of_theta = np.empty_like(theta), np.empty_like(theta)
+    kernels.digamma(theta + n, found, n_threads=n_threads)
+    kernels.digamma(theta, of_theta, n_threads=n_threads)
+    found -= of_theta
+    found -= np.log1p(m / theta)
+    found += (m - n) / (theta + m)
+    return found
+
+
+def _bend(theta: Array, n: Array, m: Array) -> Array:
+    """Return g'', the derivative of that."""
+    found: Array = m / (theta * (theta + m)) - (m - n) / (theta + m) ** 2
+    found += _trigamma(theta + n) - _trigamma(theta)
+    return found
+
+
+def _trigamma(x: Array) -> Array:
+    """Return psi', to eight digits: enough for a step, and ten times as fast as SciPy's."""
+    found = np.zeros_like(x)
+    for i in range(6):
+        found += 1 / (x + i) ** 2
+    inverse = 1 / (x + 6)
+    square = inverse * inverse
+    found += inverse + square / 2 + inverse * square * (1 / 6 - square / 30)
+    return found

@@ -1,0 +1,243 @@
+"""Gamma-Poisson factorization by variational inference (mean field), with momentum.
+
+The counts are ``x_ij ~ Poisson(sum_k theta_ik beta_jk)`` with theta_ik ~ Gamma(a_k, r_k).
+
+- Plain: beta are points W_jk whose columns sum to one (Canny 2004; Geiger and Park, Algorithm 7).
+  With a common rate gamma and W are those of LDA whose topics are points, iterate by iterate
+  (Lemma E.3), and the bounds differ by a constant.
+- Hierarchical (Gopalan, Hofman and Blei 2015; Levitin and others 2019): beta_jk ~ Gamma(c, eta_j),
+  and rates are drawn, theta_ik ~ Gamma(a, xi_i), xi_i ~ Gamma(s, t), eta_j likewise.
+
+With T_k = sum_i E theta_ik, S_k = sum_j E beta_jk and phi at its optimum the evidence lower bound
+(ELBO) of the log-probability of all counts is
+
+    sum_ij x_ij log mu_ij - log x_ij!,  mu_ij = sum_k exp(E log theta_ik + E log beta_jk)
+    + sum_i of `GammaPrior.bound` + sum_j of the same of beta + T . S,
+
+where the last two are left out if beta are points, of which S = 1.  Terms that stem from the means
+of the Poisson distributions and from entropies cancel otherwise.
+
+A point is gamma, the shapes lambda of q(beta), and T: all rates are at their optimum given these
+(`nmfscale.methods.variational.gamma`).  A plain step cannot lower the ELBO:
+
+1. Rows: ``gamma'_ik = a_k + sum_j x_ij phi_ijk``, rates anew; T' from both.
+2. Columns, from the same phi: ``lambda'_jk = c + sum_i x_ij phi_ijk``, rates anew from T'; W' is
+   the same without c, normalised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.aligned import aligned_empty
+from ...counts.base import CountMatrix
+from ...engine.protocol import Executor, Values
+from ..factors import LEAST, Array, in_lane_order, to_lanes
+from ..poisson.objective import count_constants
+from . import posteriors
+from .dirichlet import PIECE
+from .gamma import GammaPrior, InferGamma
+from .lda import HeldTopics, scale_to_largest, shares_of
+from .mean_field import Held, MeanFieldTopics, Shared, Start, points_of
+from .posteriors import topics_in_lanes
+
+
+def drawn_priors(
+    of_loadings: Array, of_factors: float, shapes: Array, means: Array
+) -> tuple[GammaPrior, GammaPrior]:
+    """Return priors of loadings and factors whose rates are drawn, with these shapes and means."""
+    rows, columns = ((float(s), float(s / mean)) for s, mean in zip(shapes, means, strict=True))
+    of_columns = np.full(len(of_loadings), of_factors)
+    return GammaPrior(of_loadings, drawn=rows), GammaPrior(of_columns, drawn=columns)
+
+
+def dispersion(totals: Array) -> float:
+    """Return the variance of totals over their mean, at least that of Poisson counts, 1."""
+    totals = np.asarray(totals, np.float64)
+    mean = float(totals.mean())
+    return max(float(totals.var()) / mean, 1.0) if mean > 0 else 1.0
+
+
+class HeldGammas:
+    """Factors of q(beta) = Gamma(lambda, rates) in lane order, (m, K), as the rows need them.
+
+    Attributes
+    ----------
+    own : ndarray (m, 1)
+        Expected rates eta_j.
+    sums : ndarray (K,)
+        S.
+    """
+
+    def __init__(
+        self, values: Array, totals: Array, prior: GammaPrior, n_lanes: int, dtype: Any,
+        n_threads: int,
+    ):  # fmt: skip
+        m, K = values.shape
+        self.own = prior.own_rates(values, totals)
+        rates = self.own + totals
+        self.sums = (values / rates).sum(axis=0)
+        bound = math.fsum(prior.bound(values, self.own, totals, n_threads))
+        self.bound = bound + float((totals * self.sums).sum())
+        logs, shares = np.empty_like(values), np.empty_like(values)
+        kernels.digamma(values, logs, n_threads=n_threads)
+        logs -= np.log(rates)
+        self.shift = logs.max(axis=1)
+        kernels.exp_digamma(values, shares, n_threads=n_threads)
+        shares /= rates
+        scale_to_largest(shares, logs, self.shift)
+        lanes = in_lane_order(m, n_lanes)
+        self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
+
+
+def hold(
+    topics: Array, totals: Array | None, prior: GammaPrior | None, n_lanes: int, dtype: Any,
+    n_threads: int,
+) -> tuple[Held, Array]:  # fmt: skip
+    """Return factors as the rows need them, and S; without a prior they are points.
+
+    `totals` is T, and of points S, if that is not 1.
+    """
+    if prior is None or totals is None:
+        sums = np.ones(topics.shape[1]) if totals is None else totals
+        return HeldTopics(topics, 0.0, n_lanes, dtype, n_threads), sums
+    held = HeldGammas(topics, totals, prior, n_lanes, dtype, n_threads)
+    return held, held.sums
+
+
+class VariationalGammaPoisson(MeanFieldTopics):
+    """Gamma-Poisson factorization; a point has ``topics`` (m, K), lambda or W, and ``totals``, T.
+
+    Parameters
+    ----------
+    counts, blocks, start, dtype, **options
+        As in `MeanFieldTopics`.
+    of_rows : GammaPrior
+    of_columns : GammaPrior or None
+        Without, factors are points.
+    """
+
+    record = ("elbo", "change_components", "change_loadings", "change_totals", "momentum",
+              "bytes_read")  # fmt: skip
+    residuals = ("change_components", "change_loadings", "change_totals")
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start],
+        of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any, **options: Any,
+    ):  # fmt: skip
+        super().__init__(counts, blocks, start, len(of_rows.shape), dtype, **options)
+        self.of_rows, self.of_columns = of_rows, of_columns
+        self.constant = -count_constants(counts, blocks.layout, None)[0]
+
+    def begin(self, topics: Array) -> Shared:
+        """Return the shared arrays of a point with these factors."""
+        K, rows, columns = self.n_components, self.of_rows, self.of_columns
+        if columns is None:
+            return {"topics": topics, "totals": np.ones(K)}
+        # T S is the expected count, and T / S what the priors expect
+        (n, m), counts = self.counts.shape, topics.sum(axis=0) - columns.shape * len(topics)
+        counts = np.maximum(counts, max(self.counts.total, 1.0) / K * 1e-3)
+        mean_T, mean_S = (
+            size * prior.shape * prior.drawn[1] / prior.drawn[0]
+            for size, prior in ((n, rows), (m, columns))
+            if prior.drawn is not None
+        )
+        return {"topics": topics, "totals": np.sqrt(counts * mean_T / mean_S)}
+
+    def hold(self, shared: Shared, n_steps: int) -> tuple[Held, InferGamma]:
+        """Return the factors of a point as the rows need them, and the step of the rows."""
+        held, sums = hold(
+            shared["topics"], shared["totals"], self.of_columns,
+            len(self.blocks.layout.column_order), self.dtype, self.blocks.n_threads,
+        )  # fmt: skip
+        rows = self.of_rows
+        step = InferGamma(held.design, rows.shape, n_steps, self.tolerance, sums=sums, prior=rows)
+        return held, step
+
+    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+        """Return factors, and T, after a plain step."""
+        if self.of_columns is None:
+            return {"topics": shares_of(expected, shared["topics"]), "totals": shared["totals"]}
+        expected += self.of_columns.shape
+        return {"topics": expected, "totals": found["totals"]}
+
+    def change(self, before: Shared, after: Shared) -> dict[str, float]:
+        """Say how far T went."""
+        return {"change_totals": float(np.abs(after["totals"] / before["totals"] - 1).max())}
+
+    def feasible(self, shared: Shared) -> Shared:
+        """Return a point whose factors sum to one where they have no prior, or are above it."""
+        if self.of_columns is None:
+            return shared | {"topics": points_of(shared["topics"])}
+        np.maximum(shared["topics"], self.of_columns.shape, out=shared["topics"])
+        return shared
+
+    def least(self, shared: Shared) -> Array:
+        """Return the shapes of the prior."""
+        return self.of_rows.shape
+
+    def result(self) -> dict[str, Array]:
+        """Return gamma, E theta (n, K) and E xi (n,); lambda or W, E beta (m, K), E eta (m,); T.
+
+        All are in the order of the counts; rates only where they are drawn.
+        """
+        gamma, topics = self.plain_point()
+        totals, rows, columns = self.points["gamma"]["totals"], self.of_rows, self.of_columns
+        found = {"gamma": gamma, "lambda": topics, "totals": totals}
+        sums = np.ones(self.n_components)
+        if columns is not None:
+            found["eta"] = columns.own_rates(topics, totals)
+            found["beta"] = topics / (found["eta"] + totals)
+            of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
+            sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
+        found["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.blocks.folder)
+        own = np.empty((len(gamma), 1))
+        for first in range(0, len(gamma), PIECE):
+            here = slice(first, first + PIECE)
+            values = gamma[here].astype(np.float64)
+            rates = rows.own_rates(values, sums)
+            theta[here] = values / (rates + sums)
+            if rows.drawn is not None:
+                own[here] = rates
+        return found | {"xi": own[:, 0], "sums": sums}
+
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the shared arrays of a point."""
+        K = self.n_components
+        return {"topics": (self.counts.shape[1], K), "totals": (K,)}
+
+
+class Inference(posteriors.Inference):
+    """Posteriors of the rows of counts with factors (m, K) held, a block at a time, in float64.
+
+    `n_steps` and `tolerance` are those of `InferGamma`. Rates that are drawn are found in rounds.
+    """
+
+    _ROUNDS = 200
+
+    def __init__(
+        self, counts: CountMatrix, topics: Array, totals: Array | None, of_rows: GammaPrior,
+        of_columns: GammaPrior | None, *, n_steps: int, tolerance: float, n_threads: int,
+    ):  # fmt: skip
+        topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+        held, self.sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
+        self.of_rows, shape = of_rows, of_rows.shape
+        given: dict[str, Any] = {"sums": self.sums, "prior": of_rows}
+        step = InferGamma(held.design, shape, n_steps, tolerance, n_rounds=self._ROUNDS, **given)
+        worth = InferGamma(held.design, shape, source="next", target=None, **given)
+        super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
+        self._constant = -count_constants(counts, counts.layout(n_threads), None)[0]
+
+    def means(self, gamma: Array) -> Array:
+        """Return expected loadings."""
+        found: Array = gamma / (self.of_rows.own_rates(gamma, self.sums) + self.sums)
+        return found
+
+    def elbo(self) -> float:
+        """Return what the rows add to the ELBO: all but `bound`."""
+        return super().elbo() + self._constant

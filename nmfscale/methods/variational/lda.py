@@ -1,0 +1,263 @@
+"""Latent Dirichlet allocation by variational inference (mean field), with momentum.
+
+Sample i has topic proportions theta_i ~ Dirichlet(alpha); its counts x_ij are draws from topics
+beta_k ~ Dirichlet(eta).  The posterior is approximated by q(theta_i) = Dirichlet(gamma_i) and
+q(beta_k) = Dirichlet(lambda_k).  With ``Et_ik = psi(gamma_ik) - psi(sum_k gamma_ik)`` and
+``Eb_kj = psi(lambda_kj) - psi(sum_j lambda_kj)`` the evidence lower bound (ELBO) is
+
+    sum_ij x_ij log mu_ij,  mu_ij = sum_k exp(Et_ik + Eb_kj)
+    + sum_i [ log G(sum alpha) - log G(sum_k gamma_ik)
+              + sum_k ( log G(gamma_ik) - log G(alpha_k) + (alpha_k - gamma_ik) Et_ik ) ]
+    + sum_k [ the same of lambda_k and eta ].
+
+The shares ``phi_ijk = exp(Et_ik + Eb_kj) / mu_ij`` of a count are at their optimum in it, and never
+stored.  It bounds the log-probability of draws in their order, without ``N_i! / prod_j x_ij!``.
+With eta = 0 topics are estimated as points W_kj: Eb is then log W, and the last line is left out.
+
+A plain step (Blei, Ng and Jordan 2003; Geiger and Park, Algorithm 5), counts read once:
+
+1. Rows: ``gamma'_ik = alpha_k + sum_j x_ij phi_ijk``.  The ELBO of the point where they began, and
+   sums of Et, are by-products.
+2. Columns, from the same phi: ``lambda'_kj = eta + sum_i x_ij phi_ijk``; W' is that, normalised.
+3. If alpha is estimated: alpha' maximises the ELBO at gamma' (`estimate_alpha`).
+
+None of these can lower the ELBO. `MeanField` takes them with momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.aligned import aligned_empty
+from ...counts.base import CountMatrix
+from ...engine.protocol import Executor, Needs, Values
+from ..factors import LEAST, Array, in_lane_order, to_lanes
+from ..poisson import solvers as fit
+from . import posteriors
+from .dirichlet import PIECE, InferDirichlet, estimate_alpha, expected_log, minus_divergence
+from .mean_field import MeanFieldTopics, Shared, Start, needs_of_points, points_of
+from .posteriors import topics_in_lanes
+
+# The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
+# fitted further does not make them end higher.
+START_ITERATIONS, START_TOLERANCE = 60, 1e-2
+# A random start: topics are moved so often with samples that begin anew.
+RANDOM_ROUNDS = 30
+# Row arrays in memory at the worst moment; in a task; copies of the topics in float64. Measured:
+# 6.2 and 11 of 200,000 samples or 60,000 features, K = 20, the start included.
+_COPIES_ROWS, _COPIES_TASK, _COPIES_TOPICS = 7, 6, 12
+# An exponential that is smaller is not divided by: it has lost digits, or is zero.
+_LEAST_TOTAL = 1e-290
+# Of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
+_COPIES_BLOCK, _COPIES_HELD = 5, 6
+
+
+class HeldTopics:
+    """Topics (m, K), lambda in lane order or W where `eta` is 0, as the rows need them.
+
+    Its `bound` is the last line of the ELBO.
+    """
+
+    def __init__(self, values: Array, eta: float, n_lanes: int, dtype: Any, n_threads: int):
+        m, K = values.shape
+        self.shift, self.bound, shares = np.zeros(m), 0.0, np.maximum(values, LEAST)
+        if eta > 0:
+            logs, total = expected_log(values, 0, n_threads), np.empty(K)
+            self.shift = logs.max(axis=1)
+            self.bound = math.fsum(minus_divergence(values, eta, logs, 0, n_threads))
+            kernels.exp_digamma(values.sum(axis=0), total, n_threads=n_threads)
+            if total.min() > _LEAST_TOTAL:
+                kernels.exp_digamma(values, shares, n_threads=n_threads)
+                shares /= total
+                scale_to_largest(shares, logs, self.shift)
+            else:  # a topic without counts, and next to no prior
+                shares = np.exp(logs - self.shift[:, None])
+        lanes = in_lane_order(m, n_lanes)
+        self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
+
+
+def find_start(
+    counts: CountMatrix, blocks: Executor, init: str, alpha: Array, eta: float, rng: Any,
+    dtype: Any,
+) -> Start:  # fmt: skip
+    """Return a start: random topics, or expected counts of a Poisson NMF."""
+    K = len(alpha)
+    if init == "random":
+        return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
+    L, F = fit.factors_of(
+        counts, blocks, K, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng, dtype=dtype
+    )
+    topics = F * L.sum(axis=0, dtype=np.float64) + eta if eta > 0 else points_of(F)
+    L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
+    L += alpha.astype(L.dtype)
+    return Start(topics, L)
+
+
+def random_topics(rng: Any, shape: tuple[int, int], eta: float) -> Array:
+    """Return topics (m, K) that are nearly flat."""
+    drawn: Array = rng.gamma(100.0, 0.01, shape)
+    return drawn if eta > 0 else points_of(drawn)
+
+
+class VariationalLDA(MeanFieldTopics):
+    """Variational LDA; a point has ``topics`` (m, K) in lane order, and ``alpha`` (K,).
+
+    Parameters
+    ----------
+    counts, blocks, start, dtype, **options
+        As in `MeanFieldTopics`.
+    alpha : ndarray (K,)
+    eta : float
+    estimate : {"none", "symmetric", "vector"}, default="none"
+        What is estimated of alpha.
+    """
+
+    record = ("elbo", "change_components", "change_loadings", "change_prior", "momentum",
+              "bytes_read")  # fmt: skip
+    residuals = ("change_components", "change_loadings", "change_prior")
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], alpha: Array,
+        eta: float, dtype: Any, *, estimate: str = "none", **options: Any,
+    ):  # fmt: skip
+        super().__init__(counts, blocks, start, len(alpha), dtype, **options)
+        self.eta, self.estimate, self._alpha = eta, estimate, np.array(alpha)
+
+    def begin(self, topics: Array) -> Shared:
+        """Return the shared arrays of a point with these topics."""
+        return {"topics": topics, "alpha": self._alpha}
+
+    def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferDirichlet]:
+        """Return the topics of a point as the rows need them, and the step of the rows."""
+        n_lanes = len(self.blocks.layout.column_order)
+        held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.blocks.n_threads)
+        infer = InferDirichlet(
+            held.design, shared["alpha"], n_steps, self.tolerance, learns=self.estimate != "none"
+        )
+        return held, infer
+
+    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+        """Return topics, and alpha, after a plain step."""
+        alpha = shared["alpha"]
+        if self.estimate != "none":
+            mean = found["logs"] / self.counts.shape[0]
+            alpha = estimate_alpha(alpha, mean, self.estimate == "symmetric")
+        if self.eta > 0:
+            expected += self.eta
+            return {"topics": expected, "alpha": alpha}
+        return {"topics": shares_of(expected, shared["topics"]), "alpha": alpha}
+
+    def change(self, before: Shared, after: Shared) -> dict[str, float]:
+        """Say how far alpha went."""
+        return {"change_prior": float(np.abs(after["alpha"] / before["alpha"] - 1).max())}
+
+    def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
+        """Return a point whose topics sum to one where they have no prior, or are above it."""
+        if self.eta == 0:
+            return shared | {"topics": points_of(shared["topics"])}
+        np.maximum(shared["topics"], self.eta, out=shared["topics"])
+        return shared
+
+    def least(self, shared: Shared) -> Array:
+        """Return alpha."""
+        return shared["alpha"]
+
+    def online(self, topics: Array, weight: float, n_samples: float) -> Array:
+        """Return topics (m, K) after a step towards those of the present counts, a batch.
+
+        lambda <- (1 - weight) lambda + weight (eta + n_samples / n sum_i x_ij phi_ijk)
+        """
+        self.start()
+        found = np.empty(topics.shape)
+        found[self._order] = self.points["next"]["topics"]
+        if self.eta > 0:
+            found = self.eta + n_samples / self.counts.shape[0] * (found - self.eta)
+        return (1 - weight) * topics + weight * found
+
+    def result(self) -> dict[str, Array]:
+        """Return gamma and its means (n, K), lambda (m, K) in the order of the counts, alpha."""
+        gamma, topics = self.plain_point()
+        means = aligned_empty(gamma.shape, gamma.dtype, self.blocks.folder)
+        for first in range(0, len(means), PIECE):
+            means[first : first + PIECE] = proportions(gamma[first : first + PIECE])
+        alpha = self.points["gamma"]["alpha"]
+        return {"gamma": gamma, "proportions": means, "lambda": topics, "alpha": alpha}
+
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the shared arrays of a point."""
+        K = self.n_components
+        return {"topics": (self.counts.shape[1], K), "alpha": (K,)}
+
+
+def scale_to_largest(shares: Array, logs: Array, shift: Array) -> None:
+    """Divide each row of ``exp(logs)`` by its largest, of which `shift` is the logarithm."""
+    largest = shares.max(axis=1)
+    none = largest == 0  # features without counts, and next to no prior
+    shares[none], largest[none] = np.exp(logs[none] - shift[none, None]), 1
+    shares /= largest[:, None]
+
+
+def shares_of(expected: Array, topics: Array) -> Array:
+    """Return expected counts (m, K) as shares of their topics; one without any stays as it was."""
+    totals = expected.sum(axis=0)
+    return np.divide(expected, totals, out=topics.copy(), where=totals > 0)
+
+
+def proportions(gamma: Array) -> Array:
+    """Return the means of Dirichlet distributions with these rows of parameters."""
+    shares: Array = gamma / gamma.sum(axis=1, keepdims=True)
+    return shares
+
+
+def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
+    """Return gamma (n, K) of samples in which only some features were measured, for all features.
+
+    What is above the prior is the expected counts of each topic. They are divided by the part of
+    the topic that was measured, `shares` (K,), and keep their total.
+    """
+    counts = gamma - alpha
+    whole = np.divide(counts, shares, out=np.zeros_like(counts), where=shares > 0)
+    total = whole.sum(axis=1, keepdims=True)
+    scale = np.divide(counts.sum(axis=1, keepdims=True), total, where=total > 0, out=total * 0)
+    found: Array = alpha + whole * scale
+    return found
+
+
+class Inference(posteriors.Inference):
+    """Posteriors of the rows of counts with topics (m, K) held, a block at a time, in float64.
+
+    `n_steps` and `tolerance` are those of `InferDirichlet`.
+    """
+
+    def __init__(
+        self, counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
+        tolerance: float, n_threads: int,
+    ):  # fmt: skip
+        topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+        held = HeldTopics(topics, eta, n_lanes, np.float64, n_threads)
+        step = InferDirichlet(held.design, alpha, n_steps, tolerance)
+        worth = InferDirichlet(held.design, alpha, source="next", target=None)
+        super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
+
+
+def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
+    """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
+    return needs_of_points(
+        counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
+        topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,
+    )  # fmt: skip
+
+
+def inference_needs(counts: CountMatrix, n_components: int) -> Needs:
+    """Return the memory that `Inference` needs; `row` is for each row of a block."""
+    m, stride = counts.shape[1], kernels.row_stride(n_components)
+    return Needs(
+        row=stride * 8 * _COPIES_BLOCK + 8 * 8,
+        shared=m * stride * 8 * _COPIES_HELD + PIECE * n_components * 8 * 6,
+        sums=0,
+    )

@@ -1,0 +1,389 @@
+"""Mean-field inference with momentum, for any model whose updates never lower a bound.
+
+A point is the row array ``gamma``, shapes of the posterior of every sample, and shared arrays that
+are held in this process; all are positive.  One iteration, counts read once:
+
+1. A plain step to ``next``, which cannot lower the evidence lower bound (ELBO).  What the point is
+   worth from which it went is a by-product.
+2. Judge that point.  If its ELBO is the highest so far, keep it as ``best``.  If it fell, the next
+   step has no momentum; if it is still lower then, go back to the best.
+3. Momentum on logarithms: ``gamma <- next (next / before)^b``, shared arrays likewise, with
+   ``before`` the plain point before and ``b = min((k - 1) / (k + 2), MOST_MOMENTUM)``; k counts the
+   iterations, and is halved when one fell.  Nothing goes below its prior, as no plain point does:
+   a posterior whose shape is small answers much to a little less of it.
+
+The history has the best ELBO so far, and the fit ends at the best point: it never falls.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ... import kernels
+from ...counts.base import CountMatrix
+from ...counts.sell import LANES
+from ...engine.protocol import Block, Executor, Model, Needs, RowArrays, Step, Sums, Values
+from ..factors import Array, aligned_copy, from_lanes, rows_of_sums, to_lanes
+from ..poisson import solvers as fit
+from ..poisson.steps import Part, SumColumns
+
+MOST_MOMENTUM = 0.99
+# An ELBO that is lower by no more than this share of it has not fallen: that is rounding.
+NOISE = {"float32": 1e-8, "float64": 1e-14}
+# Rounds on samples that begin anew in a start, until they change by no more than this on average.
+FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
+_SAVED = "gamma", "before", "best"
+# What is held in this process of a point, by name.
+Shared = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class ExtrapolateLog(Step):
+    """Goes on from ``next``, away from ``before``, on logarithms; no further down than `least`."""
+
+    momentum: float
+    least: Any = None
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("next", "before"), ("gamma",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Extrapolate the rows of a block."""
+        now = block["next"]
+        out = block.empty("gamma", now)
+        kernels.extrapolate_log(now, block["before"], out, self.momentum, n_threads=n_threads)
+        if self.least is not None:
+            inside = out[:, : len(self.least)]
+            np.maximum(inside, self.least.astype(out.dtype), out=inside)
+        return {}
+
+
+class MeanField(Model):
+    """Points and row arrays ``gamma``, ``next``, ``before`` and ``best``: see the top of this file.
+
+    A step may make another row array, ``theta``.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    blocks : Executor
+    n_components : int
+    dtype : float32 or float64
+        Of the row arrays.
+    momentum : bool
+    """
+
+    result_name = "posterior"
+    ends_with_update = True
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, n_components: int, dtype: Any, momentum: bool
+    ):
+        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self.dtype, self.momentum = np.dtype(dtype), momentum
+        self.stride = kernels.row_stride(n_components)
+        self.points: dict[str, Shared] = {}
+        self.best: dict[str, Any] = {}
+        self.count, self.beta, self.fallen = 0, 0.0, False
+        self._seen: dict[str, Any] = {}
+        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._totals = counts.column_totals[self._order].astype(np.float64)
+
+    def sum_counts(self, design: Array, source: str) -> Step:
+        """Return the step that adds up the counts of each topic in features, for `counts_of`."""
+        parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
+        return SumColumns(design, self.n_components, {}, parts, source=source)
+
+    def counts_of(self, sums: Sums, design: Array) -> Array:
+        """Return expected counts (m, K) of each topic, in lane order, from what was added up."""
+        found = rows_of_sums(sums[0], self.counts.shape[1])
+        found *= design[: len(found), : self.n_components]
+        return found
+
+    @abstractmethod
+    def look(self) -> dict[str, Any]:
+        """Make the plain point ``next``; return the record of the point where the fit stands.
+
+        The record has ``elbo`` and what vanishes at an optimum.
+        """
+
+    @abstractmethod
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the shared arrays of a point."""
+
+    def momentum_of(self, count: int) -> float:
+        """Return the momentum at such a count of iterations."""
+        return min((count - 1) / (count + 2), MOST_MOMENTUM)
+
+    def copy(self, source: str, target: str) -> None:
+        """Let two names stand for one point."""
+        self.blocks.copy(source, target)
+        self.points[target] = self.points[source]
+
+    def _looked(self) -> dict[str, Any]:
+        found = self.look()
+        if not math.isfinite(found["elbo"]):
+            raise FloatingPointError(
+                f"The evidence lower bound is {found['elbo']}: the start or a prior is too small "
+                "or too large for the counts. Rescale these, or leave them at their defaults."
+            )
+        return found | {"momentum": self.beta, "bytes_read": self.blocks.bytes_read}
+
+    def observe(self, iteration: int) -> dict[str, Any] | None:
+        """Make a plain step, and see on the way what the present point is worth."""
+        self._seen = self._looked()
+        if not iteration:
+            return None
+        reached = self._seen["elbo"]
+        return self._seen | {"elbo": max(reached, self.best["elbo"]), "reached": reached}
+
+    def update(self, iteration: int, ending: bool) -> None:
+        """Judge the point, and go to the next; or back to the best."""
+        reached, best = self._seen["elbo"], self.best.get("elbo", -math.inf)
+        fell = bool(self.best) and reached < best - NOISE[self.dtype.name] * abs(best)
+        if reached >= best:
+            self.best = self._seen
+            self.copy("gamma", "best")
+        self.count, self.beta = max(self.count // 2, 1) if fell else self.count + 1, 0.0
+        if fell and self.fallen and not ending:
+            self.count, self.fallen = 0, False
+            self.copy("best", "gamma")
+            return
+        self.fallen = fell
+        if self.momentum and not ending and not fell:
+            self.beta = self.momentum_of(self.count)
+        if self.beta:
+            self._extrapolate()
+        else:
+            self.copy("next", "gamma")
+        self.copy("next", "before")
+
+    def _extrapolate(self) -> None:
+        found: Shared = {}
+        for name, now in self.points["next"].items():
+            before, found[name] = self.points["before"][name], np.empty_like(now)
+            kernels.extrapolate_log(
+                now, before, found[name], self.beta, n_threads=self.blocks.n_threads
+            )
+        self.points["gamma"] = shared = self.feasible(found)
+        self.blocks.apply(ExtrapolateLog(self.beta, self.least(shared)))
+
+    def feasible(self, shared: Shared) -> Shared:
+        """Return shared arrays that were extrapolated as a point may have them."""
+        return shared
+
+    def least(self, shared: Shared) -> Array | None:
+        """Return what no plain step goes below in a row of ``gamma``, (K,), if there is that."""
+        return None
+
+    def finish(self, settled: bool) -> dict[str, Any]:
+        """Stand at the last plain point, or at the best if that is higher."""
+        self.blocks.drop("before")
+        seen = self._looked()
+        if seen["elbo"] < self.best["elbo"]:
+            self.copy("best", "gamma")
+            seen = self.best | {"bytes_read": seen["bytes_read"]}
+        self.blocks.drop("next", "theta", "best")
+        return seen
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that every snapshot has."""
+        rows = len(self.blocks.layout.row_order)
+        found: dict[str, tuple[int, ...]] = dict.fromkeys(_SAVED, (rows, self.stride))
+        for point in _SAVED:
+            found |= {f"{point}_{name}": shape for name, shape in self.shared_shapes().items()}
+        return found
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `restore` takes."""
+        arrays = {}
+        for point in _SAVED:
+            arrays[point] = self.blocks.get(point)
+            arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
+        return {name: getattr(self, name) for name in ("best", "count", "beta", "fallen")}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        for name, value in numbers.items():
+            setattr(self, name, value)
+        for point in _SAVED:
+            self.blocks.put(point, aligned_copy(arrays[point]))
+            self.points[point] = {name: arrays[f"{point}_{name}"] for name in self.shared_shapes()}
+
+
+class Start(NamedTuple):
+    """Where a fit starts: topics (m, K), and gamma (n, K), by default inferred.
+
+    Topics are moved `rounds` times first, gamma beginning anew each time.
+    """
+
+    topics: Array
+    gamma: Array | None = None
+    rounds: int = 0
+
+
+class Held(Protocol):
+    """Topics as the rows need them.
+
+    Attributes
+    ----------
+    design : ndarray (n_lanes, stride)
+        exp(E log) of the topics in lane order, each feature divided by its largest, so that small
+        ones do not underflow.
+    shift : ndarray (m,)
+        Logarithms of these.
+    bound : float
+        What the topics add to the ELBO.
+    """
+
+    design: Array
+    shift: Array
+    bound: float
+
+
+class MeanFieldTopics(MeanField):
+    """Mean-field inference of counts that topics share; a point has ``topics`` (m, K), lane order.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    blocks : Executor
+    start : callable
+        Returns a `Start`.
+    n_components : int
+    dtype : float32 or float64
+    n_steps : int, default=1
+        Rounds on each sample in an iteration, at most.
+    fresh_steps, tolerance : int and float
+        The same where samples begin anew, and the change on average at which rounds end.
+    momentum : bool, default=True
+    """
+
+    residual_name = "largest change of an iteration"
+    gain_per_tol = 1e-2
+    # What the ELBO has besides, of the counts alone.
+    constant = 0.0
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start],
+        n_components: int, dtype: Any, *, n_steps: int = 1, fresh_steps: int = FRESH_STEPS,
+        tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
+    ):  # fmt: skip
+        super().__init__(counts, blocks, n_components, dtype, momentum)
+        # rounding keeps the parameters of large samples from coming closer
+        least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
+        self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
+        self._start = start
+
+    @abstractmethod
+    def begin(self, topics: Array) -> Shared:
+        """Return the shared arrays of a point with these topics."""
+
+    @abstractmethod
+    def hold(self, shared: Shared, n_steps: int) -> tuple[Held, Step]:
+        """Return the topics of a point as the rows need them, and the step of the rows.
+
+        The step makes row arrays ``next`` and ``theta``, and finds ``bound`` and ``change``.
+        """
+
+    @abstractmethod
+    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+        """Return the shared arrays after a plain step.
+
+        From what the step of the rows found, and expected counts (m, K) of each topic.
+        """
+
+    @abstractmethod
+    def change(self, before: Shared, after: Shared) -> dict[str, float]:
+        """Say how far what is not topics went."""
+
+    def start(self) -> None:
+        """Stand at the start."""
+        topics, gamma, rounds = self._start()
+        topics, n = np.ascontiguousarray(topics[self._order], np.float64), self.counts.shape[0]
+        self.points["gamma"] = self.begin(topics)
+        if gamma is not None:
+            self._put(gamma, np.arange(n))
+        for i in range(rounds + 1 if gamma is None else 0):
+            self._put(np.ones((1, self.n_components)), np.zeros(n, np.intp))
+            self._step(self.fresh_steps)
+            if i < rounds:
+                self.points["gamma"] = self.points["next"]
+        if gamma is None:
+            self.blocks.copy("next", "gamma")
+        self.copy("gamma", "before")
+        self.copy("gamma", "best")
+
+    def _put(self, gamma: Array, rows: Array) -> None:
+        """Hand gamma to the executor: for each sample, that row."""
+        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        order = np.where(order < 0, -1, rows[order])
+        lanes = to_lanes(gamma, order, self.stride, self.dtype, 1.0, folder=folder)
+        self.blocks.put("gamma", lanes)
+
+    def look(self) -> dict[str, Any]:
+        """Make the plain point ``next``; return the record of the point where the fit stands."""
+        return self._step(self.n_steps)
+
+    def _step(self, n_steps: int) -> dict[str, Any]:
+        shared = self.points["gamma"]
+        held, infer = self.hold(shared, n_steps)
+        (found, _), (_, sums) = self.blocks.run(infer, self.sum_counts(held.design, "theta"))
+        topics, expected = shared["topics"], self.counts_of(sums, held.design)
+        self.points["next"] = arrived = self.arrive(shared, found, expected)
+        after = arrived["topics"]
+        moved = after / after.sum(axis=0)
+        moved -= topics / topics.sum(axis=0)
+        elbo = found["bound"] + (self._totals * held.shift).sum() + held.bound
+        return {
+            "elbo": float(elbo + self.constant),
+            "change_components": float(np.abs(moved, out=moved).sum(axis=0).max()) / 2,
+            "change_loadings": float(found["change"].sum()) / 2 / (self.counts.total or 1.0),
+            **self.change(shared, arrived),
+        }
+
+    def plain_point(self) -> tuple[Array, Array]:
+        """Return gamma (n, K) and topics (m, K) in the order of the counts."""
+        topics, order = self.points["gamma"]["topics"], self.blocks.layout.row_order
+        plain = np.empty_like(topics)
+        plain[self._order] = topics
+        rows = self.blocks.get("gamma")
+        n, folder = self.counts.shape[0], self.blocks.folder
+        return from_lanes(rows, order, n, self.n_components, folder), plain
+
+
+def points_of(topics: Array) -> Array:
+    """Return topics (m, K) whose columns sum to one; those of nothing are flat."""
+    totals = topics.sum(axis=0, dtype=np.float64)
+    flat = np.full(topics.shape, 1 / len(topics))
+    return np.divide(topics, totals, out=flat, where=totals > 0)
+
+
+def needs_of_points(
+    counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, rows: int, task: int,
+    topics: int, scratch: int = 0,
+) -> Needs:  # fmt: skip
+    """Return the memory that a fit needs, that of a Poisson NMF as its start included.
+
+    Of `rows` row arrays in memory, `task` in a task and `topics` arrays (m, K), at once.
+    """
+    itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
+    lanes = -(-counts.shape[1] // LANES) * LANES
+    own = Needs(
+        row=stride * itemsize * rows + 4 * 8,
+        shared=lanes * stride * 8 * topics + scratch,
+        sums=lanes * n_components * 8,
+        task_row=task * stride * 8,
+        task_shared=lanes * stride * 8 * 2,
+        saved_row=stride * 8,
+    )
+    start = fit.needs_of(counts, n_components, dtype, "auto", n_threads)
+    return Needs(*map(max, own, start))

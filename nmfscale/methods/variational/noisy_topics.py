@@ -1,0 +1,286 @@
+"""The noisy topic model by variational EM (mean field), with momentum.
+
+Component k gives z_ijk of the counts x_ij = sum_k z_ijk, and
+
+    z_ijk ~ Poisson(l_ik mu_j u_jk),   u_jk ~ Gamma(theta_jk, theta_jk)   (shape, rate: mean 1).
+
+All topics share the means mu of the features, and depart from them by u.  The posterior is
+approximated by q(u_jk) = Gamma(theta_jk + n_jk, theta_jk + m_jk) and shares pi_ijk of the counts.
+With S_k = sum_i l_ik the evidence lower bound (ELBO) at the best shares is
+
+    sum_ij x_ij log( mu_j sum_k l_ik exp(E log u_jk) ) - sum_jk mu_j S_k E u_jk - sum_ij log x_ij!
+    + sum_jk E[ log p(u_jk) - log q(u_jk) ]                        (see `gamma_noise`).
+
+A plain step, counts read once, all of it with the shares
+``pi_ijk = l_ik exp(E log u_jk) / sum_k' l_ik' exp(E log u_jk')``:
+
+1. Rows: ``l'_ik = sum_j x_ij pi_ijk / sum_j mu_j E u_jk``: an EM step.
+2. Columns: ``n'_jk = sum_i x_ij pi_ijk``, from where the rows began.
+3. ``mu'_j = sum_i x_ij / sum_k E u_jk S'_k``.
+4. ``m'_jk = mu'_j S'_k``, and for each pair theta' and q(u) together: theta' maximises the ELBO
+   with q(u) at its best for that theta.
+
+None of these can lower the ELBO.  Only the product of l and mu matters, so that mu is normalised
+once, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import xlogy
+
+from ...counts.base import CountMatrix
+from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
+from ..factors import LEAST, MINVAL, Array, Factor, from_lanes, in_lane_order, per_lane, to_lanes
+from ..poisson import solvers as fit
+from ..poisson.objective import count_constants
+from ..poisson.steps import UpdateRows
+from .gamma_noise import LEAST_THETA, MOST_THETA, Posterior, best_theta, posterior_of
+from .mean_field import MeanField, needs_of_points
+
+# The Poisson NMF that a fit starts from; every theta then starts here.
+START_ITERATIONS, START_TOLERANCE = 200, 1e-3
+START_THETA = 1.0
+# Rows that are compared at a time.
+_PIECE = 1 << 12
+# Row arrays in memory at the worst moment; in a task; arrays (m, K) in float64. Measured: 6.0 and
+# 23 of 200,000 samples or 60,000 features, K = 20, the start included.
+_COPIES_ROWS, _COPIES_TASK, _COPIES_FACTORS = 7, 6, 26
+
+
+@dataclass(frozen=True)
+class Movement(Step):
+    """Adds up loadings before and after a step, and how far each component's went."""
+
+    n_components: int
+    source: str = "gamma"
+    target: str = "next"
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, self.target))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add up the rows of a block."""
+        K, n = self.n_components, block.n_rows
+        before, after = block[self.source], block[self.target]
+        change = np.zeros(K)
+        for first in range(0, n, _PIECE):
+            here = slice(first, min(first + _PIECE, n))
+            moved = after[here, :K].astype(np.float64)
+            moved -= before[here, :K]
+            change += np.abs(moved, out=moved).sum(axis=0)
+        total, total_next = (Factor(each, n, K).column_sums()[:K] for each in (before, after))
+        return {"total": total, "total_next": total_next, "change": change}
+
+
+class Start(NamedTuple):
+    """Where a fit starts: loadings (n, K), means (m,), counts (m, K) of the topics in features.
+
+    Without these u is one.
+    """
+
+    L: Array
+    mu: Array
+    counts: Array | None = None
+
+
+class Held(NamedTuple):
+    """Samples (n,) whose loadings stay as they start, and features (m,) whose means do."""
+
+    samples: Array | None = None
+    features: Array | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is held, so that only the product of loadings and means is known."""
+        return self.samples is None and self.features is None
+
+
+def find_start(
+    counts: CountMatrix, blocks: Executor, n_components: int, init: str, rng: Any, dtype: Any,
+    L: Array | None = None, mu: Array | None = None,
+) -> Start:  # fmt: skip
+    """Return a start, from loadings and means where they are given."""
+    of_topics = None
+    if L is None and init == "random":
+        L = rng.gamma(1.0, size=(counts.shape[0], n_components))
+        L *= (counts.row_totals / np.maximum(L.sum(axis=1), LEAST))[:, None]
+    elif L is None:
+        L, F = fit.factors_of(
+            counts, blocks, n_components, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng,
+            dtype=dtype,
+        )  # fmt: skip
+        of_topics = F * L.sum(axis=0, dtype=np.float64)
+        sizes = F.sum(axis=0, dtype=np.float64)
+        if mu is not None:
+            sizes /= max(float(mu.sum()), LEAST)
+        L *= sizes.astype(L.dtype)  # in place: it may be on disk
+    if mu is None:
+        mu = counts.column_totals / max(float(L.sum(dtype=np.float64)), LEAST)
+    return Start(L, mu, of_topics)
+
+
+class NoisyTopics(MeanField):
+    """A point has ``counts`` n and ``theta`` (m, K), ``means`` mu (m,), ``totals`` S (K,).
+
+    Means and what is (m, K) are in lane order, in float64; ``gamma`` is the loadings.  The m of
+    q(u) is ``mu_j S_k`` of the point; momentum moves S beside the loadings, of which it is the sum
+    after a plain step.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    blocks : Executor
+    start : callable
+        Returns a `Start`.
+    n_components : int
+    dtype : float32 or float64
+    held : Held
+    momentum : bool, default=True
+    """
+
+    record = ("elbo", "change_components", "change_loadings", "momentum", "bytes_read")
+    residuals = ("change_components", "change_loadings")
+    residual_name = "largest change of an iteration"
+    gain_per_tol = 0.1
+    result_name = "loadings"
+
+    def __init__(
+        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], n_components: int,
+        dtype: Any, held: Held, *, momentum: bool = True,
+    ):  # fmt: skip
+        super().__init__(counts, blocks, n_components, dtype, momentum)
+        self.held, self._start = held, start
+        self._fixed = None if held.features is None else held.features[self._order]
+        self._log_factorials, _ = count_constants(counts, blocks.layout)
+
+    def start(self) -> None:
+        """Stand at the start."""
+        L, mu, counts = self._start()
+        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        lanes = to_lanes(L, order, self.stride, self.dtype, least=MINVAL, folder=folder)
+        self.blocks.put("gamma", lanes)
+        self._put_held()
+        means, totals = mu[self._order].astype(np.float64), L.sum(axis=0, dtype=np.float64)
+        found = means[:, None] * totals if counts is None else counts[self._order]
+        self.points["gamma"] = {
+            "counts": np.ascontiguousarray(found, np.float64), "means": means, "totals": totals,
+            "theta": np.full(found.shape, START_THETA),
+        }  # fmt: skip
+        self.copy("gamma", "before")
+        self.copy("gamma", "best")
+
+    def _put_held(self) -> None:
+        if self.held.samples is not None:
+            self.blocks.put("held", per_lane(self.held.samples, self.blocks.layout.row_order))
+
+    def look(self) -> dict[str, Any]:
+        """Make the plain point ``next``; return the record of the point where the fit stands."""
+        point, K, n_threads = self.points["gamma"], self.n_components, self.blocks.n_threads
+        mu, theta = point["means"], point["theta"]
+        noise = posterior_of(theta, point["counts"], np.outer(mu, point["totals"]), n_threads)
+        shift, design = self._design(noise)
+        factors = mu[:, None] * noise.mean
+        sizes = np.zeros(self.stride)
+        sizes[:K] = np.maximum(factors.sum(axis=0), LEAST)
+        move = UpdateRows(
+            design, sizes, K, "gamma", "next", options={"em_steps": 1}, reports=("loglik_start",)
+        )
+        add = self.sum_counts(design, "gamma")
+        (seen, _), (moved, _), (_, sums) = self.blocks.run(move, Movement(K), add)
+        found = self.counts_of(sums, design)
+        self.points["next"] = after = self._next(found, noise, moved["total_next"])
+        counts = xlogy(self._totals, np.maximum(mu, LEAST)) + self._totals * shift
+        expected = math.fsum(moved["total"] * sizes[:K])
+        elbo = seen["log_mu"] + float(counts.sum()) - expected - self._log_factorials + noise.bound
+        change = math.fsum(moved["change"] * sizes[:K])
+        return {
+            "elbo": elbo,
+            "change_components": _distance(factors, factors_of(after)),
+            "change_loadings": change / 2 / (self.counts.total or 1.0),
+        }
+
+    def _design(self, noise: Posterior) -> tuple[Array, Array]:
+        """Return exp(E log u) for the rows, features divided by their largest; logs of these."""
+        shift, n_lanes = noise.log.max(axis=1), len(self.blocks.layout.column_order)
+        lanes = in_lane_order(len(shift), n_lanes)
+        shares = np.exp(noise.log - shift[:, None])
+        return shift, to_lanes(shares, lanes, self.stride, self.dtype, LEAST, least=LEAST)
+
+    def _next(self, found: Array, noise: Posterior, totals: Array) -> dict[str, Array]:
+        """Return the shared arrays after a plain step, from counts of the topics in features."""
+        point = self.points["gamma"]
+        means = self._totals / np.maximum((noise.mean * totals).sum(axis=1), LEAST)
+        if self._fixed is not None:
+            means[self._fixed] = point["means"][self._fixed]
+        expected = np.outer(means, totals)
+        theta = best_theta(found, expected, point["theta"], self.blocks.n_threads)
+        return {"counts": found, "means": means, "totals": totals,
+                "theta": theta.reshape(found.shape)}  # fmt: skip
+
+    def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
+        """Return a point whose theta are between their bounds."""
+        found = shared | {"theta": np.clip(shared["theta"], LEAST_THETA, MOST_THETA)}
+        if self._fixed is not None:
+            found["means"][self._fixed] = self.points["gamma"]["means"][self._fixed]
+        return found
+
+    def result(self) -> dict[str, Array]:
+        """Return loadings (n, K), means (m,), theta, counts and expected counts (m, K).
+
+        Unless something is held, means sum to one.
+        """
+        point, n, K = self.points["gamma"], self.counts.shape[0], self.n_components
+        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        L = from_lanes(self.blocks.get("gamma"), order, n, K, folder)
+        L[self.counts.row_totals == 0] = 0  # else what is at the floor may explain a count
+        scale = float(point["means"].sum()) if self.held.free else 1.0
+        if scale > 0:
+            L *= np.asarray(scale, L.dtype)
+        found = {
+            "means": point["means"] / (scale or 1.0), "theta": point["theta"],
+            "counts": point["counts"], "expected": np.outer(point["means"], point["totals"]),
+        }  # fmt: skip
+        plain = {name: np.empty_like(array) for name, array in found.items()}
+        for name, array in found.items():
+            plain[name][self._order] = array
+        return plain | {"L": L}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Stand where the state was taken."""
+        super().restore(numbers, arrays)
+        self._put_held()
+
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the shared arrays of a point."""
+        m, K = self.counts.shape[1], self.n_components
+        return {"counts": (m, K), "theta": (m, K), "means": (m,), "totals": (K,)}
+
+
+def factors_of(point: dict[str, Array]) -> Array:
+    """Return the expected factors mu_j E u_jk of a point, (m, K)."""
+    mu, theta = point["means"][:, None], point["theta"]
+    factors: Array = mu * (theta + point["counts"]) / (theta + mu * point["totals"])
+    return factors
+
+
+def _distance(one: Array, other: Array) -> float:
+    """Return the largest distance of two topics of the same number, in total variation."""
+    moved = one / np.maximum(one.sum(axis=0), LEAST)
+    moved -= other / np.maximum(other.sum(axis=0), LEAST)
+    return float(np.abs(moved, out=moved).sum(axis=0).max()) / 2
+
+
+def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
+    """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
+    return needs_of_points(
+        counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
+        topics=_COPIES_FACTORS,
+    )  # fmt: skip
