@@ -1,4 +1,4 @@
-"""Places the nonzeros of a block of CSR rows in slices of 16 rows (or columns) side by side."""
+"""Conversion of a block of CSR rows to SELL-16, by rows or by columns; functions of its counts."""
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
@@ -40,9 +40,10 @@ ctypedef fused small_count:
 
 
 def count_values(const small_count[::1] data, int64_t[:, ::1] found):
-    """found[any, x] += number of times that x occurs; data in pieces of 16
+    """Count how often each value x occurs: the sum of found[:, x] grows by this number.
 
-    In four tables: most counts are 1, and adding to one place has to wait for the last time.
+    Four tables alternate: most counts are 1, and an addition to the same entry would have to wait
+    for the previous one. The length of `data` is a multiple of 16.
     """
     cdef Py_ssize_t q
     for q in range(0, data.shape[0], 4):
@@ -53,13 +54,13 @@ def count_values(const small_count[::1] data, int64_t[:, ::1] found):
 
 
 def weigh(
-    const index_out[::1] index,            # IN   of a block in slices
+    const index_out[::1] index,            # IN   indices and counts of a block in SELL-16
     const count_type[::1] count,
-    const weighted_count[::1] weight,      # IN   one number an index
+    const weighted_count[::1] weight,      # IN   one weight for each index
     weighted_count[::1] out,               # OUT
     int n_threads,
 ):
-    """Every count times the weight of its index, in the type of the weights"""
+    """Multiply every count by the weight of its index, in the dtype of the weights."""
     cdef Py_ssize_t q
     for q in prange(index.shape[0], nogil=True, schedule="static", num_threads=n_threads,
                     use_threads_if=index.shape[0] > 4096):
@@ -68,11 +69,11 @@ def weigh(
 
 def sum_rows(
     const index_in[::1] indptr,            # IN   CSR
-    const any_count[::1] data,             # IN   whole numbers
-    const double[::1] table,               # IN   value of a function for each of them
-    double[::1] out,                       # OUT  one number a row
+    const any_count[::1] data,             # IN   integers
+    const double[::1] table,               # IN   value of the function at each integer
+    double[::1] out,                       # OUT  one sum for each row
 ):
-    """Sum of a function of the counts over each row, in the order in which it is kept"""
+    """Sum a function of the counts over each row, in the stored order."""
     cdef Py_ssize_t row, q
     cdef double total
     with nogil:
@@ -86,12 +87,12 @@ def sum_rows(
 def count_columns(
     const int64_t[::1] indptr,             # IN   the block, as CSR
     const index_in[::1] indices,
-    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
-    const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
-    int64_t[:, ::1] found,                 # OUT  zeros before; one row a share, one number a column
+    const int64_t[::1] order,              # IN   row of the block in each lane, -1 for padding
+    const int64_t[::1] cuts,               # IN   first lane of every share, and the end
+    int64_t[:, ::1] found,                 # OUT  (n_shares, n_columns), zeros on input
     int n_threads,
 ):
-    """Nonzeros of every column among the rows of each share of lanes."""
+    """Count the nonzeros of every column in the rows of each share of the lanes."""
     cdef Py_ssize_t share, lane, q, row
     for share in prange(found.shape[0], nogil=True, schedule="static", num_threads=n_threads,
                         use_threads_if=found.shape[0] > 1):
@@ -106,14 +107,14 @@ def place_rows(
     const int64_t[::1] indptr,             # IN   the block, as CSR
     const index_in[::1] indices,
     const count_type[::1] data,
-    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
-    const int32_t[::1] column_position,    # IN   where column j stands
-    const int64_t[::1] offset,             # IN   first step of every slice
+    const int64_t[::1] order,              # IN   row of the block in each lane, -1 for padding
+    const int32_t[::1] column_position,    # IN   lane of column j
+    const int64_t[::1] offset,             # IN   first entry of every slice
     index_out[::1] index,                  # OUT
     count_type[::1] count,                 # OUT
     int n_threads,
 ):
-    """Row slices: step q of lane r is the q-th nonzero of its row."""
+    """Fill row slices: entry q of a lane is the q-th nonzero of its row."""
     cdef Py_ssize_t s, lane, q, row, first, at
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
@@ -131,14 +132,14 @@ def place_columns(
     const int64_t[::1] indptr,             # IN   the block, as CSR
     const index_in[::1] indices,
     const count_type[::1] data,
-    const int64_t[::1] order,              # IN   row of the block in every lane, -1 in the padding
-    const int64_t[::1] cuts,               # IN   where one share of lanes ends, the next begins
-    int64_t[:, ::1] place,                 # WORK where the first of each share in a column goes
+    const int64_t[::1] order,              # IN   row of the block in each lane, -1 for padding
+    const int64_t[::1] cuts,               # IN   first lane of every share, and the end
+    int64_t[:, ::1] place,                 # WORK (n_shares, n_columns) next free position in index
     index_out[::1] index,                  # OUT
     count_type[::1] count,                 # OUT
     int n_threads,
 ):
-    """Column slices, rows in the order of their lanes; a share of lanes knows where it begins."""
+    """Fill column slices, with rows in lane order; the shares of lanes write side by side."""
     cdef Py_ssize_t share, lane, q, row, at
     for share in prange(place.shape[0], nogil=True, schedule="static", num_threads=n_threads,
                         use_threads_if=place.shape[0] > 1):

@@ -1,16 +1,25 @@
-"""Arithmetic of one block of counts, compiled.
+"""Compiled arithmetic on one block of counts.
 
-The contract of every kernel here:
+A block holds its counts in SELL-16 (`nmfscale.counts.sell`): rows are sorted by falling number of
+nonzeros, and 16 neighbours form a *slice*. The position of a row in this order is its *lane*; the
+vector instructions of a slice process its 16 lanes at once. Row arrays are in *lane order*: array
+row i belongs to lane i. The last slice is padded with lanes that hold no row.
 
-- It takes one block of counts as plain arrays, and changes nothing but its output arguments.
-- Shapes, types and alignment are checked once, by `operands`; what the numbers are has been checked
-  by its caller, `nmfscale.methods`.
-- It releases the GIL, and takes the number of threads as an argument.
-- Its result does not depend on that number. A *rows* kernel solves rows that are independent of
-  each other; a *sums* kernel adds up in a fixed order, in float64; a *values* kernel writes the
-  numbers of every row, or of every slice of 16. `sum_slices` adds those up, slice after slice.
-- Rows of counts and rows of a factor are all it knows: the factor that moves and the factor that
-  is held may be L and F or, on the transposed block, F and L.
+Every kernel in this package
+
+- takes one block of counts as plain arrays, and writes only to its output arguments;
+- has its shapes, dtypes and alignment checked by `operands`; the caller, `nmfscale.methods`, has
+  checked the values;
+- releases the GIL, and takes the number of threads as an argument;
+- returns a result that does not depend on the number of threads. A *rows* kernel solves
+  independent problems, one for each row; a *sums* kernel adds in a fixed order, in float64; a
+  *values* kernel writes numbers for each row, or for each slice. `sum_slices` adds these in the
+  order of the slices;
+- knows only rows of counts, the factor that it updates (`start`, `end`) and the factor that is
+  held (`design`). These are L and F on a block's rows, F and L on its columns.
+
+`operands.pyi` and `rows.pyi` document the arguments: shapes, dtypes and meaning. `arithmetic.h`
+has the computations on one slice.
 """
 
 try:

@@ -1,27 +1,27 @@
-/* Rows one after the other, each by Newton steps on the few components that it has.
+/* Solves rows one after the other, each by Newton steps on its active set of components.
  *
- * min over b >= 0 of  sum_k u_k b_k - sum_j y_j log(a_j . b) - sum_k s_k log b_k,  u = total + rate, s = pseudo.  The set of a
- * round are the components that are above zero, or that the gradient would raise.  Its curvature is exact; a component whose
- * pseudo-counts outweigh its counts takes an EM step instead.  A line search on the derivative keeps the loss from rising.
- * Loops over components are vertical, and dot products have a fixed order: numbers do not depend on the width of vectors. */
+ * min over b >= 0 of  sum_k u_k b_k - sum_j y_j log(a_j . b) - sum_k s_k log b_k,  u = total + rate, s = pseudo.  The active set
+ * of a round contains the components above zero, and zeros that the gradient would raise.  Its curvature is exact.  A component
+ * whose pseudo-counts outweigh its counts takes an EM step instead.  A line search on the derivative prevents a rise of the loss.
+ * Loops over components are element-wise and dot products have a fixed order, so results do not depend on the vector width. */
 
 #define PAD(n) (((n) + LANES - 1) / LANES * LANES)
 #define CHAINS 4                                          /* sums side by side in a dot product */
-#define PRUNED 0.5                                        /* of the mean expected counts of a component: less is zero to begin with */
-#define COVERED 0.5                                       /* share of an expected count that has to be left then */
-#define RAISED ((REAL)(REAL_IS_FLOAT ? 1e-4 : 1e-7))      /* share of u_k by which the gradient of a zero may be negative at the end */
-#define STRONGEST 0.25                                    /* zeros are raised whose gradient is so near to the most negative one */
-#define OUTWEIGHED 0.25                                   /* counts of a component, as a share of its pseudo-counts, for the set */
-#define KEEPS 0.1                                         /* share of itself that a component with pseudo-counts keeps in a step */
-#define FLAT 0.1                                          /* share of the first derivative that may be left after a line search */
-#define SHORTENED 30
+#define PRUNED 0.5                                        /* components below this share of the mean expected counts start at 0 */
+#define COVERED 0.5                                       /* share of each mean that the remaining components must explain */
+#define RAISED ((REAL)(REAL_IS_FLOAT ? 1e-4 : 1e-7))      /* tolerance on a negative gradient of a zero, relative to u_k */
+#define STRONGEST 0.25                                    /* a zero enters the set if g / u is at least this share of the lowest */
+#define OUTWEIGHED 0.25                                   /* least counts of a component in the set, relative to pseudo-counts */
+#define KEEPS 0.1                                         /* least share of b_k that a step leaves, if it has pseudo-counts */
+#define FLAT 0.1                                          /* share of the initial derivative at which a line search stops */
+#define SHORTENED 30                                      /* largest number of shortenings of a step */
 
 typedef struct {
     const REAL *design;
     int K, stride, n_set;
     int64_t n;
-    REAL *b, *num, *total, *pseudo, *d, *g, *least;       /* (PAD(K)); g and least, of d, are of the set alone */
-    REAL *H, *tile;                                       /* (K, PAD(K)), (TILE, PAD(K)) of the set */
+    REAL *b, *num, *total, *pseudo, *d, *g, *least;       /* (PAD(K)); g and least, the lower bound of d, hold the set only */
+    REAL *H, *tile;                                       /* (K, PAD(K)) and (TILE, PAD(K)), for the set */
     REAL *y, *mu, *slope;                                 /* (n) counts, expected counts, and their change along a step */
     int32_t *set, *at;
 } NAME(one_row);
@@ -56,7 +56,7 @@ INLINE void NAME(add_scaled)(REAL *restrict out, const REAL *restrict a, REAL by
 }
 
 /* mu and num at b. */
-static void NAME(look)(NAME(one_row) *w)
+static void NAME(means)(NAME(one_row) *w)
 {
     memset(w->num, 0, PAD(w->K) * sizeof(REAL));
     for (int64_t j = 0; j < w->n; j++) {
@@ -72,13 +72,13 @@ static REAL NAME(slope_of)(const NAME(one_row) *w, int k)
     return w->pseudo[k] > 0 ? g - w->pseudo[k] / w->b[k] : g;
 }
 
-/* Starts a row with few components: those that matter, and the best one of every count that would be left without any. */
+/* Starts a row with few components: the large ones, and for each count that these leave unexplained its best component. */
 static void NAME(prune)(NAME(one_row) *w)
 {
     REAL size = 0;
     for (int k = 0; k < w->K; k++)
         size += w->b[k] * w->total[k];
-    for (int k = 0; k < w->K; k++)                        /* d has what is left */
+    for (int k = 0; k < w->K; k++)                        /* d holds the components that remain */
         w->d[k] = w->pseudo[k] > 0 || w->b[k] * w->total[k] * w->K >= size * (REAL)PRUNED ? w->b[k] : 0;
     for (int64_t j = 0; j < w->n; j++) {
         const REAL *a = w->design + (int64_t)w->at[j] * w->stride;
@@ -93,7 +93,7 @@ static void NAME(prune)(NAME(one_row) *w)
     memcpy(w->b, w->d, w->K * sizeof(REAL));
 }
 
-/* Chooses the set, and the step of what is left out of it, into d; returns the largest |b g|, or -1 where a zero is to be
+/* Chooses the active set, and writes the steps of other components to d. Returns the largest |b g|, or -1 if a zero must be
  * raised. */
 static REAL NAME(choose)(NAME(one_row) *w)
 {
@@ -117,7 +117,7 @@ static REAL NAME(choose)(NAME(one_row) *w)
     return lowest < -RAISED ? -1 : worst;
 }
 
-/* H = sum y a a' / mu^2 of the set, rows side by side up to a multiple of LANES. */
+/* H = sum y a a' / mu^2 of the active set; rows are padded to a multiple of LANES. */
 static void NAME(curvature_of_set)(NAME(one_row) *w)
 {
     const int wide = PAD(w->n_set), high = (w->n_set + GROUP - 1) / GROUP * GROUP;
@@ -148,12 +148,12 @@ static void NAME(curvature_of_set)(NAME(one_row) *w)
                     STORE(w->H + (size_t)(k + i) * wide + l, c[i]);
             }
     }
-    for (int k = 0; k < w->n_set; k++)                    /* what is above the diagonal */
+    for (int k = 0; k < w->n_set; k++)                    /* the upper triangle */
         for (int l = 0; l < k; l++)
             w->H[(size_t)l * wide + k] = w->H[(size_t)k * wide + l];
 }
 
-/* d of the set: min of g'd + d'Hd / 2 over b + d >= 0 by coordinate descent. */
+/* d on the active set: min of g'd + d'Hd / 2 over b + d >= 0 by coordinate descent. */
 static void NAME(step_of_set)(const row_problem *p, NAME(one_row) *w)
 {
     const int wide = PAD(w->n_set);
@@ -162,7 +162,7 @@ static void NAME(step_of_set)(const row_problem *p, NAME(one_row) *w)
         const REAL h = w->H[(size_t)i * wide + i] + (w->pseudo[k] > 0 ? w->pseudo[k] / (w->b[k] * w->b[k]) : 0);
         w->H[(size_t)i * wide + i] = h + (REAL)1e-12;
         w->g[i] = NAME(slope_of)(w, k);
-        w->least[i] = -w->b[k] * (REAL)(w->pseudo[k] > 0 ? 1 - KEEPS : 1);        /* the least that d may be */
+        w->least[i] = -w->b[k] * (REAL)(w->pseudo[k] > 0 ? 1 - KEEPS : 1);        /* lower bound of d */
     }
     for (int i = w->n_set; i < wide; i++)
         w->g[i] = 0;
@@ -182,7 +182,7 @@ static void NAME(step_of_set)(const row_problem *p, NAME(one_row) *w)
     }
 }
 
-/* Derivative of the loss along d after a part t of the step. */
+/* Derivative of the loss along d at b + t d. */
 static REAL NAME(derivative)(const NAME(one_row) *w, REAL t)
 {
     REAL sum = 0;
@@ -197,8 +197,8 @@ static REAL NAME(derivative)(const NAME(one_row) *w, REAL t)
     return sum;
 }
 
-/* Goes along d as far as the loss falls. */
-static void NAME(go)(NAME(one_row) *w)
+/* Line search: moves b along d as far as the loss falls. */
+static void NAME(line_search)(NAME(one_row) *w)
 {
     REAL t = 1;
     for (int64_t j = 0; j < w->n; j++)
@@ -233,7 +233,7 @@ static void NAME(take_row)(const row_problem *p, const slice_counts *s, const sl
     const size_t first = (size_t)lane * p->stride;
     const int padded = PAD(w->K);
     w->n = 0;
-    for (int64_t q = 0; q < s->n_steps; q++) {
+    for (int64_t q = 0; q < s->n_entries; q++) {
         const int64_t i = q * LANES + lane;
         const REAL y = NAME(count_at)(s, i);
         if (y > 0) {
@@ -250,8 +250,8 @@ static void NAME(take_row)(const row_problem *p, const slice_counts *s, const sl
     }
 }
 
-/* em_steps EM steps, then Newton steps on active sets until |b g| is at most `tolerance` of the row's counts and pseudo-counts,
- * newton_steps at most. */
+/* Takes em_steps EM steps, then at most newton_steps Newton steps on active sets, until |b g| is at most `tolerance` times the sum
+ * of the row's counts and pseudo-counts. */
 static void NAME(solve_row)(const row_problem *p, NAME(one_row) *w)
 {
     const REAL *moves = p->moves;
@@ -261,28 +261,28 @@ static void NAME(solve_row)(const row_problem *p, NAME(one_row) *w)
     for (int k = 0; k < w->K; k++)
         size += w->pseudo[k];
     for (int i = 0; i < p->em_steps; i++) {
-        NAME(look)(w);
+        NAME(means)(w);
         for (int k = 0; k < w->K; k++)
             w->b[k] = (w->b[k] * w->num[k] + w->pseudo[k]) / w->total[k];
     }
-    NAME(look)(w);
+    NAME(means)(w);
     NAME(prune)(w);
     for (int i = 0; i < p->newton_steps; i++) {
-        NAME(look)(w);
+        NAME(means)(w);
         for (int k = 0; moves && k < w->K; k++)
-            w->num[k] *= moves[k];                        /* what is held at zero is never raised */
+            w->num[k] *= moves[k];                        /* held coordinates are zero and are never raised */
         const REAL worst = NAME(choose)(w);
         if (worst >= 0 && worst <= (REAL)p->tolerance * size)
             break;
         NAME(curvature_of_set)(w);
         NAME(step_of_set)(p, w);
-        NAME(go)(w);
+        NAME(line_search)(w);
     }
 }
 
 static void NAME(solve)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
-    const size_t padded = PAD(p->n_components), n = PAD(s->n_steps);
+    const size_t padded = PAD(p->n_components), n = PAD(s->n_entries);
     NAME(one_row) w = {.design = p->design, .K = p->n_components, .stride = p->stride};
     REAL *next = workspace, **parts[] = {&w.b, &w.num, &w.total, &w.pseudo, &w.d, &w.g, &w.least};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++, next += padded)

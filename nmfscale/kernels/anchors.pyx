@@ -1,7 +1,8 @@
-"""Sums over the counts of a block, rows in slices, for the choice of anchors among its columns.
+"""Sums over the row slices of a block, for the choice of anchors among the columns.
 
-Slices are cut into a fixed number of pieces, with sums of their own that are added piece after
-piece: results do not depend on the number of threads. Padding, count 0, ends a row.
+The slices are cut into a fixed number of pieces. Each piece has its own sums, which are added in
+the order of the pieces, so results do not depend on the number of threads. A count of 0, the
+padding, ends a row.
 """
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
@@ -11,9 +12,9 @@ import numpy as np
 
 cdef enum:
     LANES = 16
-    PIECES = 8                   # more would take longer to add up than one thread has to work
-    CHUNK = 64                   # directions of a projection that a thread takes at a time
-    SPAN = 512                   # columns that it takes, so that what it adds up stays at hand
+    PIECES = 8                   # with more, adding up would take longer than the work of a thread
+    CHUNK = 64                   # directions of a projection that a thread processes at a time
+    SPAN = 512                   # columns that a thread processes, so that its sums stay in cache
 
 ctypedef fused index_type:
     uint16_t
@@ -27,30 +28,30 @@ ctypedef fused count_type:
 
 
 def pieces_of(const int64_t[::1] offset):
-    """Cut slices into pieces of about as many steps each: (PIECES + 1,)."""
-    steps = np.asarray(offset)
-    cuts = np.searchsorted(steps, np.linspace(0, offset[offset.shape[0] - 1], PIECES + 1))
-    cuts[0], cuts[PIECES] = 0, len(steps) - 1
+    """Cut the slices into pieces of about equally many entries; return the cuts (PIECES + 1,)."""
+    entries = np.asarray(offset)
+    cuts = np.searchsorted(entries, np.linspace(0, offset[offset.shape[0] - 1], PIECES + 1))
+    cuts[0], cuts[PIECES] = 0, len(entries) - 1
     return cuts.astype(np.int64)
 
 
 def check_columns(order, double[:, ::1] out, lanes, scales, const int64_t[::1] offset):
-    """Every lane has a column in `out`, and every row a scale."""
+    """Check that every lane has a column in `out`, and every row a scale."""
     cdef Py_ssize_t m = len(order)
     if out.shape[1] != m or (m and not 0 <= np.min(order) <= np.max(order) < m):
         raise ValueError(f"order has {m} columns, out {out.shape[1]}")
     if len(lanes) and not 0 <= np.min(lanes) <= np.max(lanes) < m:
         raise ValueError(f"lanes are {lanes}: there are {m} columns")
     if scales is not None and len(scales) != (offset.shape[0] - 1) * LANES:
-        raise ValueError(f"scales has {len(scales)} entries: one a row is needed")
+        raise ValueError(f"scales has {len(scales)} entries: one for each row is needed")
 
 
 def gram_columns(const index_type[::1] index, const count_type[::1] count,
                  const int64_t[::1] offset, const int64_t[::1] lanes, const int32_t[::1] order,
                  double[:, ::1] out, *, int n_threads, const double[::1] scales=None):
-    """Add ``sum_i s_i x_ij x_ip`` to out[a, order[j]], p the a-th of `lanes`; s is 1 by default.
+    """Add ``sum_i s_i x_ij x_ip`` to out[a, order[j]], p = lanes[a]; s is 1 without `scales`.
 
-    Beside the indices, only rows in which column p occurs are read.
+    All indices are read, but only the counts of rows in which column p occurs.
     """
     check_columns(order, out, lanes, scales, offset)
     cdef const int64_t[::1] cuts = pieces_of(offset)
@@ -87,7 +88,7 @@ cdef void gram_of_piece(const index_type *index, const count_type *count, const 
             continue
         memset(value, 0, LANES * sizeof(double))
         for i in range(begin, end):
-            if index[i] == lane:                              # more than once if it was split
+            if index[i] == lane:                              # repeated if the count was split
                 value[i % LANES] += <double>count[i]
         for r in range(LANES):
             if value[r] == 0:
@@ -100,7 +101,7 @@ cdef void gram_of_piece(const index_type *index, const count_type *count, const 
 
 
 cdef inline bint occurs(const index_type *index, Py_ssize_t n, index_type lane) noexcept nogil:
-    """Whether a number is among so many: without a branch, so that compilers compare many."""
+    """Return whether `lane` is among the n indices; has no branch, so that it vectorises."""
     cdef index_type found = 0
     cdef Py_ssize_t i
     for i in range(n):
@@ -111,16 +112,16 @@ cdef inline bint occurs(const index_type *index, Py_ssize_t n, index_type lane) 
 def squares(const index_type[::1] index, const count_type[::1] count, const int64_t[::1] offset,
             const double[::1] weights, const int32_t[::1] order, double[:, ::1] out,
             double[::1] scales, *, int n_threads, bint unit=False):
-    """Add ``sum_i s_i x_ij^2`` to out[0, order[j]], s the `scales` of rows.
+    """Add ``sum_i s_i x_ij^2`` to out[0, order[j]], where s are the `scales` of the rows.
 
-    With `unit` they are found first: ``s_i = 1 / sum_j w_j x_ij^2``, 0 for an empty row.
+    With `unit`, first compute `scales`: ``s_i = 1 / sum_j w_j x_ij^2``, or 0 for an empty row.
     """
     check_columns(order, out, [], scales, offset)
     if weights.shape[0] != order.shape[0]:
         raise ValueError(f"weights has {weights.shape[0]} entries, order {order.shape[0]}")
     cdef const int64_t[::1] cuts = pieces_of(offset)
     cdef Py_ssize_t i, j, m = order.shape[0]
-    cdef double[:, :, ::1] found = np.zeros((2, PIECES, m))   # sums, and one row at a time
+    cdef double[:, :, ::1] found = np.zeros((2, PIECES, m))   # sums; scratch space for one row
     if not index.shape[0]:
         scales[:] = 0
         return
@@ -136,7 +137,7 @@ def squares(const index_type[::1] index, const count_type[::1] count, const int6
 cdef void squares_of_piece(const index_type *index, const count_type *count, const int64_t *offset,
                            Py_ssize_t first, Py_ssize_t last, const double *weights, bint unit,
                            double *scales, double *row, double *out) noexcept nogil:
-    """Squares of whole counts: pieces of one that was split come together in `row` first."""
+    """Add the squares of a piece's counts; `row` first joins the parts of split counts."""
     cdef Py_ssize_t lane, i, j, end
     cdef double norm
     for lane in range(first * LANES, last * LANES):
@@ -148,7 +149,7 @@ cdef void squares_of_piece(const index_type *index, const count_type *count, con
         end, i = i, offset[lane // LANES] * LANES + lane % LANES
         while i < end:
             j = index[i]
-            if row[j] > 0:                                    # else it was here before
+            if row[j] > 0:                                    # negative: counted before
                 norm += weights[j] * row[j] * row[j]
                 row[j] = -row[j]
             i += LANES
@@ -165,7 +166,10 @@ cdef void squares_of_piece(const index_type *index, const count_type *count, con
 def project(const index_type[::1] index, const count_type[::1] count, const int64_t[::1] offset,
             const int32_t[::1] order, const double[:, ::1] directions, double[:, ::1] out, *,
             Py_ssize_t first, int n_threads):
-    """Add ``x_ij z_i`` to row order[j] of `out`, z the rows of `directions` from slice `first`."""
+    """Add ``x_ij z_i`` to row order[j] of `out`, where z_i are the rows of `directions`.
+
+    `directions` (n_lanes, d) belongs to the lanes of neighbouring slices, from slice `first`.
+    """
     cdef Py_ssize_t c, d = directions.shape[1], n_slices = directions.shape[0] // LANES
     if out.shape[0] != order.shape[0] or out.shape[1] != d:
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
@@ -200,7 +204,10 @@ cdef void project_chunk(const index_type *index, const count_type *count, const 
 
 def eliminate(const double[:, ::1] rows, const double[::1] factors, double pivot,
               double[::1] column, double[::1] left, *, int n_threads):
-    """A step of a Cholesky factorisation: ``c <- (c - sum_i f_i r_i) / pivot``, left -= c^2."""
+    """Take one step of a Cholesky factorisation: ``c <- (c - sum_i f_i r_i) / pivot; left -= c^2``.
+
+    c is `column`, f are the `factors`, r the `rows`.
+    """
     cdef Py_ssize_t b, k = factors.shape[0], m = column.shape[0]
     if rows.shape[0] < k or rows.shape[1] != m or left.shape[0] != m:
         raise ValueError(f"rows has shape {(rows.shape[0], rows.shape[1])}, column {m} entries")

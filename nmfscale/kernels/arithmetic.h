@@ -1,4 +1,4 @@
-/* What is done with one slice, for one REAL and one instruction set (see simd.h and slices.h). */
+/* Computations on one slice, for one REAL and one instruction set (see simd.h and slices.h). */
 #include "passes.h"
 #include "steps.h"
 #include "coordinate_descent.h"
@@ -7,12 +7,12 @@
 #include "joint.h"
 #include "active.h"
 
-/* em_steps EM steps, then newton_steps second-order steps, or mean-field steps, or those of least squares, on every row of the
- * slice. */
+/* Updates every row of the slice: em_steps EM steps, then newton_steps second-order steps; or mean-field or least-squares steps,
+ * as p->step says. */
 static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
-    const int em_steps = s->n_steps <= p->em_longest ? p->em_steps : 0;
+    const int em_steps = s->n_entries <= p->em_longest ? p->em_steps : 0;
     const int mode = rows->curvature ? rows->curvature_mode : CURVATURE_FRESH;
     if (p->step == STEP_SQUARES) {
         NAME(least_squares)(p, s, rows, workspace);
@@ -68,8 +68,9 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
     }
 }
 
-/* Adds to out what a step needs: num (K, 16), num and the diagonal of H (2 K, 16), or H (K (K + 1) / 2, 16), which holds num.
- * loglik_start takes the log-likelihood of such a pass but that of a diagonal; the gradient of STEP_SQUARES is sum y a. */
+/* Adds the statistics that a step needs to out: num (K, 16) for GRADIENT, num and the diagonal of H (2 K, 16) for DIAGONAL, or H
+ * (K (K + 1) / 2, 16) for FULL, from which num = H b follows. loglik_start receives sum y log mu, except with DIAGONAL. With
+ * STEP_SQUARES, GRADIENT is sum y a. */
 static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
@@ -97,9 +98,9 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
     }
 }
 
-/* The step of update_rows from statistics summed elsewhere: an EM step from num (GRADIENT), or a second-order step from num and
- * stored curvature (GRADIENT, CURVATURE_RESCALE), from H (FULL, stored where there is room) or from num, its diagonal and
- * correlations stored or shared (DIAGONAL). */
+/* One step of update_rows, from statistics that are already summed: an EM step from num (GRADIENT); or a second-order step, from
+ * num and stored curvature (GRADIENT with CURVATURE_RESCALE), from H (FULL; stored if rows->curvature has room), or from num, the
+ * diagonal of H, and stored or shared correlations (DIAGONAL). */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
@@ -133,8 +134,8 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
     }
 }
 
-/* out = what the slice adds to the correlation that rows share: its rows' own correlations H_kl / sqrt(H_kk H_ll), weighted
- * by the rows' totals (packed, K (K + 1) / 2 numbers), and the sum of the weights. */
+/* out = the slice's contribution to the correlation that all rows share: the sum of its rows' correlations H_kl / sqrt(H_kk H_ll),
+ * weighted by the rows' total counts (packed, K (K + 1) / 2 numbers), then the sum of the weights. */
 static void NAME(correlations)(const row_problem *p, const slice_counts *s, const slice_rows *rows, double *out,
                                void *workspace)
 {
@@ -163,18 +164,19 @@ static void NAME(correlations)(const row_problem *p, const slice_counts *s, cons
     }
 }
 
-/* GROUP neighbours of a row, side by side at every level: what needs no transposing works on rows as they are stored. */
+/* GROUP neighbouring coordinates of one row, at every level: work that needs no transposing uses rows as they are stored. */
 typedef REAL NAME(group) __attribute__((vector_size(GROUP * sizeof(REAL))));
 typedef double NAME(group_sum) __attribute__((vector_size(GROUP * sizeof(double))));
 #if REAL_IS_FLOAT
-typedef int32_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));      /* -1 where true, as comparisons give */
+typedef int32_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));      /* -1 where true, as comparisons return */
 #else
 typedef int64_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));
 #endif
 #define CHOOSE(mark, yes, no) ((NAME(group))(((mark) & (NAME(marks))(yes)) | (~(mark) & (NAME(marks))(no))))
 
-/* ahead = max(now + momentum (now - scale before), leaves now, floor); in row order its column sums and those of now; the
- * largest change.  On the way, where there is room: what is needed of `now` the next time, and the best point so far. */
+/* ahead = max(now + momentum (now - scale before), leaves now, floor). Also computes the column sums of ahead and of now, summed in
+ * row order; the largest |now - scale before|; and the number of entries of now at the floor. Optionally replaces the lag, and
+ * copies the start to best. */
 static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now, const slice_extrapolation *to, double momentum,
                               double leaves, const void *scale)
 {
@@ -186,7 +188,7 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
     for (int k = 0; k < stride; k += GROUP) {
         NAME(group) factor;
         NAME(group_sum) sum_ahead = {0}, sum_now = {0};
-        NAME(marks) inside;                               /* components; what fills up a row stays, and is not summed */
+        NAME(marks) inside;                               /* -1 for components; padding is copied, and not summed */
         for (int j = 0; j < GROUP; j++)
             inside[j] = k + j < p->n_components ? -1 : 0;
         memcpy(&factor, (const REAL *)scale + k, sizeof factor);
@@ -243,15 +245,15 @@ static void NAME(extrapolate)(const row_problem *p, int n_rows, const void *now,
     *to->change = (double)most;
 }
 
-/* Sum of mu over the nonzeros of each row: gathering and dot products alone, the floor under every kernel's time. */
+/* Sum of mu over the nonzeros of each row: only gathers and dot products, a lower bound on the time of any kernel. */
 INLINE void NAME(expected)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, double *out,
                            const int K)
 {
     REAL lanes[WIDTH] ALIGNED;
     VEC sum = SET1(0), registers[12], *a = K <= 12 ? registers : A;
     NAME(tile) tile;
-    for (int64_t q = 0; q < s->n_steps; q += TILE) {
-        const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+    for (int64_t q = 0; q < s->n_entries; q += TILE) {
+        const int n = s->n_entries - q < TILE ? (int)(s->n_entries - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
             VEC mu = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, a, K);

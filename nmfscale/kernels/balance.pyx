@@ -1,25 +1,28 @@
-"""Newton steps of Sinkhorn-Knopp on many tables, each of them by itself.
+"""Sinkhorn-Knopp balancing of many tables, each on its own, by Newton steps.
 
-With a (R, T) the squares of a table, v (R,) its potentials and w = exp(v - max v): the columns of
-b = a w / s are right, s their sums and a T-th of R what they have. c are the sums of its rows.
+Notation: a (R, T) the squares of a table's entries, v (R,) the potentials of its rows, and
+w = exp(v - max v). Scaling the columns of a w to the sum R / T gives b, whose columns are
+balanced; s (T,) are the scale factors, and c (R,) the row sums of b, which are 1 at the solution.
 """
 from cython.parallel cimport prange, threadid
 from libc.math cimport exp, fabs, isfinite, log, log1p, sqrt
 from libc.stdlib cimport free, malloc
 
-# Entries are unlike where a square is so small beside the largest one.
+# Entries of a table are unlike if a square is below this share of the largest.
 cdef double UNLIKE = 1e-8
-# A square is no smaller: others do not notice, but whether an entry is zero makes a difference.
+# Lower bound of the squares of positive entries: they must not underflow to 0, which would remove
+# an entry from the table's pattern; sums do not notice the bound.
 cdef double LEAST = 1e-300
-# Keeps the Hessian regular where parts of a table share no row: each has a scale of its own.
+# Keeps the Hessian regular if a table has parts without common rows, each with a free scale.
 cdef double RIDGE = 1e-14
 
 
 def newton_balance(const double[:, :, ::1] tables, double[:, :, ::1] out, int[::1] steps, *,
                    int most_steps, double tolerance, int n_threads):
-    """tables (N, T, R) -> out, balanced, and the steps it took: -1 if `most_steps` do not do.
+    """Balance `tables` (N, T, R) into `out`; `steps` (N,) receives the number of Newton steps.
 
-    Every row and column of a table has an entry above zero.
+    The number is -1 if `most_steps` do not reach the `tolerance`. Every row and every column of a
+    table must have an entry above zero.
     """
     cdef Py_ssize_t i, T = tables.shape[1], R = tables.shape[2]
     cdef Py_ssize_t size = 3 * R * T + T + R * R + 5 * R
@@ -35,14 +38,14 @@ def newton_balance(const double[:, :, ::1] tables, double[:, :, ::1] out, int[::
 
 cdef int balance_one(const double *table, double *out, Py_ssize_t T, Py_ssize_t R, int most_steps,
                      double tolerance, double *memory) noexcept nogil:
-    cdef double *x = memory           # (R, T) the table, largest entries 1
+    cdef double *x = memory           # (R, T) the table, scaled so that largest entries are 1
     cdef double *a = x + R * T
     cdef double *b = a + R * T
     cdef double *s = b + R * T
     cdef double *hessian = s + T
     cdef double *v = hessian + R * R
-    cdef double *c = v + R            # then the step
-    cdef double *w = c + R            # for what is called here, 3 R
+    cdef double *c = v + R            # row sums; the Newton step overwrites them
+    cdef double *w = c + R            # (3 R) scratch space of the functions called here
     cdef Py_ssize_t r
     cdef double worst
     cdef int step
@@ -56,7 +59,7 @@ cdef int balance_one(const double *table, double *out, Py_ssize_t T, Py_ssize_t 
         if worst <= tolerance:
             for r in range(R):
                 w[r] = exp(v[r] / 2)
-            write(x, w, s, out, T, R)
+            write_balanced(x, w, s, out, T, R)
             return step
         newton(a, b, v, s, c, hessian, w, T, R)
     return -1
@@ -64,7 +67,7 @@ cdef int balance_one(const double *table, double *out, Py_ssize_t T, Py_ssize_t 
 
 cdef void scale(const double *table, double *x, double *a, Py_ssize_t T,
                 Py_ssize_t R) noexcept nogil:
-    """x = table', largest entries of its columns, then rows, 1; a = its squares."""
+    """x = table', scaled to largest entries of 1 in its columns, then in its rows; a = x^2."""
     cdef Py_ssize_t r, t
     cdef double most
     for t in range(T):
@@ -84,9 +87,9 @@ cdef void scale(const double *table, double *x, double *a, Py_ssize_t T,
 
 cdef void start(const double *a, double *b, double *s, double *c, double *v, double *w,
                 Py_ssize_t T, Py_ssize_t R) noexcept nogil:
-    """v after a sweep in turn; or the mean logarithm of each row, if that is better.
+    """Set v to the result of one Sinkhorn sweep, or to mean logarithms of the rows if better.
 
-    The latter is exact for tables 2 x 2; it is tried where entries are most unlike.
+    The latter is exact for 2 x 2 tables. It is tried only if some entries are unlike.
     """
     cdef Py_ssize_t r, t, n
     cdef bint unlike = False
@@ -131,7 +134,7 @@ cdef void weigh_rows(const double *v, double *w, Py_ssize_t R) noexcept nogil:
 
 cdef void balance_columns(const double *a, const double *v, double *b, double *s, double *c,
                           double *w, Py_ssize_t T, Py_ssize_t R) noexcept nogil:
-    """b, its columns right, and c."""
+    """Compute b, whose columns are balanced, and its row sums c."""
     cdef Py_ssize_t r, t
     cdef double share = <double>R / T
     weigh_rows(v, w, R)
@@ -151,7 +154,7 @@ cdef void balance_columns(const double *a, const double *v, double *b, double *s
 
 cdef double loss(const double *a, const double *v, double *s, double *w, Py_ssize_t T,
                  Py_ssize_t R) noexcept nogil:
-    """R / T sum log (sum a exp v) - sum v, but for what shifts of v change."""
+    """Return R / T sum_t log(sum_r a_rt exp v_r) - sum_r v_r, which shifts of v do not change."""
     cdef Py_ssize_t r, t
     cdef double found = 0, most = v[0]
     weigh_rows(v, w, R)
@@ -171,12 +174,12 @@ cdef double loss(const double *a, const double *v, double *s, double *w, Py_ssiz
 
 cdef void newton(const double *a, const double *b, double *v, double *s, double *c, double *hessian,
                  double *w, Py_ssize_t T, Py_ssize_t R) noexcept nogil:
-    """v moves by a Newton step, shortened where it would overshoot; c is written over."""
+    """Move v by a Newton step, shortened if it would overshoot; c is overwritten."""
     cdef Py_ssize_t r, q
     cdef double slope = 0, low = 0, high = 0, length = 1, before
     for r in range(R):
         for q in range(r + 1):
-            # the last lifts the direction that changes nothing
+            # 1 / R makes the matrix regular along shifts of v, which do not change the loss
             hessian[r * R + q] = 1.0 / R - dot(b + r * T, b + q * T, T) * T / R
         hessian[r * R + r] += c[r] + RIDGE
         w[r] = 1 - c[r]
@@ -186,7 +189,8 @@ cdef void newton(const double *a, const double *b, double *v, double *s, double 
         slope -= w[r] * c[r]
         low = c[r] if r == 0 else min(low, c[r])
         high = c[r] if r == 0 else max(high, c[r])
-    # A step less than 1 wide falls; a wider one at least when shortened to log(1 + width) / width.
+    # A step of width < 1 lowers the loss; a wider one does so when multiplied by
+    # log(1 + width) / width.
     if high - low > 1:
         before = loss(a, v, s, w, T, R)
         for r in range(R):
@@ -198,7 +202,7 @@ cdef void newton(const double *a, const double *b, double *v, double *s, double 
 
 
 cdef void solve(double *lower, double *x, Py_ssize_t n) noexcept nogil:
-    """x = A^-1 x by Cholesky's factor of A, of which the lower half is written over."""
+    """x = A^-1 x by a Cholesky factorisation, which overwrites the lower triangle of A."""
     cdef Py_ssize_t i, j
     cdef double *row
     for i in range(n):
@@ -213,9 +217,9 @@ cdef void solve(double *lower, double *x, Py_ssize_t n) noexcept nogil:
             x[j] -= lower[i * n + j] * x[i]
 
 
-cdef void write(const double *x, const double *w, double *s, double *out, Py_ssize_t T,
-                Py_ssize_t R) noexcept nogil:
-    """out (T, R) = x' w, with columns of s scaled, then its columns to norm 1."""
+cdef void write_balanced(const double *x, const double *w, double *s, double *out, Py_ssize_t T,
+                         Py_ssize_t R) noexcept nogil:
+    """out (T, R) = x' w, with rows scaled to norm 1, then columns."""
     cdef Py_ssize_t r, t
     cdef double norm
     for t in range(T):

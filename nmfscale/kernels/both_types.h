@@ -11,8 +11,8 @@ typedef float group_float __attribute__((vector_size(GROUP * sizeof(float))));
 typedef uint32_t group_bits __attribute__((vector_size(GROUP * sizeof(uint32_t))));
 typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))));
 
-/* The upper half of a float, as far as it goes: 8 bits of its digits (bfloat16); for vectors of any width, whose types as
- * bits and as halves are given. */
+/* Rounds floats to their upper 16 bits (bfloat16: 8 significant bits), and back.  For vectors of any width: BITS and HALVES are
+ * the vector types of the 32 bits and of the upper halves. */
 #define UPPER_HALVES(x, BITS, HALVES) __builtin_convertvector(((BITS)(x) + 0x8000) >> 16, HALVES)
 #define FROM_UPPER_HALVES(x, BITS, FLOATS) ((FLOATS)(__builtin_convertvector(x, BITS) << 16))
 

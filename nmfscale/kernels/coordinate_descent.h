@@ -1,9 +1,9 @@
 /* Coordinate descent on the rows of one slice: CCD, SCD and scalar Newton. */
 
-/* One coordinate of a descent: mu kept current by the pending change of the coordinate before (row `before`),
- * then b_k <- max(floor, b_k - g_k / h_k); `guarded` shortens a decrease by 1 / (1 + lambda), lambda = c |d| sqrt h
- * with c = 1 / sqrt(min y), when lambda > 0.683802 (Hien and Gillis, scalar Newton: never raises the loss).  A weight
- * is part of y: a row of weight 2 is held back less than two rows are, and the fit goes another way. */
+/* One coordinate of a descent. First applies the pending change of the previous coordinate, whose gathered values are `before`, to
+ * mu; then b_k <- max(floor, b_k - g_k / h_k). `guarded` shortens a decrease by 1 / (1 + lambda), lambda = c |d| sqrt h with
+ * c = 1 / sqrt(min y), if lambda > 0.683802 (scalar Newton of Hien and Gillis: never raises the loss). A row's weight is part of y
+ * and so of c: a row of weight 2 takes other steps than two equal rows. */
 INLINE VEC NAME(coordinate)(const row_problem *p, int64_t n, int k, const VEC *a, const VEC *before, VEC change, const VEC *y,
                             VEC *mu, VEC *b, VEC total, VEC pseudo, VEC concordance)
 {
@@ -30,7 +30,7 @@ INLINE VEC NAME(coordinate)(const row_problem *p, int64_t n, int k, const VEC *a
 static void NAME(descend)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     const int K = p->n_components, stride = p->stride;
-    const int64_t n = s->n_steps;
+    const int64_t n = s->n_entries;
     const REAL *total = p->total;
     VEC *b = WORK_B(workspace), *num = WORK_G(workspace), *extra = WORK_D(workspace), *A = WORK_A(workspace);
     VEC *rate = WORK_H(workspace), *pseudo = rate + stride, *y = pseudo + stride, *mu = y + n, *columns = mu + n;
@@ -48,7 +48,7 @@ static void NAME(descend)(const row_problem *p, const slice_counts *s, const sli
             }
             NAME(em_step)(p, rows, lane0, b, num, A);
         }
-        for (int64_t q = 0; q < n; q += TILE) {           /* the gathered rows, one coordinate after the other */
+        for (int64_t q = 0; q < n; q += TILE) {           /* the gathered rows, transposed: contiguous for each coordinate */
             const int nt = n - q < TILE ? (int)(n - q) : TILE;
             NAME(decode)(p, s, q, nt, lane0, &tile);
             for (int t = 0; t < nt; t++) {

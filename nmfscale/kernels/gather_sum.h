@@ -1,4 +1,4 @@
-/* Sums of picked rows of whole numbers, PANEL columns side by side: one line of the cache. */
+/* Sums of selected rows of integers. A panel has PANEL columns: one cache line of each row. */
 #if LEVEL == 3
 #define PANEL_BYTES 64
 #elif LEVEL == 2
@@ -10,7 +10,7 @@
 
 typedef int32_t panel_lanes __attribute__((vector_size(PANEL_BYTES)));
 
-/* sums += the rows of a panel that are picked; of whole numbers, so that their order is no matter */
+/* sums += the picked rows of a panel; the order of integer additions does not matter */
 static void gather_sum(const int32_t *panel, const uint32_t *picked, int64_t n, int32_t *sums)
 {
     panel_lanes total[PANEL_VECTORS];

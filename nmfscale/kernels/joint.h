@@ -1,18 +1,18 @@
-/* Coordinate descent on rows that explain counts and labels at once: the loss of the counts plus, over the rows B_c of `labels`
- * and mu_c = B_c . b,
+/* Coordinate descent on rows that explain both counts and labels. The loss is that of the counts plus, summed over the rows B_c of
+ * `labels` with mu_c = B_c . b,
  *
- *     sum down mu_c^2 / 2 - up mu_c     of least squares (label_squares)
- *     sum down mu_c   - up log mu_c     of a divergence
+ *     down_c mu_c^2 / 2 - up_c mu_c     for least squares (label_squares)
+ *     down_c mu_c   - up_c log mu_c     for a divergence
  *
- * That of the counts is b'Gb / 2 - b'num (STEP_SQUARES), or b'total - sum y log mu.  A row may have a linear term `rate` of its
- * own, and with STEP_SQUARES a matrix of its own, `quadratic`, in place of G.
+ * The loss of the counts is b'Gb / 2 - b'num (STEP_SQUARES), or b'total - sum y log mu.  Each row may have a linear term `rate`
+ * and, with STEP_SQUARES, a matrix `quadratic` in place of G.
  */
 
-/* Where a coordinate goes whose loss has the derivatives g and q + h, with q constant and h = sum y a^2 / mu^2.  The gradient is
- * concave: a step up of Newton's never goes too far.  Below b no mu is less than its share b_new / b, so that
- * g d + q d^2 / 2 + h b^2 (t - 1 - log t), t = b_new / b, is above the loss, and a step down goes to its minimum.  So no step
- * raises the loss, and no logarithm of a mu is needed. */
-INLINE VEC NAME(descended)(VEC b, VEC g, VEC q, VEC h)
+/* New value of a coordinate whose loss has derivatives g and q + h, with q constant and h = sum y a^2 / mu^2.  The gradient is
+ * concave, so a Newton step upwards never overshoots.  Downwards, each mu keeps at least the share t = b_new / b, so that
+ * g d + q d^2 / 2 + h b^2 (t - 1 - log t) bounds the change of the loss from above; the step goes to the minimum of this bound.
+ * So no step raises the loss, and no logarithm of a mu is needed. */
+INLINE VEC NAME(new_value)(VEC b, VEC g, VEC q, VEC h)
 {
     const VEC least = SET1(MU_MIN), zero = SET1(0), one = SET1(1);
     const VEC falls = VMAX(g, zero), curvature = q + h, c = falls + (h - q) * b;
@@ -24,7 +24,7 @@ INLINE VEC NAME(descended)(VEC b, VEC g, VEC q, VEC h)
     return rises * (b + rise) + (one - rises) * (num / VMAX(den, least));
 }
 
-/* Derivatives of the labels' loss by coordinate k. */
+/* Adds the derivatives of the labels' loss in coordinate k. */
 INLINE void NAME(label_derivatives)(const row_problem *p, const slice_rows *rows, int lane0, int k, const VEC *mu, VEC *g,
                                     VEC *q, VEC *h)
 {
@@ -42,7 +42,7 @@ INLINE void NAME(label_derivatives)(const row_problem *p, const slice_rows *rows
     }
 }
 
-/* Derivatives of least squares by coordinate k. */
+/* Adds the derivatives of the least-squares loss in coordinate k. */
 INLINE void NAME(square_derivatives)(const row_problem *p, const slice_rows *rows, int lane0, int k, const VEC *b, VEC *g,
                                      VEC *q)
 {
@@ -59,7 +59,7 @@ INLINE void NAME(square_derivatives)(const row_problem *p, const slice_rows *row
     *q = LOAD(own + PACKED(k, k) * LANES + lane0);
 }
 
-/* Derivatives of a divergence by coordinate k; mu is kept current by the change of the coordinate before. */
+/* Adds the derivatives of the counts' divergence in coordinate k; first applies the change of the previous coordinate to mu. */
 INLINE void NAME(count_derivatives)(int64_t n, const VEC *a, const VEC *before, VEC change, VEC b, const VEC *y, VEC *mu, VEC *g,
                                     VEC *h)
 {
@@ -73,28 +73,28 @@ INLINE void NAME(count_derivatives)(int64_t n, const VEC *a, const VEC *before, 
     *g = slope, *h = curvature;
 }
 
-/* The counts of the rows, their means, and the gathered rows, one coordinate after the other. */
+/* The counts of the rows, their means, and the gathered rows, transposed: contiguous for each coordinate. */
 static void NAME(gather_columns)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *A, VEC *y, VEC *mu,
                                  VEC *columns)
 {
     NAME(tile) tile;
-    for (int64_t q = 0; q < s->n_steps; q += TILE) {
-        const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+    for (int64_t q = 0; q < s->n_entries; q += TILE) {
+        const int n = s->n_entries - q < TILE ? (int)(s->n_entries - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int t = 0; t < n; t++) {
             mu[q + t] = NAME(gather_dot)(p->design, tile.at + t * WIDTH, b, A, p->stride);
             y[q + t] = LOAD(tile.y + t * WIDTH);
             for (int k = 0; k < p->n_components; k++)
-                columns[k * s->n_steps + q + t] = A[k];
+                columns[k * s->n_entries + q + t] = A[k];
         }
     }
 }
 
-/* newton_steps sweeps over the coordinates of every row. */
+/* Makes newton_steps sweeps over the coordinates of every row. */
 static void NAME(descend_jointly)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     const int K = p->n_components, T = p->n_labels, squares = p->step == STEP_SQUARES;
-    const int64_t n = squares ? 0 : s->n_steps;
+    const int64_t n = squares ? 0 : s->n_entries;
     const REAL *total = p->total, *B = p->labels;
     VEC *b = WORK_B(workspace), *line = WORK_G(workspace), *num = WORK_D(workspace), *A = WORK_A(workspace);
     VEC *mu_labels = WORK_H(workspace), *y = mu_labels + T, *mu = y + n, *columns = mu + n;
@@ -129,7 +129,7 @@ static void NAME(descend_jointly)(const row_problem *p, const slice_counts *s, c
             else
                 NAME(count_derivatives)(n, columns + k * n, before, change, b[k], y, mu, &g, &h);
             NAME(label_derivatives)(p, rows, lane0, k, mu_labels, &g, &q, &h);
-            change = VMAX(NAME(descended)(b[k], g, q, h), SET1((REAL)p->floor)) - b[k];
+            change = VMAX(NAME(new_value)(b[k], g, q, h), SET1((REAL)p->floor)) - b[k];
             b[k] = VMAX(b[k] + change, SET1((REAL)p->floor));
             before = columns + k * n;
             for (int c = 0; c < T; c++) {

@@ -1,4 +1,4 @@
-"""Which instruction set is in use: the one module that links the arithmetic, once for each."""
+"""Choice of the instruction set; this module alone links the arithmetic, compiled once for each."""
 import os
 
 from .slices cimport (
@@ -24,17 +24,17 @@ _LEVELS = {"baseline": 0, "avx2": 2, "avx512": 3}
 
 
 def available_levels():
-    """Names of the instruction sets that this processor has, lowest first."""
+    """Return the names of the instruction sets that this processor has, lowest first."""
     return [name for name, level in _LEVELS.items() if level <= nmfscale_processor_level()]
 
 
 def level():
-    """Name of the instruction set in use."""
+    """Return the name of the instruction set in use."""
     return _name
 
 
 def use_level(name):
-    """Take the kernels of instruction set `name` from now on."""
+    """Use the kernels compiled for instruction set `name` from now on."""
     global _in_use, _name
     if name not in _LEVELS:
         raise ImportError(
@@ -58,7 +58,7 @@ use_level(os.environ.get("NMFSCALE_LEVEL") or max(available_levels(), key=_LEVEL
 
 
 def build_flags():
-    """How the kernels were compiled."""
+    """Return the options with which the kernels were compiled."""
     return {"openmp": bool(NMFSCALE_OPENMP), "bounds_checks": bool(NMFSCALE_DEBUG)}
 
 

@@ -1,13 +1,15 @@
 """Non-negative least squares of many right-hand sides with one Gram matrix, by active sets.
 
-The method of Lawson and Hanson on normal equations, ``min x'Gx / 2 - b'x, x >= 0``.  It begins with
-the members that are positive after some sweeps of coordinate descent in single precision, of which
-few are wrong.  With P the passive set, in the order in which its members came, two things are kept,
+The method of Lawson and Hanson on the normal equations, ``min x'Gx / 2 - b'x, x >= 0``.  The first
+passive set holds the variables that are positive after some sweeps of coordinate descent in single
+precision; few of these are wrong.  With P the passive set, in the order in which its variables
+entered, the solver maintains
 
     G_PP = U'U  and  y = U'^-1 b_P.
 
-A member that comes in adds a column to U; one that goes out leaves a row that is rotated to the
-last.  So nothing is ever factored again.  The gradient is found anew from x in each turn.
+A variable that enters adds a column to U; one that leaves removes a column, and rotations make U
+triangular again.  So G_PP is never factored anew.  The gradient is recomputed from x in each
+iteration.
 """
 from cython.parallel cimport prange, threadid
 from libc.math cimport fabs, sqrt
@@ -18,34 +20,41 @@ import numpy as np
 
 cdef enum:
     GROUP = 8                    # columns that are read together: those of one cache line
-    SWEEPS = 10                  # of coordinate descent at most
+    SWEEPS = 10                  # largest number of sweeps of coordinate descent
 
-# Shares of the largest right-hand side below which a gradient is 0, and of a diagonal entry of G
-# below which a column depends on the passive ones.
-cdef double ENTRY = 1e-13, DEPENDENT = 1e-14
+cdef enum:                       # states of a variable
+    ACTIVE = 0                   # at zero; may enter the passive set
+    PASSIVE = 1                  # in the passive set
+    BARRED = 2                   # at zero; may not enter until the passive set has changed
+
+# A gradient below this share of the largest right-hand side counts as 0.
+cdef double ENTRY = 1e-13
+# A column depends on the passive ones if its pivot is below this share of its diagonal entry of G.
+cdef double DEPENDENT = 1e-14
 
 
 cdef struct active_set:
     int n, n_passive
     const double *gram
     const double *inverse        # of the diagonal of G
-    double *U                    # (T, T), of which the upper triangle of the passive set is used
+    double *U                    # (T, T); the upper triangle of the passive set is used
     double *b
     double *y
     double *w                    # b - G x
-    double *x                    # of the passive set, in its order
-    double *solved
-    double *column
+    double *x                    # values of the passive variables, in the order of `passive`
+    double *solved               # unconstrained optimum of the passive variables
+    double *column               # new column of U
     int *passive
-    char *state                  # 0 out, 1 passive, 2 kept out for now
+    char *state                  # ACTIVE, PASSIVE or BARRED
 
 
 def nnls(const double[:, ::1] gram, double[:, ::1] values, double[::1] gain, double[::1] kkt, *,
          int n_threads):
-    """Solve for every column of `values` (T, m), b, in place.
+    """Replace every column b of `values` (T, m) by its solution x.
 
-    Of each, `gain` is b'x, twice what the objective fell by, and `kkt` the largest violation of the
-    conditions of an optimum: of w_k <= 0, and of w_k = 0 where x_k > 0.
+    `gain` (m,) receives b'x, twice the decrease of the objective from x = 0. `kkt` (m,) receives
+    the largest violation of the optimality conditions: w_k <= 0, and w_k = 0 where x_k > 0, with
+    w = b - G x.
     """
     cdef Py_ssize_t g, T = gram.shape[0], m = values.shape[1]
     if gram.shape[1] != T or values.shape[0] != T or gain.shape[0] != m or kkt.shape[0] != m:
@@ -63,7 +72,9 @@ def nnls(const double[:, ::1] gram, double[:, ::1] values, double[::1] gain, dou
                         + T * (2 * sizeof(float) + sizeof(int) + 1) + 64)
     cdef char *memory = <char *>malloc(size * n_threads)
     if memory == NULL:
-        raise MemoryError(f"no memory for the work of {n_threads} threads: {size} bytes each")
+        raise MemoryError(
+            f"no memory for the scratch space of {n_threads} threads: {size} bytes each"
+        )
     for g in prange((m + GROUP - 1) // GROUP, nogil=True, schedule="dynamic", chunksize=4,
                     num_threads=n_threads, use_threads_if=m > 4 * GROUP):
         solve_group(gram, inverses, roots, unit, values, &gain[0], &kkt[0], g * GROUP,
@@ -92,7 +103,7 @@ cdef void solve_group(const double[:, ::1] gram, const double[::1] inverse,
         a.b = group + (j - first) * T
         descend(&a, &roots[0], &unit[0, 0], sides, sides + T)
         solve(&a, &kkt[j])
-        write(&a, &gain[j])
+        write_solution(&a, &gain[j])
     for k in range(T):
         for j in range(first, last):
             values[k, j] = group[(j - first) * T + k]
@@ -100,7 +111,7 @@ cdef void solve_group(const double[:, ::1] gram, const double[::1] inverse,
 
 cdef void descend(active_set *a, const double *roots, const float *unit, float *w,
                   float *x) noexcept nogil:
-    """Say which members are positive after some sweeps of coordinate descent, of unit columns."""
+    """Mark the variables that are positive after sweeps of coordinate descent on unit columns."""
     cdef int j, k, _sweep, n = a.n
     cdef const float *g
     cdef float now, moved
@@ -108,7 +119,7 @@ cdef void descend(active_set *a, const double *roots, const float *unit, float *
     cdef bint same
     for k in range(n):
         largest = max(largest, fabs(a.b[k] * roots[k]))
-    memset(a.state, 0, n)
+    memset(a.state, ACTIVE, n)
     if largest == 0:
         return
     for k in range(n):
@@ -127,33 +138,32 @@ cdef void descend(active_set *a, const double *roots, const float *unit, float *
         if same:
             break
     for k in range(n):
-        a.state[k] = x[k] > 0
+        a.state[k] = PASSIVE if x[k] > 0 else ACTIVE
 
 
 cdef void solve(active_set *a, double *kkt) noexcept nogil:
-    """Let members in, those of the start and then the one with the steepest gradient."""
+    """Add the marked variables to the passive set, then one at a time the steepest descent."""
     cdef int k, _turn, best
     cdef double largest = 0, steepest, slope
     a.n_passive = 0
     for k in range(a.n):
         largest = max(largest, fabs(a.b[k]))
-        a.state[k] = a.state[k] == 1 and enter(a, k)
+        a.state[k] = PASSIVE if a.state[k] == PASSIVE and enter(a, k) else ACTIVE
     if a.n_passive:
         step(a)
-        for k in range(a.n):     # none is kept out yet: many came in at once
-            a.state[k] &= 1
+        unbar(a)                 # many entered at once: the last of them is not to blame
     kkt[0] = gradient(a)
     for _turn in range(20 * a.n):
         best, steepest = -1, 0
         for k in range(a.n):
-            if a.state[k] == 0 and a.w[k] > ENTRY * largest:
+            if a.state[k] == ACTIVE and a.w[k] > ENTRY * largest:
                 slope = a.w[k] * a.w[k] * a.inverse[k]
                 if slope > steepest:
                     best, steepest = k, slope
         if best < 0:
             break
         if not enter(a, best):
-            a.state[best] = 2
+            a.state[best] = BARRED
             continue
         step(a)
         kkt[0] = gradient(a)
@@ -163,7 +173,7 @@ cdef void solve(active_set *a, double *kkt) noexcept nogil:
 
 
 cdef bint enter(active_set *a, int k) noexcept nogil:
-    """Take a member in, unless it is a combination of those that are: ``U'u = g``."""
+    """Add a variable to the passive set, unless its column depends on theirs: ``U'u = g``."""
     cdef int i, j, n = a.n, p = a.n_passive
     cdef const double *g = a.gram + k * n
     cdef const double *u
@@ -183,13 +193,13 @@ cdef bint enter(active_set *a, int k) noexcept nogil:
         a.U[i * n + p] = new[i]
     pivot = a.U[p * n + p] = sqrt(pivot)
     a.y[p] = (a.b[k] - dot(new, a.y, p)) / pivot
-    a.passive[p], a.x[p], a.state[k] = k, 0, 1
+    a.passive[p], a.x[p], a.state[k] = k, 0, PASSIVE
     a.n_passive += 1
     return True
 
 
 cdef inline double dot(const double *u, const double *v, int n) noexcept nogil:
-    """Inner product, GROUP sums side by side."""
+    """Return the inner product, accumulated in GROUP interleaved sums."""
     cdef double[GROUP] some
     cdef double total = 0
     cdef int b, i
@@ -205,7 +215,7 @@ cdef inline double dot(const double *u, const double *v, int n) noexcept nogil:
 
 
 cdef void step(active_set *a) noexcept nogil:
-    """Go to the optimum of the passive set; whoever would be negative on the way goes out."""
+    """Move to the optimum of the passive set; variables that reach zero on the way leave it."""
     cdef int i, k, newest = a.passive[a.n_passive - 1]
     cdef double length, most
     while True:
@@ -226,11 +236,18 @@ cdef void step(active_set *a) noexcept nogil:
                 leave(a, i)
     for i in range(a.n_passive):
         a.x[i] = a.solved[i]
-    if a.state[newest] == 1:
-        for k in range(a.n):
-            a.state[k] &= 1
-    else:                        # rounding alone let it in: not again before something has changed
-        a.state[newest] = 2
+    if a.state[newest] == PASSIVE:
+        unbar(a)
+    else:                        # it entered because of rounding: bar it until the set changes
+        a.state[newest] = BARRED
+
+
+cdef void unbar(active_set *a) noexcept nogil:
+    """Let barred variables enter again."""
+    cdef int k
+    for k in range(a.n):
+        if a.state[k] == BARRED:
+            a.state[k] = ACTIVE
 
 
 cdef void back_substitute(active_set *a, const double *y, double *out) noexcept nogil:
@@ -243,12 +260,12 @@ cdef void back_substitute(active_set *a, const double *y, double *out) noexcept 
 
 
 cdef void leave(active_set *a, int place) noexcept nogil:
-    """Let the member at a place go out: its column goes, and its row is rotated to the last."""
+    """Remove the variable at position `place` of the passive set, and make U triangular again."""
     cdef int i, j, n = a.n, last = a.n_passive - 1
     cdef double *u
     cdef double *v
     cdef double c, s, length, t
-    a.state[a.passive[place]] = 0
+    a.state[a.passive[place]] = ACTIVE
     for i in range(last + 1):
         j = max(i - 1, place)
         memmove(a.U + i * n + j, a.U + i * n + j + 1, (last - j) * sizeof(double))
@@ -267,9 +284,9 @@ cdef void leave(active_set *a, int place) noexcept nogil:
 
 
 cdef double gradient(active_set *a) noexcept nogil:
-    """w = b - G x; return the largest violation of the conditions of an optimum."""
+    """Compute w = b - G x; return the largest violation of the optimality conditions."""
     cdef int b, i, j, k, q, n = a.n
-    cdef double[GROUP] some                               # which no array can be, for the compiler
+    cdef double[GROUP] some                               # local, so that it cannot alias an array
     cdef const double *g
     cdef double worst = 0
     for b in range(n // GROUP):
@@ -287,12 +304,12 @@ cdef double gradient(active_set *a) noexcept nogil:
         for i in range(a.n_passive):
             a.w[j] -= a.x[i] * a.gram[a.passive[i] * n + j]
     for k in range(n):
-        worst = max(worst, fabs(a.w[k]) if a.state[k] == 1 else a.w[k])
+        worst = max(worst, fabs(a.w[k]) if a.state[k] == PASSIVE else a.w[k])
     return worst
 
 
 cdef void refine(active_set *a) noexcept nogil:
-    """Solve once more for what is left of b in the passive set."""
+    """Improve the passive variables by one step of iterative refinement: solve for w, add to x."""
     cdef int i, j
     cdef const double *u
     for i in range(a.n_passive):
@@ -308,8 +325,8 @@ cdef void refine(active_set *a) noexcept nogil:
             a.x[i] += a.solved[i]
 
 
-cdef void write(active_set *a, double *gain) noexcept nogil:
-    """Write x over b."""
+cdef void write_solution(active_set *a, double *gain) noexcept nogil:
+    """Overwrite b with x, and compute the gain b'x."""
     cdef int i
     gain[0] = 0
     for i in range(a.n_passive):

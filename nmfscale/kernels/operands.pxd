@@ -1,4 +1,4 @@
-"""What the loops over slices take, and where its numbers are."""
+"""Arguments of the loops over slices, with the addresses of their arrays."""
 from libc.stdint cimport int64_t
 
 from .slices cimport row_kernels, row_problem, slice_extrapolation, slice_counts, slice_rows
@@ -27,7 +27,7 @@ cdef class RowProblem:
     cdef const row_kernels *kernels
 
 
-cdef class RowArrays:
+cdef class RowBuffers:
     cdef slice_rows first
     cdef Py_ssize_t row_bytes, n_curvature, curvature_bytes, label_bytes, quadratic_bytes
 

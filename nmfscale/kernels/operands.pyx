@@ -1,6 +1,7 @@
-"""What the loops over slices take: counts, a row problem, arrays of the rows.  Checked once, here.
+"""Arguments of the loops over slices: counts, a row problem, row arrays, an extrapolation.
 
-Loops read addresses and sizes from these, without Python.
+Constructors check shapes, dtypes and alignment once. The loops then read addresses and sizes
+without Python objects. `operands.pyi` documents every argument.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint16_t, uintptr_t
@@ -20,24 +21,24 @@ COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
 
 
 def row_stride(int n_components):
-    """Numbers from one row of a factor to the next in memory."""
+    """Length of a factor's row in memory: `n_components` rounded up to a multiple of 4."""
     return (n_components + GROUP - 1) // GROUP * GROUP
 
 
 def packed_size(int n_components):
-    """Numbers of the packed curvature of one row, and of what is stored of it."""
+    """Size of the packed lower triangle of one row's curvature: K (K + 1) / 2."""
     return n_components * (n_components + 1) // 2
 
 
 def statistics_size(int n_components, int wanted):
-    """Numbers that `sums` adds up and `step` needs for one row."""
+    """Size of the statistics of one row that `sums` accumulates and `step` needs."""
     if wanted == FULL:
         return packed_size(n_components)
     return 2 * n_components if wanted == DIAGONAL else n_components
 
 
 cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
-    """Where the numbers of a C-contiguous array are; NULL for None."""
+    """Return the address of a C-contiguous array's data; NULL for None."""
     if array is None:
         return NULL
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
@@ -47,40 +48,40 @@ cdef const void *address(array, dtype, tuple shape, str name) except? NULL:
     cdef Py_buffer view
     PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
     cdef const void *first = view.buf
-    PyBuffer_Release(&view)                               # whoever asks keeps the array
+    PyBuffer_Release(&view)                               # the caller keeps the array alive
     return first
 
 
 cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NULL:
-    """The same for arrays that are read and written in whole vectors."""
+    """Like `address`, and check the alignment that loads and stores of whole vectors need."""
     cdef const void *first = address(array, dtype, shape, name)
     if <uintptr_t>first % 64:
-        raise ValueError(f"{name}: does not start at a multiple of 64 bytes")
+        raise ValueError(f"{name}: not aligned to 64 bytes")
     return first
 
 
 cdef class SlicedCounts:
-    """Where the counts of a sliced matrix are: steps of 16 interleaved (index, count) pairs."""
+    """Counts in SELL-16: entry q of a slice holds one (index, count) pair for each of 16 lanes."""
 
     def __cinit__(self, index, count, offset, int64_t n_design):
         self.offset = offset
         self.n_slices = self.offset.shape[0] - 1
-        steps = int(self.offset[self.n_slices]) * LANES
+        size = int(self.offset[self.n_slices]) * LANES
         index_type = index.dtype.kind, index.itemsize
         count_type = count.dtype.kind, count.itemsize
         if index_type not in (("u", 2), ("i", 4)) or count_type not in COUNT_KINDS:
             raise ValueError(
-                f"index {index.dtype} or count {count.dtype} is not a type of the slices"
+                f"index {index.dtype} or count {count.dtype} is not a dtype of SELL-16 counts"
             )
-        self.index = <const char *>address(index, index.dtype, (steps,), "index")
-        self.count = <const char *>address(count, count.dtype, (steps,), "count")
+        self.index = <const char *>address(index, index.dtype, (size,), "index")
+        self.count = <const char *>address(count, count.dtype, (size,), "count")
         self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
         self.count_kind = COUNT_KINDS[count_type]
         self.keep = (index, count, offset)
         self.n_design = n_design
 
     cdef int64_t longest(self) noexcept:
-        """Steps of the longest slice."""
+        """Number of entries of the longest slice."""
         cdef int64_t most = 0
         cdef Py_ssize_t s
         for s in range(self.n_slices):
@@ -92,23 +93,24 @@ cdef class SlicedCounts:
         out.count = self.count + self.offset[s] * LANES * self.count_bytes
         out.index_bytes = self.index_bytes
         out.count_kind = self.count_kind
-        out.n_steps = self.offset[s + 1] - self.offset[s]
+        out.n_entries = self.offset[s + 1] - self.offset[s]
 
 
 cdef class RowProblem:
-    """The held factor (n_cols, stride), float32 or float64, and the options of a kernel.
+    """The held factor `design` (n_cols, stride), float32 or float64, and options of the kernels.
 
-    Weights of the rows of `design` are in the counts: see `SellBlock.weighted`.
+    Weights of the rows of `design` are multiplied into the counts: see `SellBlock.weighted`.
 
-    With `step` DIRICHLET or GAMMA rows are the shapes of posteriors in mean-field inference, with
-    prior shapes `alpha` (stride), and an update takes up to `inner_steps` steps, for each row until
-    its shapes change by less than `tolerance` on average.  `total` is then the rates of GAMMA, to
-    which `rate` adds for each row; for DIRICHLET it may be None.
+    With `step` DIRICHLET or GAMMA, the rows are shapes of mean-field posteriors with prior shapes
+    `alpha` (stride,). An update takes up to `inner_steps` steps; a row stops when its shapes change
+    by less than `tolerance` on average. `total` holds the rates of GAMMA posteriors, and `rate`
+    adds to them for each row. DIRICHLET needs no `total`.
 
-    With `step` SQUARES rows are least squares, and `gram` is D'D (K, K) of the design D.
+    With `step` SQUARES, the rows solve least-squares problems; `gram` is D'D (K, K) of the design
+    D.
 
-    `labels` (n_labels, stride) explain labels of the rows in `descend_jointly`, by least squares
-    with `label_squares`, else by a divergence.
+    In `descend_jointly` the rows also explain labels by `labels` (n_labels, stride): by least
+    squares if `label_squares` is true, else by a divergence.
     """
 
     def __cinit__(self, design, total, int n_components, *, moves=None, double floor=1e-10,
@@ -123,10 +125,10 @@ cdef class RowProblem:
         )
         self.c.n_components, self.c.stride = n_components, row_stride(n_components)
         shape = (design.shape[0], self.c.stride)
-        if design.shape[0] * self.c.stride >= 1 << 31:    # places are 32-bit numbers
+        if design.shape[0] * self.c.stride >= 1 << 31:    # positions in `design` are int32
             raise ValueError(
                 f"a factor of {design.shape[0]:,} rows and {n_components:,} components has more "
-                "numbers than 2**31: fit fewer components, or fewer features or samples at a time"
+                "than 2**31 entries: fit fewer components, or fewer features or samples at a time"
             )
         self.c.design = aligned_address(design, self.dtype, shape, "design")
         self.c.total = address(total, self.dtype, (self.c.stride,), "total")
@@ -144,31 +146,36 @@ cdef class RowProblem:
         self.c.labels = address(labels, self.dtype, (self.c.n_labels, self.c.stride), "labels")
         self.c.label_squares = label_squares
         if (step == STEP_SQUARES) != (gram is not None):
-            raise ValueError("least squares need gram, and other steps have none")
+            raise ValueError("gram is needed by step SQUARES, and by no other step")
         if step in (STEP_DIRICHLET, STEP_GAMMA) and (alpha is None or inner_steps < 1 or (
                 total is None and step == STEP_GAMMA)):
-            raise ValueError("a mean-field step needs alpha, inner_steps >= 1, and GAMMA total")
+            raise ValueError(
+                "a mean-field step needs alpha and inner_steps >= 1; GAMMA also needs total"
+            )
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
         self.keep = (design, total, moves, correlation, alpha, gram, labels)
 
 
-cdef class RowArrays:
-    """Addresses of everything that belongs to the rows, checked once."""
+cdef class RowBuffers:
+    """Input and output arrays with one entry for each row, or for each slice of rows.
+
+    A step of one kind refuses arrays that only other kinds read or write.
+    """
 
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
                   rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
                   prior_end=None, up=None, down=None, quadratic=None):
         if problem.c.step == STEP_SQUARES:
-            other = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
-            other += [loglik_start, loglik_end]
+            unused = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
+            unused += [loglik_start, loglik_end]
         elif problem.c.step == STEP_FACTOR:
-            other = [theta, log_end, prior_end]
+            unused = [theta, log_end, prior_end]
         else:
-            other = [pseudo, curvature, kkt_start, kkt_end]
-            other += [rate] if problem.c.step == STEP_DIRICHLET else []
-        if any(array is not None for array in other):
-            raise ValueError("what steps of two kinds take or report exclude each other")
+            unused = [pseudo, curvature, kkt_start, kkt_end]
+            unused += [rate] if problem.c.step == STEP_DIRICHLET else []
+        if any(array is not None for array in unused):
+            raise ValueError("an array is given that this kind of step neither reads nor writes")
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
@@ -185,11 +192,11 @@ cdef class RowArrays:
         self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
         self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
-        of_labels = (n_slices, problem.c.n_labels, LANES)
+        label_shape = (n_slices, problem.c.n_labels, LANES)
         if problem.c.n_labels and (up is None or down is None):
             raise ValueError("labels need up and down")
-        self.first.up = aligned_address(up, problem.dtype, of_labels, "up")
-        self.first.down = aligned_address(down, problem.dtype, of_labels, "down")
+        self.first.up = aligned_address(up, problem.dtype, label_shape, "up")
+        self.first.down = aligned_address(down, problem.dtype, label_shape, "down")
         self.label_bytes = LANES * problem.c.n_labels * problem.dtype.itemsize
         packed = packed_size(problem.c.n_components)
         self.first.quadratic = aligned_address(
@@ -230,14 +237,14 @@ cdef class RowArrays:
 
 
 cdef class Extrapolation:
-    """Where rows go on to: ahead = max(now + momentum (now - scale before), leaves now, floor).
+    """Extrapolated rows: ahead = max(now + momentum (now - scale before), leaves now, floor).
 
-    Instead of `before`, the plain point before, `start` and `lag` may be given: `start`, where the
-    step began, is `lag` (bfloat16, as uint16) ahead of it, and `lag` becomes that of `ahead` from
-    `now`. `best` (float32 or the type of the rows) takes a copy of `start`. `ahead` may be the
-    memory of `before` or of `start`. `n_rows` is the number of lanes that have a row. The columns
-    of every slice are summed, of `ahead` first, then of `now`: (n_slices, 2, stride); rows have
-    `weight` there, if given.
+    `now` is the result of the present update and `before` that of the previous one. In place of
+    `before`, `start` and `lag` may be given: the update began at `start`, which is `lag`
+    (bfloat16, stored as uint16) beyond `before`; `lag` is replaced by ahead - now. `best` (float32,
+    or the dtype of the rows) receives a copy of `start`. `ahead` may share the memory of `before`
+    or of `start`. The first `n_rows` lanes hold rows. `column_sums` (n_slices, 2, stride) receives
+    the sums of each slice's rows, of `ahead` first, then of `now`, weighted by `weight` if given.
     """
 
     def __cinit__(self, int64_t n_rows, ahead, double momentum, scale,
@@ -247,7 +254,7 @@ cdef class Extrapolation:
         self.shape, self.dtype = (n_slices * LANES, stride), ahead.dtype
         needs_start = lag is not None or best is not None
         if before is None and lag is None or start is None and needs_start:
-            raise ValueError("ahead needs before, or start and lag; best needs start")
+            raise ValueError("give before, or start and lag; best needs start")
         self.first.ahead = <void *>address(ahead, self.dtype, self.shape, "ahead")
         self.first.before = address(before, self.dtype, self.shape, "before")
         self.first.start = address(start, self.dtype, self.shape, "start")
@@ -258,7 +265,7 @@ cdef class Extrapolation:
         self.first.weight = <const double *>address(weight, "float64", self.shape[:1], "weight")
         self.scale = address(scale, self.dtype, (stride,), "scale")
         if (column_sums.shape[1], change.shape[0], zeros.shape[0]) != (2, n_slices, n_slices):
-            raise ValueError("column_sums, change and zeros need one entry a slice")
+            raise ValueError("column_sums, change and zeros need one entry for each slice")
         self.n_rows, self.momentum, self.leaves = n_rows, momentum, leaves
         self.keep = (ahead, before, start, lag, best, scale, weight)
         self.column_sums, self.change, self.zeros = column_sums, change, zeros

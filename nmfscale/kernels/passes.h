@@ -1,27 +1,29 @@
-/* Passes over the counts of one slice: what steps are made of, for one REAL and one instruction set (see simd.h).
+/* Passes over the counts of one slice, for one REAL and one instruction set (see simd.h). Steps are built from them.
  *
- * Letters: b the rows that move (K coordinates), a a row of the held factor, y a count, mu = a . b,
- * g = total - sum y a / mu the gradient, H = sum y a a' / mu^2 the curvature (lower triangle, row by row).
+ * Notation: b a row that is updated (K coordinates), a a row of the held factor, y a count, mu = a . b,
+ * num = sum y a / mu, g = total - num the gradient, H = sum y a a' / mu^2 the curvature (lower triangle, row by row).
+ * Sums run over the entries of a row; entry q of a slice holds one count of each of its 16 lanes.
  */
 
-#define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when all of a row is zero */
-#define MU2_MIN ((REAL)(REAL_IS_FLOAT ? 1e-30 : 1e-60))   /* and y / mu^2, which float has no numbers for when mu is so small */
-#define TILE 16                                           /* steps taken together, so that their scaled rows stay in L1 */
-#define BAND 16                                           /* columns of H taken together: their part of a tile stays in L1 */
-#define SHORT_TILE 4                                      /* the same where rows are long and are gone through once */
+#define MU_MIN ((REAL)1e-30)                              /* keeps y / mu and log mu finite when a row is all zeros */
+#define MU2_MIN ((REAL)(REAL_IS_FLOAT ? 1e-30 : 1e-60))   /* and y / mu^2, which would overflow float for mu = MU_MIN */
+#define TILE 16                                           /* entries processed together, so that their scaled rows stay in L1 */
+#define BAND 16                                           /* columns of H processed together: their part of a tile stays in L1 */
+#define SHORT_TILE 4                                      /* TILE for passes over more than 12 components that do not need H */
 #define REGISTERS (LEVEL == 3 ? 32 : 16)
-/* Two steps at a time, so that their chains of operations overlap, where there are registers for that besides the sums. */
+/* Two entries at a time, so that their chains of operations overlap, if the registers hold them besides the sums. */
 #define TOGETHER(stride, sums) (2 * (stride) + (sums) <= REGISTERS - 4 ? 2 : 1)
 #define PACKED(k, l) ((k) * ((k) + 1) / 2 + (l))
 
-/* A tile of steps: where to gather from, counts, their means, and what multiplies the gathered rows and their squares. */
+/* A tile of entries: positions to gather from, counts y, means mu, and the factors r = y / mu of the gathered rows and
+ * w = y / mu^2 of their squares. */
 typedef struct {
     uint32_t at[TILE * WIDTH] ALIGNED;
     REAL y[TILE * WIDTH] ALIGNED;
     VEC mu[TILE], r[TILE], w[TILE];
 } NAME(tile);
 
-/* Workspace of a slice, in vectors: b, g, d (K each, padded), the gathered tile, H. */
+/* Workspace of a slice, in vectors: b, g, d (stride each), A the gathered tile, H. */
 #define WORK_B(w) ((VEC *)(w))
 #define WORK_G(w) (WORK_B(w) + p->stride)
 #define WORK_D(w) (WORK_G(w) + p->stride)
@@ -65,7 +67,7 @@ INLINE void NAME(store_rows)(REAL *rows, int lane0, int stride, const VEC *b)
         }                                                                                                                 \
     } while (0)
 
-/* Counts and positions of n steps from step q in working types; the tile after the next is on its way from memory. */
+/* Counts and positions of n entries from entry q, converted to working types; prefetches the tile after the next. */
 static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q, int n, int lane0, NAME(tile) *out)
 {
     const int32_t stride = p->stride;
@@ -81,7 +83,7 @@ static void NAME(decode)(const row_problem *p, const slice_counts *s, int64_t q,
     }
 }
 
-/* Gathers K numbers of each row of one step into a and returns mu = a . b, summed in two chains. */
+/* Gathers K coordinates of the held factor's row of each lane of one entry into a; returns mu = a . b, summed in two chains. */
 INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b, VEC *a, const int K)
 {
     VEC even = SET1(MU_MIN), odd = SET1(0);
@@ -106,8 +108,8 @@ INLINE VEC NAME(gather_dot)(const REAL *design, const uint32_t *at, const VEC *b
     return even + odd;
 }
 
-/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles.  Apart from the gathering, since the
- * processor looks ahead over so many operations only. */
+/* loglik[row] += the tile's sum of y log mu: REAL within a tile, double across tiles.  A loop of its own, because the processor's
+ * window for reordering operations is too short to overlap it with the gathers. */
 INLINE void NAME(add_log)(int n, const NAME(tile) *tile, int lane0, double *loglik)
 {
     REAL lanes[WIDTH] ALIGNED;
@@ -119,7 +121,7 @@ INLINE void NAME(add_log)(int n, const NAME(tile) *tile, int lane0, double *logl
         loglik[lane0 + j] += lanes[j];
 }
 
-/* num_k += sum_t r_t a_tk, and where they are wanted the squares: h_k += sum_t w_t a_tk^2 */
+/* num_k += sum_t r_t a_tk and, unless h is NULL, h_k += sum_t w_t a_tk^2 */
 INLINE void NAME(add_numerators)(int n, const int n_components, const int stride, const NAME(tile) *tile, const VEC *A, VEC *num,
                                  VEC *h)
 {
@@ -164,7 +166,7 @@ INLINE void NAME(curvature_tile)(int n, int stride, const VEC *A, VEC *H, int k0
                 H[PACKED(k0 + i, l0 + j)] = c[i][j];
 }
 
-/* Rows k0 .. k0 + rows of the lower triangle, in a band of columns from l1; with 16 registers tiles are two columns wide. */
+/* Rows k0 <= k < k0 + rows of the lower triangle, in the band of columns from l1; with 16 registers a tile of H has two columns. */
 INLINE void NAME(curvature_rows)(int n, int stride, const VEC *A, VEC *H, int k0, int l1, const int rows)
 {
     const int diagonal = k0 < l1 + BAND, last = diagonal ? k0 : l1 + BAND;
@@ -210,10 +212,10 @@ INLINE void NAME(numerators)(const VEC *H, const VEC *b, VEC *num, const int K)
     }
 }
 
-/* Pass over the slice at b for K components: num = sum y a / mu, with the diagonal of H = sum y a a' / mu^2 where that is
- * wanted; or all of H from a scaled copy of the gathered rows, a sqrt(y) / mu, and num from H.  Adds the log-likelihood
- * when asked.  With K known to the compiler the gathered row stays in registers: stores between the scattered loads cost
- * twice what they seem to. */
+/* One pass over the slice at b for K components: num = sum y a / mu, and with DIAGONAL the diagonal of H = sum y a a' / mu^2.
+ * With FULL: all of H, from a scaled copy a sqrt(y) / mu of the gathered rows, then num from H.  Adds sum y log mu to loglik,
+ * unless that is NULL.  If K is known to the compiler, the gathered row stays in registers: stores between the scattered loads
+ * are expensive. */
 INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A, VEC *H,
                        double *loglik, const int wanted, const int K, const int small)
 {
@@ -229,10 +231,10 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
     for (int h = 0; h < (wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? stride : 0); h++)
         H[h] = SET1(0);
     const int most = small || wanted == FULL ? TILE : SHORT_TILE;
-    for (int64_t q = 0; q < s->n_steps; q += most) {
-        const int n = s->n_steps - q < most ? (int)(s->n_steps - q) : most;
+    for (int64_t q = 0; q < s->n_entries; q += most) {
+        const int n = s->n_entries - q < most ? (int)(s->n_entries - q) : most;
         NAME(decode)(p, s, q, n, lane0, &tile);
-        if (n % together) {                               /* a step without counts adds nothing */
+        if (n % together) {                               /* an entry without counts adds nothing */
             memset(tile.at + n * WIDTH, 0, WIDTH * sizeof *tile.at);
             memset(tile.y + n * WIDTH, 0, WIDTH * sizeof *tile.y);
         }
@@ -285,7 +287,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
     default: PASS(p->n_components, 0);                                                                                    \
     }
 
-/* The pass with the number of components known to the compiler where that is small. */
+/* The pass, with the number of components known to the compiler if it is at most 12. */
 static void NAME(gradient_pass)(const row_problem *p, const slice_counts *s, int lane0, const VEC *b, VEC *num, VEC *A,
                                 double *loglik)
 {

@@ -1,4 +1,4 @@
-"""Permutations, and sums of rows over groups whose labels are permuted, many at a time."""
+"""Random permutations, and sums of rows over groups with permuted labels, many at a time."""
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -10,8 +10,8 @@ from .operands cimport aligned_address
 from .random cimport below, generator
 from .slices cimport PANEL, level_kernels
 
-# Permutations that go over one panel of columns while it is in the cache, with thousands of units
-# that of level 2: wider panels, and fewer or more permutations, were slower.
+# Permutations that read one panel of columns while it is in the cache (L2 with thousands of units):
+# wider panels, and fewer or more permutations, were slower.
 cdef enum:
     BLOCK = 16
 
@@ -28,10 +28,10 @@ cdef void permute_two(
     uint32_t *one, uint32_t *other, const int64_t[:, ::1] sizes, const int64_t[::1] n_units,
     const uint64_t *seed, const uint64_t *other_seed
 ) noexcept nogil:
-    """Let each stratum's units follow each other as the groups that they are labelled with.
+    """Draw two random labellings: order each stratum's units by the group they are assigned to.
 
-    But for the last group's, which come in any order. What is drawn for one labelling waits for
-    what was drawn before: two take turns.
+    The units of the last group are not shuffled, because only its total is used. Each draw depends
+    on the one before; alternating between two labellings hides this latency.
     """
     cdef generator g, h
     cdef uint32_t i, n
@@ -50,7 +50,7 @@ cdef void permute_two(
 cdef void shuffle(
     uint32_t *order, const int64_t[::1] n_units, const uint64_t *seed
 ) noexcept nogil:
-    """Let the units of each stratum change places"""
+    """Shuffle the units within each stratum."""
     cdef generator g
     cdef Py_ssize_t stratum
     cdef uint32_t first = 0, i, n
@@ -66,16 +66,19 @@ cdef void shuffle(
 
 
 def permuted_orders(
-    const int64_t[::1] n_units,    # IN   units of each stratum, which follow each other
+    const int64_t[::1] n_units,    # IN   number of units of each stratum; strata are contiguous
     const uint64_t[:, ::1] seeds,  # IN   (n_permutations, 4)
     uint32_t[:, ::1] orders,       # OUT  (n_permutations, n)
     int n_threads,
 ):
-    """Units in random order, each in a place of its own stratum"""
+    """Write random orders of the units, shuffled within strata."""
     cdef Py_ssize_t i, n = np.asarray(n_units).sum()
     if (orders.shape[0] != seeds.shape[0] or seeds.shape[1] != 4 or orders.shape[1] != n
             or n >= 2 ** 32 or np.asarray(n_units).min() < 1):
-        raise ValueError("n_units, seeds and orders do not go together")
+        raise ValueError(
+            f"n_units {np.asarray(n_units)}, seeds {(seeds.shape[0], seeds.shape[1])} and orders "
+            f"{(orders.shape[0], orders.shape[1])} do not match"
+        )
     for i in prange(seeds.shape[0], nogil=True, num_threads=n_threads):
         shuffle(&orders[i, 0], n_units, &seeds[i, 0])
 
@@ -85,7 +88,7 @@ cdef void sum_groups(
     const int64_t[:, ::1] sizes, const int64_t[::1] n_units, const int32_t *total,
     int32_t *out, Py_ssize_t stride
 ) noexcept nogil:
-    """out[group] = sums of its rows; those of the last group are what the others leave"""
+    """out[group] = sums of its rows; the last group's are the total minus those of other groups."""
     cdef Py_ssize_t stratum, group, column, last = sizes.shape[1] - 1
     cdef const uint32_t *picked
     for group in range(last):
@@ -103,18 +106,21 @@ cdef void sum_groups(
 
 
 def permuted_sums(
-    panels,                        # IN   int32 (n_panels, n, PANEL): columns, units by stratum
-    const int64_t[:, ::1] sizes,   # IN   units of each stratum in each group, the largest last
+    panels,                        # IN   int32 (n_panels, n, PANEL): values of units, by stratum
+    const int64_t[:, ::1] sizes,   # IN   (n_strata, n_groups) numbers of units; largest group last
     const uint64_t[:, ::1] seeds,  # IN   (n_permutations, 4)
     out,                           # OUT  int32 (n_permutations, n_groups, n_panels * PANEL)
     int n_threads,
 ):
-    """Sums of each group's rows, its labels permuted within strata"""
+    """Write the sums of each group's rows, for labels permuted within strata."""
     cdef Py_ssize_t n_panels = panels.shape[0], n = panels.shape[1], R = sizes.shape[1]
     cdef Py_ssize_t n_permutations = seeds.shape[0], n_blocks = (n_permutations - 1) // BLOCK + 1
     cdef const int64_t[::1] n_units = np.asarray(sizes).sum(axis=1)
     if np.asarray(n_units).sum() != n or n >= 2 ** 32 or seeds.shape[1] != 4:
-        raise ValueError("panels, sizes and seeds do not go together")
+        raise ValueError(
+            f"panels {panels.shape}, sizes {(sizes.shape[0], sizes.shape[1])} and seeds "
+            f"{(seeds.shape[0], seeds.shape[1])} do not match"
+        )
     cdef const int32_t *panel = <const int32_t *>aligned_address(
         panels, np.int32, (n_panels, n, PANEL), "panels")
     cdef int32_t *sums = <int32_t *>aligned_address(
@@ -126,7 +132,7 @@ def permuted_sums(
     cdef const level_kernels *kernels = kernels_in_use()
     cdef Py_ssize_t block, i, k, at
     cdef uint32_t *order
-    # the last labelling may have no other: it is drawn twice
+    # labellings are drawn in pairs: with an odd number, the last is drawn twice
     for block in prange(n_blocks, nogil=True, schedule="dynamic", num_threads=n_threads):
         at = BLOCK * block
         for i in range(0, min(BLOCK, n_permutations - at), 2):

@@ -1,7 +1,7 @@
-"""Products with the Hessian of a Poisson NMF whose loadings are optimal for its factors.
+"""Products with the Hessian in F of a Poisson NMF whose loadings are optimal for F.
 
-Rows are cut into a fixed number of pieces, each with sums of its own: results do not depend on the
-number of threads.
+The rows are cut into a fixed number of pieces, each with its own sums, so results do not depend on
+the number of threads.
 """
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t
@@ -18,13 +18,14 @@ def profile_product(indptr, const int32_t[::1] index, const double[::1] count,
                     const double[:, ::1] L, const double[:, ::1] both,
                     const double[:, :, ::1] inverse, double[:, ::1] moved,
                     double[:, :, ::1] out, *, double least, int n_threads):
-    """Move the loadings of rows by a direction V, and add what that does to the gradient in F.
+    """Compute the change of the loadings for a direction V of F, and of the gradient in F.
 
-    Rows of `both` (m, 2 K) are f_j, then v_j; `inverse` (n, K, K) is ``A_i^-1``.  With mu_ij of
-    counts x_ij at least `least`, `moved` (n, K), which has the part of every feature first, becomes
-    ``-A_i^-1 (moved_i - sum_j (x_ij / mu_ij v_j - x_ij / mu_ij^2 (l_i . v_j) f_j))``, and
+    Row j of `both` (m, 2 K) holds f_j, then v_j; `inverse` (n, K, K) holds ``A_i^-1``. Means mu_ij
+    = l_i . f_j are raised to `least`. On input, `moved` (n, K) holds the terms that do not depend
+    on counts. It becomes
+    ``-A_i^-1 (moved_i - sum_j (x_ij / mu_ij v_j - x_ij / mu_ij^2 (l_i . v_j) f_j))``. Then
     ``x_ij / mu_ij^2 (l_i . v_j + moved_i . f_j) l_i - x_ij / mu_ij moved_i`` is added to row j of
-    `out` (8, m, K), whose first axis is to be summed.
+    `out` (8, m, K); the caller sums over the first axis.
     """
     cdef Py_ssize_t n = moved.shape[0], K = moved.shape[1], m = out.shape[1], p
     if (len(indptr) != n + 1 or L.shape[0] != n or L.shape[1] != K or both.shape[0] != m
@@ -37,14 +38,14 @@ def profile_product(indptr, const int32_t[::1] index, const double[::1] count,
     if not index.shape[0] == count.shape[0] == indptr[-1]:
         raise ValueError(f"indptr ends at {indptr[-1]}: there are {index.shape[0]} indices")
     if len(index) and not 0 <= np.min(index) <= np.max(index) < m:
-        raise ValueError(f"not all indices are among 0 to {m - 1}")
+        raise ValueError(f"indices must be from 0 to {m - 1}")
     if not K or not n or not m:
         return
     pointers = np.ascontiguousarray(indptr, np.intp)
     cuts = np.searchsorted(pointers, np.linspace(0, pointers[n], PIECES + 1)).astype(np.intp)
     cuts[0], cuts[PIECES] = 0, n
     cdef const Py_ssize_t[::1] row_at = pointers, first = cuts
-    # what a piece works with is far from that of the next, which another thread may have
+    # each piece has its own scratch space, so that threads do not share cache lines
     cdef double[:, ::1] room = np.empty((PIECES, K + 3 * max(np.diff(pointers).max(), 1)))
     if not index.shape[0]:
         index, count = np.zeros(1, np.int32), np.zeros(1)
@@ -59,7 +60,7 @@ cdef void product_of_piece(Py_ssize_t first, Py_ssize_t last, const Py_ssize_t *
                            const int32_t *index, const double *count, const double *L,
                            const double *both, const double *inverse, Py_ssize_t K, double least,
                            double *kept, double *mixed, double *moved, double *out) noexcept nogil:
-    """Of each nonzero are `kept` x / mu, x / mu^2 and l . v."""
+    """Compute one piece; `kept` stores x / mu, x / mu^2 and l . v of each nonzero of a row."""
     cdef Py_ssize_t i, k, q, begin, end
     cdef double *keep
     cdef const double *l

@@ -1,4 +1,4 @@
-"""Multinomial weights of a bootstrap: how often each unit was drawn."""
+"""Multinomial weights of a bootstrap: the number of times that each unit is drawn."""
 from cython.parallel cimport prange
 from libc.stdint cimport int64_t, uint64_t
 
@@ -7,9 +7,10 @@ from .random cimport below, generator
 
 def draw_counts(const uint64_t[:, ::1] states, const int64_t[::1] starts, double[:, ::1] counts, *,
                 int n_threads):
-    """counts[i] (n_units,) of as many draws from every stratum as it has units.
+    """Draw units with replacement within strata; counts[i] (n_units,) is how often each was drawn.
 
-    Stratum s has units starts[s] to starts[s + 1] - 1, less than 2^32. states (n, 4) are seeds.
+    The number of draws from a stratum is its number of units. Stratum s has units starts[s] to
+    starts[s + 1] - 1, fewer than 2^32. `states` (n, 4) are seeds.
     """
     cdef Py_ssize_t i
     for i in prange(states.shape[0], nogil=True, num_threads=n_threads,

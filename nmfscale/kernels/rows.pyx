@@ -1,9 +1,9 @@
-"""Loops over the slices of a sliced count matrix; the arithmetic of one slice is in arithmetic.h.
+"""Loops over the slices of a block of counts; `arithmetic.h` has the arithmetic of one slice.
 
-Every function runs one kernel on every slice with `nogil` and an explicit number of threads.  A
-slice is the unit of work: it writes its own rows and its own partial sums, so nothing depends on
-the schedule or the number of threads.  Where there is work for one thread only, no other is woken:
-for a few rows that would take longer than the work.
+Each function runs one kernel on every slice, without the GIL and on an explicit number of threads.
+A slice is the unit of work: it writes its own rows and its own partial sums, so results depend
+neither on the schedule nor on the number of threads. Very little work runs on one thread, because
+waking others would take longer. `rows.pyi` documents all arguments.
 """
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uintptr_t
@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc
 import numpy as np
 
 from .levels cimport descend_bytes, kernels_in_use, solve_bytes, update_rows_bytes
-from .operands cimport Extrapolation, RowArrays, RowProblem, SlicedCounts, address
+from .operands cimport Extrapolation, RowBuffers, RowProblem, SlicedCounts, address
 from .slices cimport (
     CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
     move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
@@ -22,7 +22,7 @@ from .operands import SQUARES, packed_size, statistics_size
 
 
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
-    """One piece of scratch memory a thread, each on cache lines of its own; free() it."""
+    """Allocate scratch memory for each thread, on separate cache lines; the caller frees it."""
     cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)
     if memory == NULL:
         raise MemoryError(
@@ -37,7 +37,7 @@ cdef inline char *piece(char *memory, size_t bytes_each, int thread) noexcept no
 
 
 def check_design(SlicedCounts counts, RowProblem problem):
-    """Every index of the counts must be a row of the held factor."""
+    """Check that every index of the counts is a row of the held factor."""
     if len(problem.keep[0]) < counts.n_design:
         raise ValueError(
             f"the held factor has {len(problem.keep[0])} rows, the counts need {counts.n_design}"
@@ -46,56 +46,57 @@ def check_design(SlicedCounts counts, RowProblem problem):
 
 def update_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
                 Extrapolation extrapolation=None, const int64_t[::1] slices=None, **rows):
-    """EM steps, then second-order steps, on every row: `start` -> `end` (n_rows, stride).
+    """Update every row by EM steps, then second-order steps: `start` -> `end` (n_lanes, stride).
 
-    Or mean-field steps, see `RowProblem`: of their last pass are `theta`, exp(E log h), and
-    `loglik_end`; `log_end` is E log h at the end, and `prior_end` what with loglik_end makes the
-    bound on a row's evidence, see `put_prior` in variational.h.
+    With `step` DIRICHLET or GAMMA (see `RowProblem`), take mean-field steps instead. `theta`,
+    exp(E log h), and `loglik_end` then belong to the last pass over the counts; `log_end` is E log
+    h at the end. The sum of `prior_end` and `loglik_end` is the row's share of the evidence lower
+    bound, up to the terms that `put_prior` in variational.h names.
 
-    With `extrapolation` the rows go on at once, and `end` is None; with `slices` only the rows of
-    these are updated, and nothing is written for the others.
+    With `extrapolation`, the updated rows are extrapolated at once and `end` must be None. With
+    `slices`, only the rows of these slices are updated; nothing is written for other rows.
     """
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     check_extrapolation(extrapolation, problem, counts.n_slices * LANES, end)
     move(problem.kernels.update_rows, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), extrapolation,
+         RowBuffers(problem, counts.n_slices, start, end, **rows), extrapolation,
          checked_slices(counts, slices), n_threads)
 
 
 def descend(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
-    """EM steps, then coordinate descent, on every row: `start` -> `end` (n_rows, stride)."""
+    """Update every row by EM steps, then coordinate descent: `start` -> `end` (n_lanes, stride)."""
     cdef size_t size = descend_bytes(
         problem.c.n_components, counts.longest(), problem.dtype.itemsize
     )
     move(problem.kernels.descend, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         RowBuffers(problem, counts.n_slices, start, end, **rows), None,
          np.arange(counts.n_slices), n_threads)
 
 
 def descend_jointly(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads, **rows):
-    """Sweeps of coordinate descent on every row, which explains labels too: see joint.h.
+    """Update rows that explain both counts and labels, by coordinate descent: see joint.h.
 
-    `up` and `down` (n_slices, n_labels, 16) are of the labels, `rate` (n_rows, stride) is a linear
-    term of each row, and `quadratic` (n_slices, K (K + 1) / 2, 16) its own matrix in place of G,
-    for SQUARES.
+    `up` and `down` (n_slices, n_labels, 16) are coefficients of the labels' loss. `rate` (n_lanes,
+    stride) is a linear term of each row. `quadratic` (n_slices, K (K + 1) / 2, 16), allowed with
+    SQUARES only, holds a matrix for each row that replaces `gram`.
     """
     cdef bint squares = problem.c.step == SQUARES
     if not squares and rows.get("quadratic") is not None:
-        raise ValueError("a quadratic term of a row goes with least squares")
+        raise ValueError("quadratic is for step SQUARES only")
     cdef size_t size = descend_bytes(
         problem.c.n_components, 0 if squares else counts.longest(), problem.dtype.itemsize
     ) + problem.c.n_labels * LANES * problem.dtype.itemsize
     move(problem.kernels.descend_jointly, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         RowBuffers(problem, counts.n_slices, start, end, **rows), None,
          np.arange(counts.n_slices), n_threads)
 
 
 def solve_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_threads,
                const int64_t[::1] slices=None, **rows):
-    """Rows of many components to their optimum, each by Newton steps on the few that it has.
+    """Solve every row to its optimum, by Newton steps on its active set of components.
 
-    `start` -> `end` (n_rows, stride): see `solve_row` in active.h. With `slices` only the rows of
-    these are moved.
+    `start` -> `end` (n_lanes, stride): see `solve_row` in active.h. This pays with many components
+    of which each row uses few. With `slices`, only the rows of these slices are solved.
     """
     cdef size_t size = solve_bytes(
         problem.c.n_components, counts.longest(), problem.dtype.itemsize
@@ -103,23 +104,23 @@ def solve_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_thr
     if rows.keys() - {"pseudo", "rate"}:
         raise ValueError(f"solve_rows takes pseudo and rate, not {', '.join(sorted(rows))}")
     move(problem.kernels.solve, size, counts, problem,
-         RowArrays(problem, counts.n_slices, start, end, **rows), None,
+         RowBuffers(problem, counts.n_slices, start, end, **rows), None,
          checked_slices(counts, slices), n_threads)
 
 
 def checked_slices(SlicedCounts counts, slices):
-    """Numbers of slices, by default of all."""
+    """Return the numbers of the slices, all by default, after checking their range."""
     if slices is None:
         return np.arange(counts.n_slices)
     if len(slices) and not 0 <= np.min(slices) <= np.max(slices) < counts.n_slices:
-        raise ValueError(f"not all of slices are among 0 to {counts.n_slices - 1}")
+        raise ValueError(f"slices must be from 0 to {counts.n_slices - 1}")
     return slices
 
 
 cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem problem,
-              RowArrays rows, Extrapolation extrapolation, const int64_t[::1] slices,
+              RowBuffers rows, Extrapolation extrapolation, const int64_t[::1] slices,
               int n_threads) except -1:
-    """Run a kernel that moves rows on some slices."""
+    """Run a kernel that updates rows on the given slices."""
     check_design(counts, problem)
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
     cdef Py_ssize_t i
@@ -131,7 +132,7 @@ cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem p
     return 0
 
 
-cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem, RowArrays rows,
+cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem, RowBuffers rows,
                      Extrapolation extrapolation, Py_ssize_t s, size_t size,
                      char *memory) noexcept nogil:
     cdef slice_counts x
@@ -146,7 +147,7 @@ cdef void move_slice(move_kernel kernel, SlicedCounts counts, RowProblem problem
 
 
 def check_extrapolation(Extrapolation extrapolation, RowProblem problem, Py_ssize_t n_lanes, end):
-    """Rows arrive in one place, and every slice of them goes on."""
+    """Check that an extrapolation fits the rows of all slices, and that `end` is None beside it."""
     if extrapolation is None:
         return
     expected = (n_lanes, problem.c.stride)
@@ -159,9 +160,9 @@ def check_extrapolation(Extrapolation extrapolation, RowProblem problem, Py_ssiz
 
 def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, *, int wanted,
          Py_ssize_t first, Py_ssize_t last, int n_threads, loglik=None):
-    """Add what `step` needs, of slices first:last, to `out`: see `sums` in arithmetic.h.
+    """Add the statistics that `step` needs, of slices first:last, to `out`: see arithmetic.h.
 
-    `loglik` takes each row's log-likelihood, without its total, where that is not DIAGONAL.
+    `loglik` receives the sum of x log mu of each row, without the sum of mu; not with DIAGONAL.
     """
     check_design(counts, problem)
     cdef Py_ssize_t n_numbers = statistics_size(problem.c.n_components, wanted)
@@ -170,8 +171,8 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
     if loglik is not None and wanted == DIAGONAL:
-        raise ValueError("loglik does not come with the diagonal")
-    cdef RowArrays all_rows = RowArrays(
+        raise ValueError("loglik cannot be combined with wanted=SUM_DIAGONAL")
+    cdef RowBuffers all_rows = RowBuffers(
         problem, counts.n_slices, start, None, loglik_start=loglik
     )
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
@@ -184,7 +185,7 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     free(memory)
 
 
-cdef void run_sums(SlicedCounts counts, RowProblem problem, RowArrays rows, Py_ssize_t s,
+cdef void run_sums(SlicedCounts counts, RowProblem problem, RowBuffers rows, Py_ssize_t s,
                    int wanted, double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
@@ -195,16 +196,18 @@ cdef void run_sums(SlicedCounts counts, RowProblem problem, RowArrays rows, Py_s
 
 def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wanted,
          Py_ssize_t first, int n_threads, Extrapolation extrapolation=None, **rows):
-    """The step of `update_rows` for slices first:first + len(sums), from sums over all blocks."""
+    """Take one step of `update_rows` on slices first:first + len(sums), from summed statistics."""
     check_extrapolation(extrapolation, problem, len(start), end)
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
-    cdef RowArrays all_rows = RowArrays(problem, len(start) // LANES, start, end, **rows)
+    cdef RowBuffers all_rows = RowBuffers(problem, len(start) // LANES, start, end, **rows)
     cdef bint needs_stored = wanted == DIAGONAL and not problem.c.correlation or (
         wanted == GRADIENT and all_rows.first.curvature_mode == CURVATURE_RESCALE)
     if first + n > len(start) // LANES or needs_stored and all_rows.n_curvature < first + n:
-        raise ValueError(f"slices {first}:{first + n} have no rows, or no stored curvature")
+        raise ValueError(
+            f"slices {first}:{first + n} exceed the rows of start, or have no stored curvature"
+        )
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size + all_rows.row_bytes, n_threads)
     for s in prange(n, nogil=True, schedule="static", num_threads=n_threads,
@@ -214,7 +217,7 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     free(memory)
 
 
-cdef void run_step(RowProblem problem, const double *sums, RowArrays rows,
+cdef void run_step(RowProblem problem, const double *sums, RowBuffers rows,
                    Extrapolation extrapolation, Py_ssize_t s, int wanted, size_t size,
                    char *memory) noexcept nogil:
     cdef slice_rows r
@@ -227,7 +230,7 @@ cdef void run_step(RowProblem problem, const double *sums, RowArrays rows,
 
 
 def extrapolate(RowProblem problem, now, Extrapolation extrapolation, *, int n_threads):
-    """Go on from `now`, for rows that were moved before the momentum was known."""
+    """Extrapolate from `now`: rows that were updated before the momentum was known."""
     cdef Py_ssize_t s, n_slices = len(now) // LANES
     cdef const char *first = <const char *>address(now, problem.dtype, extrapolation.shape, "now")
     check_extrapolation(extrapolation, problem, len(now), None)
@@ -237,11 +240,11 @@ def extrapolate(RowProblem problem, now, Extrapolation extrapolation, *, int n_t
 
 
 def sum_slices(const double[:, ::1] values, double[::1] out):
-    """Add what kernels found in every slice, (n_slices, width), to `out`, slice after slice."""
+    """Add each slice's values (n_slices, width) to `out` (width,), in the order of the slices."""
     cdef Py_ssize_t s, i, first, width = out.shape[0]
-    cdef double[8] total                                  # which no array can be, for the compiler
+    cdef double[8] total                                  # local, so that it cannot alias an array
     if values.shape[1] != width:
-        raise ValueError(f"out has {width} entries, and values {values.shape[1]} a slice")
+        raise ValueError(f"out has {width} entries, but values {values.shape[1]} for each slice")
     with nogil:
         for first in range(0, width - 7, 8):
             for i in range(8):
@@ -258,10 +261,10 @@ def sum_slices(const double[:, ::1] values, double[::1] out):
 
 def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] out, *,
                  Py_ssize_t first, Py_ssize_t every, int n_threads):
-    """Of slices first, first + every, ... their rows' correlations of curvature, and weight.
+    """Sum the correlations of the rows' curvature over slices first, first + every, ...
 
-    One row of `out` a slice: the packed correlations, weighted by the rows' totals, and the sum of
-    the weights.
+    Each of these slices has one row of `out`: the packed correlations of its rows, weighted by the
+    rows' total counts, then the sum of the weights.
     """
     cdef Py_ssize_t last = first + (out.shape[0] - 1) * every
     if not 0 <= first <= last < counts.n_slices or (
@@ -272,9 +275,9 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):
-    """Sum of expected counts over the nonzeros of every row: no other kernel can be faster."""
+    """Sum the expected counts over the nonzeros of each row: a lower bound on any kernel's time."""
     if out.shape[0] != counts.n_slices * LANES:
-        raise ValueError("out needs one entry a row")
+        raise ValueError("out needs one entry for each lane")
     values(problem.kernels.gather_dot, counts, problem, start, &out[0], LANES, counts.n_slices,
            0, 1, n_threads)
 
@@ -282,9 +285,9 @@ def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, 
 cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, start, double *out,
                 Py_ssize_t n_each, Py_ssize_t n, Py_ssize_t first, Py_ssize_t every,
                 int n_threads) except -1:
-    """Run a kernel that writes `n_each` numbers a slice on `n` slices first, first + every, ..."""
+    """Run a kernel that writes `n_each` numbers for each of `n` slices, in strides of `every`."""
     check_design(counts, problem)
-    cdef RowArrays all_rows = RowArrays(problem, counts.n_slices, start, None)
+    cdef RowBuffers all_rows = RowBuffers(problem, counts.n_slices, start, None)
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t i
@@ -297,7 +300,7 @@ cdef int values(values_kernel kernel, SlicedCounts counts, RowProblem problem, s
 
 
 cdef void values_of_slice(values_kernel kernel, SlicedCounts counts, RowProblem problem,
-                          RowArrays rows, Py_ssize_t s, double *out, char *memory) noexcept nogil:
+                          RowBuffers rows, Py_ssize_t s, double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     cdef slice_rows r
     counts.slice(s, &x)
@@ -306,32 +309,32 @@ cdef void values_of_slice(values_kernel kernel, SlicedCounts counts, RowProblem 
 
 
 def digamma(x, out, *, int n_threads):
-    """Write psi of every number of `x`, which is positive, to `out`."""
+    """Write the digamma function of every entry of `x`, which is positive, to `out`."""
     elementwise(DIGAMMA, x, out, None, 0, n_threads)
 
 
 def exp_digamma(x, out, *, int n_threads):
-    """Write exp(psi) of every number of `x`, which is positive, to `out`."""
+    """Write exp(digamma) of every entry of `x`, which is positive, to `out`."""
     elementwise(EXP_DIGAMMA, x, out, None, 0, n_threads)
 
 
 def log_gamma(x, out, *, int n_threads):
-    """Write the logarithm of Gamma of every number of `x`, which is positive, to `out`."""
+    """Write log Gamma of every entry of `x`, which is positive, to `out`."""
     elementwise(LOG_GAMMA, x, out, None, 0, n_threads)
 
 
 def extrapolate_log(now, before, out, double momentum, *, int n_threads):
-    """Write now (now / before)^momentum to `out`, which may be one of them."""
+    """Write now (now / before)^momentum to `out`, which may be `now` or `before`."""
     elementwise(FURTHER, now, out, before, momentum, n_threads)
 
 
 cdef int elementwise(int function, x, out, before, double momentum, int n_threads) except -1:
-    """Piece by piece; a number's result does not depend on where it is."""
+    """Apply a function to every entry; the result does not depend on an entry's position."""
     cdef Py_ssize_t i, at, n = x.size, at_once = 4096, size = x.itemsize
     if x.dtype not in ("float32", "float64"):
         raise ValueError(f"x: expected float32 or float64, got {x.dtype}")
     cdef const char *numbers = <const char *>address(x, x.dtype, x.shape, "x")
-    cdef const char *others = <const char *>address(before, x.dtype, x.shape, "before")
+    cdef const char *earlier = <const char *>address(before, x.dtype, x.shape, "before")
     cdef char *found = <char *>address(out, x.dtype, x.shape, "out")
     cdef const row_kernels *kernels = (
         &kernels_in_use().f32 if size == 4 else &kernels_in_use().f64
@@ -340,5 +343,5 @@ cdef int elementwise(int function, x, out, before, double momentum, int n_thread
                     num_threads=n_threads, use_threads_if=n > 4 * at_once):
         at = i * at_once * size
         kernels.elementwise(function, min(at_once, n - i * at_once), numbers + at,
-                            others + at if others else NULL, momentum, found + at)
+                            earlier + at if earlier else NULL, momentum, found + at)
     return 0

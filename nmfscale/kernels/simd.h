@@ -1,8 +1,8 @@
-/* Vectors of the instruction set at hand: one lane is one row of counts.
+/* Vector operations of one instruction set; each lane holds one row of counts.
  *
  * Included once for REAL = float and once for double.  LEVEL is 0 (baseline), 2 (AVX2 + FMA) or 3 (AVX-512).
- * Everything is vertical and FMA is explicit (contraction is off), so a row's numbers do not depend on WIDTH:
- * AVX2 and AVX-512 agree to the last bit; the baseline has no fused multiply-add and may differ there.
+ * No operation mixes lanes, and FMA is explicit (contraction is off), so a row's result does not depend on WIDTH:
+ * AVX2 and AVX-512 agree to the last bit; the baseline has no fused multiply-add and may differ in the last bits.
  */
 
 #if LEVEL == 3 && REAL_IS_FLOAT
@@ -140,7 +140,7 @@
 #define SHIFT_RIGHT _mm_srli_epi64
 #define SHIFT_LEFT _mm_slli_epi64
 
-#else /* no x86: one lane, plain C */
+#else /* not x86: one lane, plain C */
 #define VEC REAL
 #define WIDTH 1
 #define SET1(x) ((REAL)(x))
@@ -155,8 +155,8 @@
 #define ANY(x) ((x) != 0)
 #endif
 
-/* WIDTH counts or indices as they are stored, in working types. Spelt out where the compiler would convert them one by
- * one, which costs half as much as the gathering itself. */
+/* Load WIDTH stored counts or indices and convert them to working types. Intrinsics replace conversions that the compiler would
+ * do one by one, which would cost half as much as the gathers themselves. */
 typedef int32_t NAME(ints) __attribute__((vector_size(4 * WIDTH)));
 typedef REAL NAME(reals) __attribute__((vector_size(sizeof(REAL) * WIDTH)));
 
@@ -200,7 +200,7 @@ INLINE NAME(reals) NAME(reals_of_ints)(NAME(ints) x)
 INLINE NAME(reals) NAME(reals_of_8)(const uint8_t *p) { return NAME(reals_of_ints)(NAME(ints_of_8)(p)); }
 INLINE NAME(reals) NAME(reals_of_16)(const uint16_t *p) { return NAME(reals_of_ints)(NAME(ints_of_16)(p)); }
 
-/* The same for upper halves of floats. */
+/* Loads and stores of floats as their upper halves. */
 typedef float NAME(floats) __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t NAME(bits) __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t NAME(halves) __attribute__((vector_size(2 * WIDTH)));
@@ -221,7 +221,7 @@ INLINE void NAME(store_halves)(uint16_t *p, VEC x)
     memcpy(p, &upper, sizeof upper);
 }
 
-/* Four coordinates of WIDTH rows of the held factor: loads of four numbers, joined and transposed in registers. */
+/* Gathers four coordinates of WIDTH rows of the held factor: loads of four numbers, joined and transposed in registers. */
 INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
 {
 #if WIDTH == 16
@@ -285,7 +285,7 @@ INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
 }
 
 #if WIDTH == 16
-/* Eight coordinates at once: half the loads. Rows (j, j + 4) and (8 + j, 12 + j) share a register, so that the last
+/* Gathers eight coordinates at once, with half the loads. Rows (j, j + 4) and (8 + j, 12 + j) share a register, so that the last
  * shuffle leaves the lanes in order. */
 INLINE void NAME(transpose_pairs)(const REAL *p, const uint32_t *at, __m512 *t)
 {
@@ -317,9 +317,9 @@ INLINE void NAME(gather8)(const REAL *p, const uint32_t *at, VEC *a)
 }
 #endif
 
-/* Natural logarithm of positive normal numbers, the same operations at every width: x = 2^e m with m in
- * [1/sqrt 2, sqrt 2).  float: log m = f - f^2 / 2 + f^3 p(f), f = m - 1, p fitted for the least largest relative error
- * (3e-8), without a division; double: log m = 2 atanh((m - 1) / (m + 1)). */
+/* Natural logarithm of positive normal numbers, by the same operations at every width: x = 2^e m with m in
+ * [1/sqrt 2, sqrt 2).  float: log m = f - f^2 / 2 + f^3 p(f), f = m - 1, without a division; p minimises the largest relative
+ * error (3e-8).  double: log m = 2 atanh((m - 1) / (m + 1)). */
 INLINE VEC NAME(vlog)(VEC x)
 {
 #if WIDTH == 1
@@ -357,8 +357,8 @@ INLINE VEC NAME(vlog)(VEC x)
 #endif
 }
 
-/* Exponential, the same operations at every width: x = n log 2 + r with |r| <= log(2) / 2, 2^n by adding n to the exponent.
- * 0 where the result is no normal number; x is at most that of the largest. */
+/* Exponential, by the same operations at every width: x = n log 2 + r with |r| <= log(2) / 2; adding n to the exponent multiplies
+ * by 2^n.  Returns 0 if the result would be subnormal; x must not be so large that the result overflows. */
 INLINE VEC NAME(vexp)(VEC x)
 {
 #if WIDTH == 1
@@ -400,9 +400,9 @@ INLINE VEC NAME(vexp)(VEC x)
 #endif
 }
 
-/* What gamma functions need of x > 0: z = x, or x + RAISE where x < RAISE, and what that changes. With w = z - 1/2,
- * exp(psi(z)) = w + 1/(24 w) - 37/(5760 w^3) + ..., and psi(x) = psi(z) - sum_i 1/(x + i), Gamma(x) = Gamma(z) / prod_i (x + i)
- * over i < RAISE; factors i and RAISE - 1 - i are taken together. */
+/* Argument shift for the gamma functions of x > 0: z = x, or x + RAISE if x < RAISE.  With w = z - 1/2,
+ * exp(psi(z)) = w + 1/(24 w) - 37/(5760 w^3) + ....  The shift is undone by psi(x) = psi(z) - sum_i 1/(x + i) and
+ * Gamma(x) = Gamma(z) / prod_i (x + i) over i < RAISE; factors i and RAISE - 1 - i are combined. */
 #define RAISE (REAL_IS_FLOAT ? 4 : 8)
 typedef struct {
     VEC w, square, product, sum;                          /* square: 1 / w^2 */
@@ -428,7 +428,7 @@ INLINE NAME(raised) NAME(raise)(VEC x)
     return out;
 }
 
-/* exp(psi(z)), to rounding. */
+/* exp(psi(z)), accurate to rounding. */
 INLINE VEC NAME(exp_digamma_raised)(NAME(raised) z)
 {
     const VEC v = z.square;

@@ -1,75 +1,75 @@
-/* One slice = 16 rows of counts side by side; the structures that Cython and the arithmetic share. */
+/* Structures shared by Cython and the arithmetic. A slice is 16 rows of counts, processed side by side: one in each lane. */
 #ifndef NMFSCALE_SLICES_H
 #define NMFSCALE_SLICES_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LANES = 16, GROUP = 4 };                           /* rows in a slice; coordinates gathered together */
+enum { LANES = 16, GROUP = 4 };                           /* rows of a slice; coordinates gathered at once */
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
-enum { GRADIENT, FULL, DIAGONAL };                        /* what a pass sums */
-enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES };   /* what update_rows does: see there, infer and least_squares */
+enum { GRADIENT, FULL, DIAGONAL };                        /* statistics that a pass sums */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES };   /* kind of step: see update_rows, infer, least_squares */
 enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
 
-/* Step q, lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
+/* Entry q of lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
 typedef struct {
     const void *index, *count;
     int index_bytes, count_kind;
-    int64_t n_steps;
+    int64_t n_entries;
 } slice_counts;
 
-/* min over b >= 0 of  sum_k b_k total_k - sum_q y_q log(a_q . b)  for every row, with `design` rows a_q. */
+/* min over b >= 0 of  sum_k b_k total_k - sum_q y_q log(a_q . b)  for every row; the a_q are rows of `design`. */
 typedef struct {
     int n_components, stride;      /* stride: n_components rounded up to a multiple of GROUP, the row length in memory */
     const void *design;            /* (n_cols, stride) held factor */
     const void *total;             /* (stride) column sums of the held factor */
-    const void *moves;             /* (stride) 1 where a coordinate may move, 0 where it is held; or NULL */
+    const void *moves;             /* (stride) 1 for coordinates that are updated, 0 for those that are held; or NULL */
     double floor;                  /* smallest value of a coordinate */
-    int em_steps, newton_steps;    /* of an update; newton_steps is the number of sweeps in a descent */
-    int64_t em_longest;            /* EM steps are taken where a slice has at most so many steps */
-    int qp_sweeps;                 /* coordinate sweeps over the K x K quadratic, at most */
+    int em_steps, newton_steps;    /* steps of an update; newton_steps is the number of sweeps in a descent */
+    int64_t em_longest;            /* slices with more entries than this take no EM steps */
+    int qp_sweeps;                 /* largest number of coordinate sweeps over the K x K quadratic */
     double qp_tolerance;           /* in units of log-likelihood */
-    double margin;                 /* factor on today's diagonal of stored curvature */
-    const void *correlation;       /* (K, K) shared by all rows, its diagonal with a margin; or NULL: each row has its own curvature */
-    int guarded;                   /* a descent takes the step size of scalar Newton */
-    int step;                      /* STEP_FACTOR or a mean-field step */
+    double margin;                 /* factor on the current diagonal, if curvature is reused or rescaled */
+    const void *correlation;       /* (K, K) correlation that all rows share, diagonal with a margin; NULL: each row has its own */
+    int guarded;                   /* descend uses the step size of scalar Newton */
+    int step;                      /* kind of step, STEP_... */
     const void *gram;              /* (K, K) D'D of the held factor D, for STEP_SQUARES */
-    const void *labels;            /* (n_labels, stride) what the rows explain labels by, see descend_jointly; or NULL */
+    const void *labels;            /* (n_labels, stride) held factor of the labels, see descend_jointly; or NULL */
     int n_labels, label_squares;
-    const void *alpha;             /* (stride) shapes of the prior of mean-field steps, whose rates are in total */
-    int inner_steps;               /* mean-field steps of an update, at most, */
-    double tolerance;              /* until the mean change of a row's shapes is less than that; of solve, see solve_row */
+    const void *alpha;             /* (stride) prior shapes of mean-field steps; the rates are in total */
+    int inner_steps;               /* largest number of mean-field steps of an update */
+    double tolerance;              /* mean change of a row's shapes at which it stops; for solve, see solve_row */
 } row_problem;
 
-/* What belongs to one slice; pointers may be NULL where the comment says so. */
+/* Row arrays of one slice; pointers may be NULL if the comment says so. */
 typedef struct {
-    const void *start;             /* (16, stride) where the rows begin */
-    void *end;                     /* (16, stride) where they arrive; may be the same memory */
-    const void *pseudo, *rate;     /* (16, stride) pseudo-counts and additions to total (Gamma prior), or NULL */
-    const void *up, *down;         /* (n_labels, 16) of the labels, see descend_jointly; or NULL */
-    const void *quadratic;         /* (K (K + 1) / 2, 16) a quadratic term of each row, likewise */
+    const void *start;             /* (16, stride) rows before the update */
+    void *end;                     /* (16, stride) rows after the update; may be the memory of start */
+    const void *pseudo, *rate;     /* (16, stride) Gamma prior: pseudo-counts, and terms added to total; or NULL */
+    const void *up, *down;         /* (n_labels, 16) coefficients of the labels' loss, see descend_jointly; or NULL */
+    const void *quadratic;         /* (K (K + 1) / 2, 16) quadratic term of each row, see descend_jointly; or NULL */
     uint16_t *curvature;           /* (K (K + 1) / 2, 16) curvature of an earlier update, see store_curvature; or NULL */
     int curvature_mode;
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
-    /* Of mean-field steps, whose loglik_end is of their last pass; or NULL: */
-    void *theta, *log_end;         /* (16, stride) exp(E log h) at the last pass, E log h at the end */
+    /* For mean-field steps, whose loglik_end belongs to their last pass; or NULL: */
+    void *theta, *log_end;         /* (16, stride) exp(E log h) of the last pass; E log h at the end */
     double *prior_end;             /* (16) see put_prior */
 } slice_rows;
 
-/* How the rows of a slice go on from where they arrived; pointers may be NULL where the comment says so. */
+/* Extrapolation of the updated rows of a slice; pointers may be NULL if the comment says so. */
 typedef struct {
-    const void *start;             /* (16, stride) where the step began, for lag and best; or NULL */
-    const void *before;            /* (16, stride) the plain point before, or NULL: start - lag */
-    void *ahead;                   /* (16, stride) may be the memory of start or of before */
-    uint16_t *lag;                 /* (16, stride) start - the plain point before, replaced by ahead - now, as bfloat16; or NULL */
-    void *best;                    /* (16, stride) takes start; or NULL */
+    const void *start;             /* (16, stride) rows before the update, for lag and best; or NULL */
+    const void *before;            /* (16, stride) result of the previous update; NULL: it is start - lag */
+    void *ahead;                   /* (16, stride) extrapolated rows; may be the memory of start or of before */
+    uint16_t *lag;                 /* (16, stride) bfloat16: start - (previous result), replaced by ahead - now; or NULL */
+    void *best;                    /* (16, stride) receives a copy of start; or NULL */
     int best_is_float;
-    const double *weight;          /* (16) of the rows in column_sums; or NULL */
-    double *column_sums;           /* (2, stride) of ahead and of now */
-    double *change;
-    int64_t *zeros;
+    const double *weight;          /* (16) weights of the rows in column_sums; or NULL */
+    double *column_sums;           /* (2, stride) column sums of ahead and of now */
+    double *change;                /* (1) largest |now - scale before| */
+    int64_t *zeros;                /* (1) number of entries of now at the floor */
 } slice_extrapolation;
 
 typedef void (*move_kernel)(const row_problem *, const slice_counts *, const slice_rows *, void *workspace);
@@ -85,7 +85,7 @@ typedef struct {
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
 } row_kernels;
 
-enum { PANEL = 16 };                                      /* columns of a panel of whole numbers */
+enum { PANEL = 16 };                                      /* columns of a panel of integers */
 
 typedef struct {
     row_kernels f32, f64;
@@ -95,7 +95,7 @@ extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
 
 int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
 size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
-size_t nmfscale_descend_bytes(int n_components, int64_t max_steps, int real_bytes);
-size_t nmfscale_solve_bytes(int n_components, int64_t max_steps, int real_bytes);
+size_t nmfscale_descend_bytes(int n_components, int64_t max_entries, int real_bytes);
+size_t nmfscale_solve_bytes(int n_components, int64_t max_entries, int real_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-"""What slices.h declares: see there."""
+"""Declarations of slices.h, where they are documented."""
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 
 cdef extern from "slices.h" nogil:
@@ -12,7 +12,7 @@ cdef extern from "slices.h" nogil:
         const void *index
         const void *count
         int index_bytes, count_kind
-        int64_t n_steps
+        int64_t n_entries
     ctypedef struct row_problem:
         int n_components, stride
         const void *design

@@ -1,7 +1,7 @@
-/* Least squares: min over b >= 0 of  |b'Gb / 2 - b'num|  for the rows of one slice, G = D'D of the held factor, num = sum y a.
+/* Least squares: min over b >= 0 of  b'Gb / 2 - b'num  for the rows of one slice, with G = D'D of the held factor, num = sum y a.
  *
- * The product D b of a row is never formed.  A row may have terms of its own besides: pseudo_k and rate_k, with which a
- * multiplicative step is b_k <- (b_k num_k + pseudo_k) / ((G b)_k + rate_k).
+ * The product D b of a row is never formed.  A row may have extra terms pseudo_k and rate_k: a multiplicative step is then
+ * b_k <- (b_k num_k + pseudo_k) / ((G b)_k + rate_k).
  */
 
 /* num = sum y a over the counts of each row */
@@ -11,8 +11,8 @@ static void NAME(linear_pass)(const row_problem *p, const slice_counts *s, int l
     NAME(tile) tile;
     for (int k = 0; k < p->stride; k++)
         num[k] = SET1(0);
-    for (int64_t q = 0; q < s->n_steps; q += TILE) {
-        const int n = s->n_steps - q < TILE ? (int)(s->n_steps - q) : TILE;
+    for (int64_t q = 0; q < s->n_entries; q += TILE) {
+        const int n = s->n_entries - q < TILE ? (int)(s->n_entries - q) : TILE;
         NAME(decode)(p, s, q, n, lane0, &tile);
         for (int k = 0; k < p->stride; k += GROUP) {
             VEC sum[GROUP];
@@ -44,7 +44,7 @@ INLINE void NAME(gram_times)(const row_problem *p, const VEC *b, VEC *out)
     }
 }
 
-/* em_steps multiplicative steps, then coordinate descent over the quadratic to qp_tolerance if newton_steps is not 0. */
+/* em_steps multiplicative steps; then, if newton_steps is not 0, coordinate descent on the quadratic to qp_tolerance. */
 static void NAME(least_squares)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);

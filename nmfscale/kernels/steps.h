@@ -1,4 +1,4 @@
-/* Steps of the rows of one slice, from what a pass over the counts summed. */
+/* Steps of the rows of one slice, from the sums of a pass over the counts. */
 
 /* g_k = total_k + rate_k - num_k - pseudo_k / b_k  (Corollary 2: a Gamma prior adds pseudo-counts and a rate) */
 INLINE void NAME(gradient)(const row_problem *p, const slice_rows *rows, int lane0, const VEC *b, const VEC *num, VEC *g)
@@ -7,17 +7,17 @@ INLINE void NAME(gradient)(const row_problem *p, const slice_rows *rows, int lan
     for (int k = 0; k < p->n_components; k++)
         g[k] = SET1(total[k]) - num[k];
     if (rows->pseudo) {
-        VEC *extra = g + 2 * p->stride;                   /* the tile of gathered rows is free between passes */
+        VEC *extra = g + 2 * p->stride;                   /* the memory of the gathered tile is free between passes */
         NAME(load_rows)(rows->rate, lane0, p->stride, extra);
         for (int k = 0; k < p->n_components; k++)
             g[k] += extra[k];
         NAME(load_rows)(rows->pseudo, lane0, p->stride, extra);
         for (int k = 0; k < p->n_components; k++)
-            g[k] -= extra[k] / VMAX(b[k], SET1((REAL)p->floor));     /* zeros are restored at the end of a fit */
+            g[k] -= extra[k] / VMAX(b[k], SET1((REAL)p->floor));     /* a fit restores zeros at its end */
     }
 }
 
-/* max_k |b_k g_k|, the KKT residual of a row */
+/* kkt = max_k |b_k g_k| over the coordinates that are updated: the KKT residual of a row */
 INLINE void NAME(put_kkt)(const row_problem *p, int lane0, const VEC *b, const VEC *g, double *kkt)
 {
     VEC worst = SET1(0);
@@ -33,7 +33,7 @@ INLINE void NAME(put_kkt)(const row_problem *p, int lane0, const VEC *b, const V
         kkt[lane0 + j] = lanes[j];
 }
 
-/* b_k <- b_k (num_k + pseudo_k / b_k) / (total_k + rate_k), written with the gradient: b (1 - g / (total + rate)) */
+/* b_k <- max(b_k (num_k + pseudo_k / b_k) / (total_k + rate_k), floor) for the coordinates that are updated */
 INLINE void NAME(em_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, const VEC *num, VEC *extra)
 {
     const REAL *total = p->total, *moves = p->moves;
@@ -54,8 +54,8 @@ INLINE void NAME(em_step)(const row_problem *p, const slice_rows *rows, int lane
             b[k] = VMAX(b[k] / (SET1(total[k]) + extra[k]), least);
 }
 
-/* min over d >= -b of g'd + d'Hd / 2 by coordinate descent; a row stops by its own decrease, so that its
- * numbers do not depend on its neighbours. */
+/* min over d >= -b of g'd + d'Hd / 2 by coordinate descent. Each row stops by its own decrease, so its result does not depend on
+ * the other rows of the slice. */
 INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, const VEC *H, VEC *d, VEC *g, VEC *inverse,
                      const int K)
 {
@@ -81,7 +81,7 @@ INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, co
         if (!ANY(live))
             break;
         UNROLL for (int k = 0; k < K; k++)
-            inverse[k] *= live;                           /* a row that has stopped moves no more */
+            inverse[k] *= live;                           /* a row that has stopped no longer changes */
     }
 }
 
@@ -94,10 +94,10 @@ INLINE void NAME(qp)(const row_problem *p, const VEC *b, const VEC *gradient, co
         break;                                                                                                            \
     }
 
-/* b <- max(b + d, floor) with d from the quadratic model. */
+/* b <- max(b + d, floor), where d minimises the quadratic model. */
 static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, const VEC *g, VEC *H, VEC *d)
 {
-    VEC *spare = d + p->stride;                           /* the tile of gathered rows is free between passes */
+    VEC *spare = d + p->stride;                           /* the memory of the gathered tile is free between passes */
     if (rows->pseudo) {
         NAME(load_rows)(rows->pseudo, lane0, p->stride, spare);
         for (int k = 0; k < p->n_components; k++)
@@ -113,10 +113,10 @@ static void NAME(newton_step)(const row_problem *p, const slice_rows *rows, int 
         b[k] = VMAX(b[k] + d[k], SET1((REAL)p->floor));
 }
 
-/* Stored of a row's curvature, 16 bits each: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] since no term of H is
- * negative, then the square roots of its diagonal. */
+/* A row's curvature is stored in 16 bits per entry: its correlations H_kl / sqrt(H_kk H_ll), which are in [0, 1] because no term
+ * of H is negative, then the square roots of its diagonal. */
 #define UNITS 65535
-#define SHRINK (1 - 1.0 / 4096)                           /* makes up for rounding: the matrix stays positive definite */
+#define SHRINK (1 - 1.0 / 4096)                           /* outweighs rounding, so that the matrix stays positive definite */
 #define BELOW(k, l) ((k) * ((k) - 1) / 2 + (l))
 
 static void NAME(store_curvature)(int n_components, int lane0, const VEC *H, uint16_t *stored, VEC *scale)
@@ -148,7 +148,7 @@ INLINE void NAME(below_diagonal)(int n_components, int lane0, VEC *H, const uint
     }
 }
 
-/* Curvature from stored correlations and today's diagonal, which stands in H[0 .. K). */
+/* Curvature from stored correlations and the current diagonal, which is in H[0 .. K) at first. */
 static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uint16_t *stored, VEC *scale, double margin)
 {
     for (int k = n_components - 1; k >= 0; k--) {
@@ -159,9 +159,9 @@ static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uin
     NAME(below_diagonal)(n_components, lane0, H, stored, scale);
 }
 
-/* Stored curvature H brought up to date by today's numerators alone: D H D with the diagonal D for which (D H D) b = num, as
- * is true of any row's curvature (see numerators), found by a few rounds of a square root.  A row that is far from that
- * takes total / b instead, with which its step is one of EM. */
+/* Updates stored curvature H from the current numerators alone: D H D with the diagonal matrix D for which (D H D) b = num. Exact
+ * curvature satisfies this equation, too (see numerators). A few rounds of scaling by square roots find D. A row whose scaling is
+ * far from 1 uses the diagonal total / b instead, which makes its step an EM step. */
 #define ROUNDS 2
 #define FAR 1.5
 static void NAME(rescale_curvature)(const row_problem *p, int lane0, const VEC *b, const VEC *num, VEC *H, const uint16_t *stored,
@@ -197,14 +197,14 @@ static void NAME(rescale_curvature)(const row_problem *p, int lane0, const VEC *
     }
 }
 
-/* The second-order step whose curvature is D^(1/2) C D^(1/2), D the row's own diagonal h, C the correlation that all rows
- * share: with e = D^(1/2) d, min over e >= -D^(1/2) b of (D^(-1/2) g)'e + e'Ce / 2 by coordinate descent. */
+/* Second-order step with curvature D^(1/2) C D^(1/2), where D is the row's own diagonal h and C the correlation that all rows
+ * share. With e = D^(1/2) d: min over e >= -D^(1/2) b of (D^(-1/2) g)'e + e'Ce / 2 by coordinate descent. */
 static void NAME(shared_step)(const row_problem *p, const slice_rows *rows, int lane0, VEC *b, VEC *g, VEC *h, VEC *d)
 {
     const int K = p->n_components;
     const REAL *C = p->correlation, *moves = p->moves;
     const VEC enough = SET1((REAL)p->qp_tolerance);
-    VEC live = SET1(1), *spare = d + p->stride;           /* the tile of gathered rows is free between passes */
+    VEC live = SET1(1), *spare = d + p->stride;           /* the memory of the gathered tile is free between passes */
     if (rows->pseudo) {
         NAME(load_rows)(rows->pseudo, lane0, p->stride, spare);
         for (int k = 0; k < K; k++)
@@ -222,7 +222,7 @@ static void NAME(shared_step)(const row_problem *p, const slice_rows *rows, int 
             VEC e = (VMAX(d[k] - g[k] * SET1(1 / c[k]), SET1(0) - b[k] * h[k]) - d[k]) * live;
             if (moves)
                 e *= SET1(moves[k]);
-            if (!ANY(e))                                  /* most coordinates of many are zero and stay there */
+            if (!ANY(e))                                  /* of many components most are zero and stay zero */
                 continue;
             d[k] += e;
             for (int l = 0; l < K; l++)

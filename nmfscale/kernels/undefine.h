@@ -1,4 +1,4 @@
-/* Makes room for the second inclusion of simd.h and arithmetic.h. */
+/* Undefines the macros of simd.h and the arithmetic, before their second inclusion. */
 #undef REAL
 #undef REAL_IS_FLOAT
 #undef NAME

@@ -1,12 +1,13 @@
 /* Mean-field steps of the rows of one slice: q(h) = Dirichlet(gamma) or Gamma(gamma, rate), counts with mean h . a.
  *
- * With theta = exp(E log h) a count at a row a of the held factor is shared out by phi_k = theta_k a_k / mu, mu = theta . a,
- * and gamma_k = alpha_k + sum y phi_k = alpha_k + theta_k num_k is optimal for that: num is what an EM step takes.
+ * With theta = exp(E log h), a count at row a of the held factor is divided among the components in proportions
+ * phi_k = theta_k a_k / mu, mu = theta . a. Then gamma_k = alpha_k + sum y phi_k = alpha_k + theta_k num_k is optimal, where num
+ * is the same as in an EM step.
  */
 
-/* theta, or its logarithm.  Dirichlet: E log h_k = psi(gamma_k) - psi(sum gamma); Gamma: psi(gamma_k) - log(rate_k), where
- * rate_k is total_k and what the row adds to that.  theta is never less than MU_MIN: any positive theta shares out the counts
- * in a way for which the next gamma is optimal and the bound holds. */
+/* theta, or its logarithm.  Dirichlet: E log h_k = psi(gamma_k) - psi(sum gamma).  Gamma: psi(gamma_k) - log(rate_k), where
+ * rate_k is total_k plus the row's rate.  theta is at least MU_MIN.  For any positive theta the next gamma is optimal given phi,
+ * and the bound holds. */
 static void NAME(expected_log)(const row_problem *p, const slice_rows *rows, int lane0, const VEC *gamma, VEC *theta,
                                VEC *spare, const int logarithm)
 {
@@ -39,13 +40,13 @@ static void NAME(expected_log)(const row_problem *p, const slice_rows *rows, int
 /* x where `mark` is 1, y where it is 0: exactly, for finite numbers. */
 #define BLEND(mark, x, y) FMA(mark, x, (SET1(1) - (mark)) * (y))
 
-/* One round: theta from gamma, a pass, gamma from that.  A row that is no longer live stays, its theta included. */
+/* One round: theta from gamma, a pass, gamma from its sums.  A row that is no longer live keeps its gamma and theta. */
 static void NAME(infer_once)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int lane0, VEC *theta,
                              VEC *gamma, VEC *num, VEC *A, VEC *live, double *loglik)
 {
     const REAL *alpha = p->alpha;
     VEC change = SET1(0);
-    NAME(expected_log)(p, rows, lane0, gamma, A, A + p->stride, 0);      /* the tile of gathered rows is free between passes */
+    NAME(expected_log)(p, rows, lane0, gamma, A, A + p->stride, 0);      /* the memory of the tile is free between passes */
     for (int k = 0; k < p->n_components; k++)
         theta[k] = BLEND(*live, A[k], theta[k]);
     NAME(gradient_pass)(p, s, lane0, theta, num, A, loglik);
@@ -57,9 +58,9 @@ static void NAME(infer_once)(const row_problem *p, const slice_counts *s, const 
     *live *= AT_LEAST(change, SET1((REAL)(p->tolerance * p->n_components)));
 }
 
-/* prior_end[row] = sum_k lgamma(gamma_k) + (alpha_k - gamma_k) log theta_k, theta of the last pass.  With sum y log mu of that
- * pass it is what the row adds to the evidence lower bound at (gamma, phi), phi from theta, but for terms of alpha, sum gamma
- * and rates.  E log h at gamma is not in it: its factor, alpha_k + sum y phi_k - gamma_k, is zero. */
+/* prior_end[row] = sum_k lgamma(gamma_k) + (alpha_k - gamma_k) log theta_k, with theta of the last pass.  With sum y log mu
+ * of that pass it is the row's share of the evidence lower bound at (gamma, phi), phi from theta, without the terms that depend
+ * on alpha, sum gamma and rates only.  E log h at gamma does not occur: its factor, alpha_k + sum y phi_k - gamma_k, is zero. */
 static void NAME(put_prior)(const row_problem *p, int lane0, const VEC *theta, const VEC *gamma, double *prior)
 {
     for (int j = 0; j < WIDTH; j++)
@@ -73,8 +74,8 @@ static void NAME(put_prior)(const row_problem *p, int lane0, const VEC *theta, c
     }
 }
 
-/* Rounds on every row of the slice until its mean change of gamma is less than the tolerance; what is reported at the end, and
- * theta, is of its last pass. */
+/* Repeats rounds on every row of the slice until its mean change of gamma is less than the tolerance.  theta and loglik_end belong
+ * to a row's last pass. */
 static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *theta = WORK_B(workspace), *gamma = WORK_G(workspace), *num = WORK_D(workspace), *A = WORK_A(workspace);
@@ -83,7 +84,7 @@ static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice
         VEC live = SET1(1);
         NAME(load_rows)(rows->start, lane0, stride, gamma);
         for (int k = 0; k < stride; k++)
-            theta[k] = k < K ? SET1(1) : gamma[k];        /* what fills up a row stays */
+            theta[k] = k < K ? SET1(1) : gamma[k];        /* padding is copied */
         for (int i = 0; i < p->inner_steps && ANY(live); i++) {
             double seen[LANES] = {0};
             REAL lanes[WIDTH] ALIGNED;
@@ -112,7 +113,7 @@ static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice
     }
 }
 
-/* A function of every number of x, n of them; FURTHER takes a step on the logarithm, x (x / before)^momentum. */
+/* Applies a function to each of the n numbers of x; FURTHER extrapolates the logarithm: x (x / before)^momentum. */
 static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
 {
     const VEC least = SET1(MU_MIN);

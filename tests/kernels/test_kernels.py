@@ -550,10 +550,10 @@ def test_what_mean_field_steps_need_is_asked_for():
                 padded(p.a, np.float64), options.pop("total"), 3, step=step, **options
             )
     inference = p.problem(step=kernels.DIRICHLET, alpha=alpha)
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="neither reads nor writes"):
         kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
     for name in ("kkt_start", "rate", "pseudo", "curvature"):
-        with pytest.raises(ValueError, match="exclude each other"):
+        with pytest.raises(ValueError, match="neither reads nor writes"):
             kernels.update_rows(
                 p.counts, inference, p.start, p.start, n_threads=1, **{name: p.start}
             )
@@ -846,7 +846,7 @@ def test_only_some_slices_are_updated(level, dtype):
     assert np.all(of_slices[0][left] == 7) and np.all(of_slices[2][left] == -1)
     assert np.all(of_slices[2][chosen] >= 0)
     for wrong in ([p.n_slices], [0, -1]):
-        with pytest.raises(ValueError, match=f"slices are among 0 to {p.n_slices - 1}"):
+        with pytest.raises(ValueError, match=f"slices must be from 0 to {p.n_slices - 1}"):
             kernels.update_rows(
                 p.counts, p.problem(), p.start, some, slices=np.array(wrong), n_threads=1
             )
@@ -1022,7 +1022,7 @@ def test_extrapolate(level, K, dtype, leaves):
     for found, point in zip(sums.sum(axis=0), (ahead, now), strict=True):
         assert_allclose(found[:K], weight[:n] @ point[:n, :K].astype(float), rtol=1e-14)
     for given in ({}, {"lag": lag}, {"before": before, "best": best}):
-        with pytest.raises(ValueError, match="ahead needs before, or start and lag"):
+        with pytest.raises(ValueError, match="give before, or start and lag"):
             kernels.Extrapolation(n, ahead, 0.5, scale, sums, change, zeros, **given)
 
 
@@ -1035,7 +1035,7 @@ def test_sums_over_slices_are_added_in_their_order(width):
     for of_slice in values:
         expected += of_slice
     assert_array_equal(out, expected)
-    with pytest.raises(ValueError, match=f"out has {width + 1} entries, and values {width}"):
+    with pytest.raises(ValueError, match=f"out has {width + 1} entries, but values {width}"):
         kernels.sum_slices(values, np.zeros(width + 1))
 
 
@@ -1240,7 +1240,7 @@ def test_sums_report_log_likelihoods(level, dtype):
         logs = np.full(p.n_slices * LANES, 7.0)
         kernels.sums(p.counts, p.problem(), p.start, sums, wanted=wanted, loglik=logs, **where)
         assert_allclose(logs[: p.n], expected, rtol=10 * TOLERANCE[dtype], atol=1e-4)
-    with pytest.raises(ValueError, match="does not come with the diagonal"):
+    with pytest.raises(ValueError, match="cannot be combined with wanted"):
         kernels.sums(
             p.counts, p.problem(), p.start, full, wanted=kernels.SUM_DIAGONAL, loglik=logs, **where
         )
@@ -1271,7 +1271,7 @@ def test_levels_and_threads_give_the_same_bits(K):
 def test_a_gram_matrix_goes_with_least_squares():
     design = padded(np.ones((4, 3)), np.float64)
     for options in ({"step": kernels.SQUARES}, {"gram": np.eye(3)}):
-        with pytest.raises(ValueError, match="least squares need gram"):
+        with pytest.raises(ValueError, match="gram is needed by step SQUARES"):
             kernels.RowProblem(design, np.zeros(4), 3, **options)
 
 
@@ -1345,7 +1345,7 @@ def test_what_joint_descent_needs_is_asked_for():
     with pytest.raises(ValueError, match="labels need up and down"):
         p.run(kernels.descend_jointly, newton_steps=1)
     quadratic = Joint(3, np.float64, "frobenius", "kl").rows["quadratic"]
-    with pytest.raises(ValueError, match="goes with least squares"):
+    with pytest.raises(ValueError, match="for step SQUARES only"):
         p.run(kernels.descend_jointly, newton_steps=1, rows=p.rows | {"quadratic": quadratic})
 
 
@@ -1365,7 +1365,7 @@ def test_arrays_of_a_wrong_kind_are_refused():
         )
     shifted = np.empty(p.start.size + 9)
     shifted = shifted[(-shifted.ctypes.data // 8) % 8 + 1 :][: p.start.size].reshape(p.start.shape)
-    with pytest.raises(ValueError, match="multiple of 64 bytes"):
+    with pytest.raises(ValueError, match="not aligned to 64 bytes"):
         kernels.update_rows(p.counts, p.problem(), shifted, p.start, **good)
     with pytest.raises(ValueError, match=r"held factor has 4 rows, the counts need 40"):
         short = kernels.RowProblem(padded(p.a[:4], np.float64), np.zeros(8), 5)
@@ -1391,7 +1391,7 @@ def test_a_factor_beyond_the_kernels_places_is_refused():
 
 def test_slices_and_sums_of_a_wrong_shape_are_refused():
     p = Problem(5, np.float64)
-    with pytest.raises(ValueError, match="not a type of the slices"):
+    with pytest.raises(ValueError, match="not a dtype of SELL-16 counts"):
         kernels.SlicedCounts(np.zeros(16, np.int64), np.zeros(16, np.uint8), np.array([0, 1]), 1)
     with pytest.raises(ValueError, match="index: expected"):
         kernels.SlicedCounts(np.zeros(15, np.int32), np.zeros(16, np.uint8), np.array([0, 1]), 1)
@@ -1414,5 +1414,5 @@ def test_slices_and_sums_of_a_wrong_shape_are_refused():
                 p.problem(), np.zeros((2, 20, 16)), p.start, p.start, first=0, wanted=wanted,
                 n_threads=1, curvature_mode=mode,
             )  # fmt: skip
-    with pytest.raises(ValueError, match="one entry a row"):
+    with pytest.raises(ValueError, match="one entry for each lane"):
         kernels.gather_dot(p.counts, p.problem(), p.start, np.zeros(3), n_threads=1)

@@ -46,5 +46,5 @@ def test_bits_are_the_same_for_any_number_of_threads():
 
 def test_indices_beyond_the_features_are_refused():
     X, L, F, V, inverse, start = problem(3, 9, 2, seed=0)
-    with pytest.raises(ValueError, match="not all indices"):
+    with pytest.raises(ValueError, match="indices must be from 0"):
         found(X, L, F[:5], V[:5], inverse, start)
