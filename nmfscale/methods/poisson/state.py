@@ -238,7 +238,7 @@ class PoissonState:
             n_less = n_slices
         elif curvature is not None:
             n_less = len(self.curvature_F())
-        less = {
+        less: dict[int | None, int] = {
             SHARED: kernels.SUM_DIAGONAL,
             kernels.REUSE: kernels.SUM_DIAGONAL,
             kernels.RESCALE: kernels.SUM_GRADIENT,
