@@ -60,10 +60,10 @@ def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcom
     return test
 
 
-METHODS: dict[str, Callable[[Drawn, int, int], dict[str, Outcome]]] = {
+UPDATES: dict[str, Callable[[Drawn, int, int], dict[str, Outcome]]] = {
     name: of_statistic(name) for name in ("welch", "hellinger", "cosine", "balanced")
 }
-METHODS |= {"effects": effects, "regression": regression, "weights": weights, "fits": fits}
+UPDATES |= {"effects": effects, "regression": regression, "weights": weights, "fits": fits}
 TABLES = {
     GROUPS: ("welch", "hellinger", "cosine", "balanced"),
     MEANS: ("effects", "regression", "weights"),
@@ -85,7 +85,7 @@ def measure(
         drawn = draw(np.random.default_rng([11, number]))
         for method in methods:
             try:
-                found = METHODS[method](drawn, number, n_permutations)
+                found = UPDATES[method](drawn, number, n_permutations)
             except ValueError as error:
                 if "balance" not in str(error) and "no weight" not in str(error):
                     raise
@@ -156,7 +156,7 @@ def main() -> None:
     )
     parser.add_argument("--sets", type=int, default=400)
     parser.add_argument("--permutations", type=int, default=199)
-    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=tuple(UPDATES), default=list(UPDATES))
     parser.add_argument("--scenarios", nargs="+", default=[""], help="beginnings of their names")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")

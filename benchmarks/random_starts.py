@@ -20,7 +20,7 @@ import peers
 import problems
 import report
 
-METHODS = {
+UPDATES = {
     "auto": {"solver": "auto"},
     "paper": peers.PAPER,
     "paper, 3 sweeps": peers.PAPER | {"inner_iter": 3},
@@ -36,7 +36,7 @@ def fit_all(problem: problems.Problem, seed: int, options) -> list[dict]:
     k = problem.n_components
     L, F = problems.em_start(problem.X, k, seed=seed, n_iter=options.em)
     rows = []
-    for method, settings in METHODS.items():
+    for method, settings in UPDATES.items():
         model = PoissonNMF(
             k, max_iter=options.max_iter, tol=options.tol, dtype=options.dtype, **settings
         )
@@ -62,7 +62,7 @@ def summary(rows: list[dict], method: str) -> str:
     """Say how many starts a method won beside the paper's, by how much, and if by chance."""
     from scipy.stats import wilcoxon
 
-    ends = {m: np.array([r["loglik"] for r in rows if r["method"] == m]) for m in METHODS}
+    ends = {m: np.array([r["loglik"] for r in rows if r["method"] == m]) for m in UPDATES}
     gain = ends[method] - ends["paper"]
     won, lost = int((gain > 1).sum()), int((gain < -1).sum())
     chance = wilcoxon(gain).pvalue if len(gain) > 1 and gain.any() else 1.0
@@ -90,11 +90,11 @@ def draw(rows: list[dict], path: Path) -> None:
             method: np.array(
                 [r["loglik"] for r in rows if r["problem"] == name and r["method"] == method]
             )
-            for method in METHODS
+            for method in UPDATES
         }
         best = max(values.max() for values in ends.values())
         order = np.argsort(ends["paper"])
-        for method, marker in zip(METHODS, "o+x", strict=True):
+        for method, marker in zip(UPDATES, "o+x", strict=True):
             ax.plot(best - ends[method][order], marker, ms=8, mfc="none", label=method)
         ax.set_yscale("symlog", linthresh=10)
         ax.set(title=name, xlabel="random start, worst to best")
@@ -126,7 +126,7 @@ def main() -> None:
         of_problem = [
             row for seed in range(options.starts) for row in fit_all(problem, seed, options)
         ]
-        for method in METHODS.keys() - {"paper"}:
+        for method in UPDATES.keys() - {"paper"}:
             print(summary(of_problem, method), flush=True)
         rows += of_problem
     report.write_csv(options.results / "random_starts.csv", rows)

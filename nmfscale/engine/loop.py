@@ -6,11 +6,11 @@ from typing import Any
 
 from .checkpoint import Checkpoint, CheckpointError
 from .monitor import Monitor
-from .protocol import Model
+from .protocol import Method
 
 
 def begin(
-    model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
+    method: Method, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
 ) -> int:
     """Stand where the last checkpoint was taken, or else at the start; return the iteration.
 
@@ -19,17 +19,17 @@ def begin(
     """
     found = None if checkpoint is None else checkpoint.load()
     if found is None:
-        model.start()
+        method.start()
         return 0
     numbers, arrays = found
-    for name, expected in model.shapes().items():
+    for name, expected in method.shapes().items():
         shape = arrays[name].shape if name in arrays else None
         if shape != expected:
             raise CheckpointError(
                 f"a checkpoint has {name} of shape {shape}, not {expected}: it is damaged, or of "
                 "another fit."
             )
-    model.restore(numbers["model"], arrays)
+    method.restore(numbers["model"], arrays)
     monitor.restore(numbers["monitor"])
     if rng is not None:
         rng.set_state(numbers["random"])
@@ -37,43 +37,45 @@ def begin(
 
 
 def fit(
-    model: Model, monitor: Monitor, checkpoint: Checkpoint | None = None, iteration: int = 0,
+    method: Method, monitor: Monitor, checkpoint: Checkpoint | None = None, iteration: int = 0,
     rng: Any = None,
 ) -> None:  # fmt: skip
-    """Run a model that has begun until the monitor says stop.
+    """Run a method that has begun until the monitor says stop.
 
-    In each iteration the model looks at the point reached so far, whose record decides whether to
+    In each iteration the method looks at the point reached so far, whose record decides whether to
     go on, and then goes to the next. The record of the last point is that of what is handed back.
     """
     while iteration < monitor.max_iter:
         if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
-            _save(model, monitor, checkpoint, iteration, rng)
-        record = model.observe(iteration)
+            _save(method, monitor, checkpoint, iteration, rng)
+        record = method.observe(iteration)
         there = False  # where a fit that has converged would end
         if record is not None:
-            measured = model.residuals_here() if monitor.asks(record) else None
+            measured = method.residuals_here() if monitor.asks(record) else None
             monitor.record(measured=measured, **record)
             there = monitor.converged and measured is not None
         # a fit that was interrupted is saved first, at the beginning of the next iteration
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         finished = monitor.finished and not unsaved
-        if finished and monitor.records and (there or not model.ends_with_update):
+        if finished and monitor.records and (there or not method.ends_with_update):
             monitor.forget_last()
             break
         iteration += 1
         ending = finished or iteration == monitor.max_iter
-        model.update(iteration, ending)
+        method.update(iteration, ending)
         if ending:
             break
     converged, still, interrupted = monitor.converged, monitor.still, monitor.interrupted
-    monitor.record(exact=True, **model.finish(converged or still))
+    monitor.record(exact=True, **method.finish(converged or still))
     # what the end finds may show convergence, but does not take it back
     monitor.converged = converged or monitor.converged
     monitor.still, monitor.interrupted = still, interrupted
 
 
-def _save(model: Model, monitor: Monitor, checkpoint: Checkpoint, iteration: int, rng: Any) -> None:
-    numbers, arrays = model.snapshot()
+def _save(
+    method: Method, monitor: Monitor, checkpoint: Checkpoint, iteration: int, rng: Any
+) -> None:
+    numbers, arrays = method.snapshot()
     everything = {"iteration": iteration, "model": numbers, "monitor": monitor.state()}
     if rng is not None:
         everything["random"] = _plain(rng.get_state(legacy=False))

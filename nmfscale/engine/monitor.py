@@ -94,27 +94,28 @@ class Monitor:
 
     A fit ends when the largest residual is at most `tol`: it has converged. It also ends on a
     plateau, when the best value of the objective gained no more than `gain_tol` times its size in
-    the last third of the iterations, by default what the model says of `tol`; 0 turns that off.
+    the last third of the iterations, by default what the method says of `tol`; 0 turns that off.
     Iterations that ended below the best do not count: a fit may have to go back from them. But
     where `STILL` of them in a row are below it, and the last one by no more than that, only
     rounding is left. With ``tol=0`` all of `max_iter` are run. Either end also takes that little
     is left to be gained: see `left`. `doubtful` are ends that the arithmetic cannot support: a fit
     ends there for "precision".
 
-    `model`, a `Model` or its class, says which columns a record has. `verbose=1` shows a progress
+    `method`, a `Method` or its class, says which columns a record has. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
     fit.
     """
 
     def __init__(
-        self, model: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
+        self, method: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
         doubtful: Collection[str] = (),
     ):  # fmt: skip
-        self.columns, self.residuals, self._counted = model.record, model.residuals, model.counted
+        self.columns, self.residuals = method.record, method.residuals
+        self._counted = method.counted
         self.objective = self.columns[0]
         self.max_iter, self.tol = max_iter, tol
-        self.gain_tol = tol * model.gain_per_tol if gain_tol is None else gain_tol
+        self.gain_tol = tol * method.gain_per_tol if gain_tol is None else gain_tol
         self.doubtful = doubtful
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
@@ -161,7 +162,7 @@ class Monitor:
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
     def asks(self, record: dict[str, Any]) -> bool:
-        """Whether residuals of the next record should be measured: see `Model.residuals_here`."""
+        """Whether residuals of the next record should be measured: see `Method.residuals_here`."""
         n = len(self.records) + 1
         nearby = max(record[name] * self._ratio[name] for name in self.residuals)
         near = nearby <= NEAR * self.tol and n >= self._next_near

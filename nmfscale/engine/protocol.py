@@ -1,9 +1,9 @@
-"""The protocol between methods and the engine: steps, blocks, executors and models.
+"""The protocol between methods and the engine: steps, blocks, executors and methods.
 
-A method of fitting a model is a `Model`. It talks to the counts, and to arrays with a row for each
+A method of fitting a model is a `Method`. It talks to the counts, and to arrays with a row for each
 sample, by steps only. A `Step` is one pass over the blocks of the counts: it is pure, can be
 pickled, and names what it reads and what it makes. An `Executor` runs steps in this process or on a
-cluster, so that a model does not know where the counts are.
+cluster, so that a method does not know where the counts are.
 
 Numbers of blocks are combined in the order of the blocks, and large sums in the fixed tree of
 `TreeSum`. So the result does not depend on where and when a block was worked on.
@@ -118,7 +118,7 @@ class Executor(ABC):
     layout : Layout
         Of the counts.
     n_threads : int
-        For what the model does in this process.
+        For what the method does in this process.
     folder : str or None
         Where row arrays are kept on disk, if they are.
     """
@@ -209,7 +209,7 @@ class Needs(NamedTuple):
     saved_row: int = 0
 
 
-class Model(ABC):
+class Method(ABC):
     """One method of fitting one model; `nmfscale.engine.loop.fit` calls it.
 
     Attributes
@@ -234,11 +234,11 @@ class Model(ABC):
     counted: ClassVar[tuple[str, ...]] = ("bytes_read",)
     gain_per_tol: ClassVar[float] = 1e-3
     ends_with_update: ClassVar[bool] = False
-    blocks: Executor
+    executor: Executor
 
     @abstractmethod
     def start(self) -> None:
-        """Stand at the start."""
+        """Move to the start."""
 
     @abstractmethod
     def observe(self, iteration: int) -> dict[str, Any] | None:
@@ -277,7 +277,7 @@ class Model(ABC):
 
     @abstractmethod
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken, of a model that was not started."""
+        """Restore the state that `snapshot` saved, in a method that was not started."""
 
 
 def combine(values: list[Values]) -> Values:

@@ -29,7 +29,7 @@ from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.matching import match_columns
-from ..methods.poisson.solvers import needs_of
+from ..methods.poisson.solvers import poisson_needs
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 from .fit_counts import counts_of_fit
@@ -314,7 +314,7 @@ class RefitTask(ReplicateTask):
 
     def _n_together(self, n_threads: int) -> int:
         """Return the same where the fits are done, as memory allows."""
-        needs = needs_of(
+        needs = poisson_needs(
             self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
             weighted=True,
         )._replace(start=0)  # which is given  # fmt: skip

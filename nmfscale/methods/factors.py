@@ -85,21 +85,22 @@ class Constraints:
 class Factor:
     """Rows of a factor in lane order, `values` (lanes, stride); the first `n_rows` lanes are rows.
 
-    `held` says which rows are fixed; `pseudo` and `rate` are the parameters of a Gamma prior.
+    `fixed` is a mask of rows that stay as they are; `pseudo` and `rate` are the parameters of a
+    Gamma prior.
     """
 
     values: Array
     n_rows: int
     n_components: int
-    held: Array | None = None
+    fixed: Array | None = None
     pseudo: Array | None = None
     rate: Array | None = None
 
     def largest(self, per_lane: Array) -> float:
         """Return the largest of one number a lane, over rows that are not fixed."""
         of_rows = per_lane[: self.n_rows]
-        if self.held is not None:
-            of_rows = of_rows[~self.held[: self.n_rows]]
+        if self.fixed is not None:
+            of_rows = of_rows[~self.fixed[: self.n_rows]]
         return float(of_rows.max(initial=0.0))
 
     def prior(self) -> dict[str, Array]:

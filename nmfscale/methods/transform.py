@@ -226,23 +226,23 @@ class ProjectRows(Step):
 
 
 def fit_rows(
-    counts: CountMatrix, blocks: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
+    counts: CountMatrix, executor: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
     measured: Measured | None = None,
 ) -> Array:  # fmt: skip
     """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
-    layout, K, dtype = blocks.layout, F.shape[1], np.dtype(dtype)
+    layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
     scales = balancing_scales(counts.total, counts.shape, L, F)
     design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
     order, stride = layout.row_order, design.shape[1]
     if measured is not None:
         total = group_sums(design, layout.column_order, K, measured)
-        blocks.put("groups", per_lane(measured.groups, order))
+        executor.put("groups", per_lane(measured.groups, order))
     start = L * scales.astype(L.dtype)
-    blocks.put("L", to_lanes(start, order, stride, dtype, least=MINVAL, folder=blocks.folder))
-    blocks.put("totals", per_lane(counts.row_totals, order))
-    blocks.run(ProjectRows(design, total, K, n_steps))
-    found = from_lanes(blocks.get("projected"), order, counts.shape[0], K, blocks.folder)
-    blocks.drop("L", "totals", "projected", "groups")
+    executor.put("L", to_lanes(start, order, stride, dtype, least=MINVAL, folder=executor.folder))
+    executor.put("totals", per_lane(counts.row_totals, order))
+    executor.run(ProjectRows(design, total, K, n_steps))
+    found = from_lanes(executor.get("projected"), order, counts.shape[0], K, executor.folder)
+    executor.drop("L", "totals", "projected", "groups")
     found /= scales.astype(found.dtype)
     return found
 
@@ -388,12 +388,12 @@ class LogMu(Step):
 
 def log_mu_rows(counts: CountMatrix, L: Array, F: Array, *, n_threads: int = 1) -> Array:
     """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
-    blocks, out = LocalExecutor(counts.layout(n_threads), n_threads), np.empty(counts.shape[0])
-    step = LogMu.of(F, blocks.layout.column_order)
-    blocks.put_by("L", lanes_of(blocks.layout, L, step.F.shape[1], np.float64))
-    for place, made in blocks.stream(step):
+    executor, out = LocalExecutor(counts.layout(n_threads), n_threads), np.empty(counts.shape[0])
+    step = LogMu.of(F, executor.layout.column_order)
+    executor.put_by("L", lanes_of(executor.layout, L, step.F.shape[1], np.float64))
+    for place, made in executor.stream(step):
         rows = slice(place.start, place.stop)
-        out[rows] = plain_rows(blocks.layout, place, made["log_mu"][:, None], 1)[:, 0]
+        out[rows] = plain_rows(executor.layout, place, made["log_mu"][:, None], 1)[:, 0]
     return out
 
 

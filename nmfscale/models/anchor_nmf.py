@@ -18,7 +18,7 @@ from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
 from ..methods.anchors.pivots import Weights, weights_of
-from ..methods.anchors.search import AnchorSearch, anchor_loadings, loadings_needs, needs_of
+from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
 from .validation import checked_anchors, checked_array
@@ -125,7 +125,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
                          "verbose", "callback")
         },
     }  # fmt: skip
-    _model: ClassVar[type[AnchorSearch]] = AnchorSearch
+    _method: ClassVar[type[AnchorSearch]] = AnchorSearch
     _axes: ClassVar[dict[str, str]] = {
         "anchors_": "k",
         "anchor_names_": "k",
@@ -239,11 +239,11 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)
 
-        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> AnchorSearch:
-            return AnchorSearch(counts, blocks, K, given, weights, self.projection, rng, dtype)
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> AnchorSearch:
+            return AnchorSearch(counts, executor, K, given, weights, self.projection, rng, dtype)
 
         fitted = self._fit_blocks(
-            counts, needs_of(counts, K, dtype, len(given), self.projection), make,
+            counts, anchor_needs(counts, K, dtype, len(given), self.projection), make,
             parts={"constraints": (np.array(given, np.int64), *weights[:2])}, client=client,
             unit=weights.unit, projection=self.projection, n_components=K, dtype=str(dtype), **how,
         )  # fmt: skip

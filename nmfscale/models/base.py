@@ -27,7 +27,7 @@ from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
-from ..engine.protocol import Executor, Model, Needs
+from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
@@ -56,7 +56,7 @@ class Fitted:
 
 
 class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
-    """Base of the estimators of counts: what they do in a fit is said by a `Model`."""
+    """Base of the estimators of counts: what they do in a fit is said by a `Method`."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -71,7 +71,7 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         "verbose": ["verbose"],
         "callback": [callable, None],
     }
-    _model: ClassVar[type[Model]]
+    _method: ClassVar[type[Method]]
     # the column of the history that a table of fits has; None takes the objective
     _reported: ClassVar[str | None] = None
     # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
@@ -271,13 +271,13 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         return plan.folder
 
     def _fit_blocks(
-        self, counts: CountMatrix, needs: Needs, make: Callable[..., Model], *, client: Any,
+        self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], *, client: Any,
         checkpoint: Any, checkpoint_every: float, resume: bool, parts: dict[str, Iterable[Any]],
         **options: Any,
     ) -> Fitted:  # fmt: skip
         """Fit `n_init` times where the work is done, and return the best.
 
-        ``make(counts, blocks, rng)`` makes the model, without finding its start; `parts` and
+        ``make(counts, executor, rng)`` makes the method, without finding its start; `parts` and
         `options` are those of `checkpoints_for`.
         """
         rng, seed = self._generator(), self.random_state
@@ -295,28 +295,28 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
             best: Fitted | None = None
             for saved in checkpoints:
                 monitor = Monitor(
-                    self._model, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
+                    self._method, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
                     verbose=self.verbose, callback=self.callback, doubtful=doubtful,
                 )  # fmt: skip
-                blocks: Executor
+                executor: Executor
                 if session is None:
-                    blocks = LocalExecutor(counts.layout(n_threads), n_threads, folder)
+                    executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
                 else:
-                    blocks = session.executor(cast(Any, counts), n_threads)
-                model = make(counts, blocks, rng)
+                    executor = session.executor(cast(Any, counts), n_threads)
+                method = make(counts, executor, rng)
                 monitor.seed = self.seed_
                 with single_blas_thread():
                     # Ctrl-C ends this at once: there is no model yet
                     with progress.shown(self.verbose, "start"):
-                        iteration = begin(model, monitor, saved, rng)
+                        iteration = begin(method, monitor, saved, rng)
                     with monitor:
-                        fit(model, monitor, saved, iteration, rng)
+                        fit(method, monitor, saved, iteration, rng)
                         result = Fitted(
-                            model.result(), monitor.history, monitor.converged, monitor.reason,
+                            method.result(), monitor.history, monitor.converged, monitor.reason,
                             monitor.gap,
                         )  # fmt: skip
                 self.seed_ = monitor.seed  # that of a fit that was resumed
-                del model, blocks
+                del method, executor
                 if best is None or result.objective > best.objective:
                     best = result
                 if result.reason == "interrupted":
@@ -337,11 +337,11 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         what, remedy = "has not converged", "Increase max_iter, or start"
         if interrupted:
             what, remedy = "was interrupted", "Start"
-        residual = max(fitted.history[name][-1] for name in self._model.residuals)
+        residual = max(fitted.history[name][-1] for name in self._method.residuals)
         left = "" if fitted.gap is None else f", and about {fitted.gap:.2g} are left to gain"
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._model.residual_name} is {residual:.2e}, tol={self._tolerance:g}{left}. "
-            f"{remedy} from the {self._model.result_name} of this fit.",
+            f"the {self._method.residual_name} is {residual:.2e}, tol={self._tolerance:g}{left}. "
+            f"{remedy} from the {self._method.result_name} of this fit.",
             ConvergenceWarning,
         )

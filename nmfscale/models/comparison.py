@@ -386,7 +386,7 @@ def _summary(name: str, model: Any, match: TopicMatch, score: float | None) -> F
     if history is not None:
         last, objective = history[-1], model._reported or history.dtype.names[2]
         value, seconds = float(last[objective]), float(last["seconds"])
-        residual = max(float(last[each]) for each in model._model.residuals)
+        residual = max(float(last[each]) for each in model._method.residuals)
     loadings = getattr(model, "loadings_", None)
     return FitSummary(
         name, type(model).__name__, len(model.components_), objective, value, score, residual,

@@ -14,13 +14,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of, same_topics
-from ..engine.protocol import Executor, Model
+from ..engine.protocol import Executor, Method
 from ..methods.factors import Constraints, balancing_scales
 from ..methods.measured import Measured
 from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.joint_em import penalise
 from ..methods.poisson.objective import FactorModel
-from ..methods.poisson.solvers import SOLVERS, method_of, needs_of, refusal_of, start_of
+from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, refusal_of, start_of
 from .base import CountModel, Fitted
 from .held_factors import HeldFactors
 from .validation import check_penalty, constraints_of, measured_features, sizes_of
@@ -45,7 +45,7 @@ class CountFactorization(HeldFactors):
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "l1_penalty": [Interval(Real, 0, None, closed="left")],
     }
-    _model = FactorModel
+    _method = FactorModel
     _of_topics = "prior_factors", "prior_loadings"
 
     def __init__(
@@ -263,7 +263,7 @@ class CountFactorization(HeldFactors):
             constraints = replace(constraints, factors=F)
         fitted = self._fit_blocks(
             counts,
-            needs_of(
+            poisson_needs(
                 counts, self.n_components, dtype, self.solver, self._threads(counts),
                 constraints.weights is not None, seen is not None,
             ),  # fmt: skip
@@ -310,27 +310,27 @@ class CountFactorization(HeldFactors):
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
         if of_features or given["fixed_topics"] is not None:
             return np.zeros(counts.shape[1], bool)
-        unseen, held = super()._unseen(counts, given), self.fixed_features_
-        return unseen if held is None else unseen & ~held
+        unseen, fixed = super()._unseen(counts, given), self.fixed_features_
+        return unseen if fixed is None else unseen & ~fixed
 
     def _make(
-        self, counts: CountMatrix, blocks: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
+        self, counts: CountMatrix, executor: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
         constraints: Constraints,
-    ) -> Model:  # fmt: skip
-        """Return the model of one start."""
+    ) -> Method:  # fmt: skip
+        """Return the method of one start."""
         K, measured = self.n_components, None
         if constraints.groups is not None and constraints.measured is not None:
             measured = Measured(constraints.groups, constraints.measured)
         start = partial(
-            start_of, counts, blocks, K, self.init, rng=rng, dtype=dtype, L=L, F=F,
+            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=L, F=F,
             measured=measured,
         )  # fmt: skip
-        method = method_of(
+        make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
         )  # fmt: skip
-        model: Model = method(counts, blocks, start, K, dtype, constraints)
-        return model
+        made: Method = make(counts, executor, start, K, dtype, constraints)
+        return made
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""

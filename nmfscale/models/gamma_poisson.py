@@ -173,7 +173,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "extrapolate": ["boolean"],
     }
-    _model: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
+    _method: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
     _axes: ClassVar[dict[str, str]] = {
         "components_shape_": "km",
         "loadings_shape_": "nk",
@@ -345,21 +345,21 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             gamma = checked_start(gamma, (n, K), "loadings_shape")
         eta = float(self.shape_factors) if self.hierarchical else 0.0
 
-        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalGammaPoisson:
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalGammaPoisson:
             def start() -> Start:
                 if factors is not None:
                     return Start(factors, gamma)
-                found = lda.find_start(counts, blocks, self.init, of_rows.shape, eta, rng, dtype)
+                found = lda.find_start(counts, executor, self.init, of_rows.shape, eta, rng, dtype)
                 return found if gamma is None else Start(found.topics, gamma)
 
-            return self._model(
-                counts, blocks, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
+            return self._method(
+                counts, executor, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, momentum=self.extrapolate,
             )  # fmt: skip
 
         priors = [p for p in (of_rows, of_columns) if p is not None]
         fitted = self._fit_blocks(
-            counts, lda.needs_of(counts, K, dtype, self._threads(counts)), make,
+            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make,
             parts={
                 "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
                 "start": (factors, gamma, self.init),

@@ -166,7 +166,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 0, None, closed="left")],
     }
-    _model: ClassVar[type[VariationalLDA]] = VariationalLDA
+    _method: ClassVar[type[VariationalLDA]] = VariationalLDA
     loadings_are_proportions = True
     _axes: ClassVar[dict[str, str]] = {
         "topic_word_posterior_": "km",
@@ -340,7 +340,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
                 alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
                 dtype, topics = self._dtype(), self.topic_word_posterior_.T
             n_threads = self._threads(counts)
-            needs = lda.needs_of(counts, len(alpha), dtype, n_threads)
+            needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
             folder = self._plan(counts, needs, None)
             with single_blas_thread():
                 model = VariationalLDA(
@@ -386,21 +386,21 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             gamma = of_samples(gamma, counts, "doc_topic_posterior")
             gamma = checked_start(gamma, (n, K), "doc_topic_posterior")
 
-        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> VariationalLDA:
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalLDA:
             def start() -> Start:
                 if topics is not None:
                     return Start(topics, gamma)
-                found = lda.find_start(counts, blocks, self.init, alpha, eta, rng, dtype)
+                found = lda.find_start(counts, executor, self.init, alpha, eta, rng, dtype)
                 return found if gamma is None else Start(found.topics, gamma)
 
-            return self._model(
-                counts, blocks, start, alpha, eta, dtype, n_steps=self.inner_iter,
+            return self._method(
+                counts, executor, start, alpha, eta, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, estimate=self._estimated,
                 momentum=self.extrapolate,
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.needs_of(counts, K, dtype, self._threads(counts)), make,
+            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,

@@ -17,7 +17,12 @@ from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.transform import Projection, projection_needs
 from ..methods.variational.gamma_noise import posterior_of
-from ..methods.variational.noisy_topics import Held, NoisyTopics, find_start, needs_of
+from ..methods.variational.noisy_topics import (
+    FixedParameters,
+    NoisyTopics,
+    find_start,
+    noisy_topic_needs,
+)
 from .base import CountModel, Fitted
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 
@@ -117,7 +122,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "init": [StrOptions({"poisson-nmf", "random"})],
         "extrapolate": ["boolean"],
     }
-    _model: ClassVar[type[NoisyTopics]] = NoisyTopics
+    _method: ClassVar[type[NoisyTopics]] = NoisyTopics
     _axes: ClassVar[dict[str, str]] = {
         "mu_": "m",
         "theta_": "km",
@@ -236,31 +241,31 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
         dtype, K = self._dtype(), self.n_components
-        L, mu, held = self._given(counts, L, mu, fixed_samples, fixed_features)
+        L, mu, fixed = self._given(counts, L, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
         if mu is not None and mu.any():
             # a power of two, which changes no digit: floors are for means that sum to about one
             scale = 2.0 ** np.round(np.log2(mu.sum()))
             L, mu = None if L is None else L * scale, mu / scale
 
-        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> NoisyTopics:
-            return self._model(
-                counts, blocks,
-                lambda: find_start(counts, blocks, K, self.init, rng, dtype, L=L, mu=mu),
-                K, dtype, held, momentum=self.extrapolate,
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> NoisyTopics:
+            return self._method(
+                counts, executor,
+                lambda: find_start(counts, executor, K, self.init, rng, dtype, L=L, mu=mu),
+                K, dtype, fixed, momentum=self.extrapolate,
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, needs_of(counts, K, dtype, self._threads(counts)), make,
-            parts={"constraints": held, "start": (L, mu, self.init)}, client=client,
+            counts, noisy_topic_needs(counts, K, dtype, self._threads(counts)), make,
+            parts={"constraints": fixed, "start": (L, mu, self.init)}, client=client,
             extrapolate=self.extrapolate, n_components=K, dtype=str(dtype), **how,
         )  # fmt: skip
         found = fitted.arrays
-        if not held.free:
+        if not fixed.free:
             found["L"] /= np.asarray(scale, dtype)
             found["means"] *= scale
-        if held.samples is not None:  # to the bit: not raised to the floor
-            found["L"][held.samples] = given[held.samples]
+        if fixed.samples is not None:  # to the bit: not raised to the floor
+            found["L"][fixed.samples] = given[fixed.samples]
         self.loadings_, self.mu_ = found["L"], found["means"]
         self.theta_, self.topic_counts_, self.expected_counts_ = (
             np.ascontiguousarray(found[name].T) for name in ("theta", "counts", "expected")
@@ -271,24 +276,24 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return counts, fitted
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
-        unseen, held = super()._unseen(counts, given), given["fixed_features"]
-        held = of_features(held, counts, "fixed_features")
-        return unseen if held is None else unseen & ~np.asarray(held, bool)
+        unseen, fixed = super()._unseen(counts, given), given["fixed_features"]
+        fixed = of_features(fixed, counts, "fixed_features")
+        return unseen if fixed is None else unseen & ~np.asarray(fixed, bool)
 
     def _given(
         self, counts: CountMatrix, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any
-    ) -> tuple[Array | None, Array | None, Held]:
-        """Return loadings and means that were given, and what is held of them, all checked."""
+    ) -> tuple[Array | None, Array | None, FixedParameters]:
+        """Return loadings and means that were given, and what is fixed of them, all checked."""
         n, m = counts.shape
         fixed_samples = of_samples(fixed_samples, counts, "fixed_samples")
         fixed_features = of_features(fixed_features, counts, "fixed_features")
-        held = Held(
+        fixed = FixedParameters(
             checked_mask(fixed_samples, n, "fixed_samples"),
             checked_mask(fixed_features, m, "fixed_features"),
         )
         L, mu = of_samples(L, counts, "L"), of_features(mu, counts, "mu")
         for name, mask, given, what in (
-            ("fixed_samples", held.samples, L, "L"), ("fixed_features", held.features, mu, "mu"),
+            ("fixed_samples", fixed.samples, L, "L"), ("fixed_features", fixed.features, mu, "mu"),
         ):  # fmt: skip
             if mask is not None and given is None:
                 raise ValueError(f"{name} holds entries of {what}: pass {what}= to fit.")
@@ -305,7 +310,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
                 raise ValueError(f"mu[{j}] is 0, but feature {j} has counts: a positive one fits.")
         elif L is not None:
             mu = counts.column_totals / L.sum()
-        return L, mu, held
+        return L, mu, fixed
 
     def _projection(self, counts: CountMatrix, *, gathered: bool) -> Projection:
         """Return the projection of counts with the posterior of u held."""

@@ -15,8 +15,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.merging import averaged, merged_factors
-from ..methods.ssnmf import descent as ssnmf_descent
-from ..methods.ssnmf import multiplicative as ssnmf
+from ..methods.ssnmf import descent, multiplicative
 from ..methods.ssnmf.descent import CoordinateDescent
 from ..methods.ssnmf.entries import constant_of
 from ..methods.ssnmf.labels import Supervision
@@ -149,7 +148,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "transform_iter": [Interval(Integral, 1, None, closed="left")],
     }
-    _model: ClassVar[type[SemiSupervised]] = SemiSupervised
+    _method: ClassVar[type[SemiSupervised]] = SemiSupervised
     gain_tol = 0.0  # the paper's tolerance alone
     _axes: ClassVar[dict[str, str]] = {
         "target_components_": "ck",
@@ -337,20 +336,22 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         else:
             constant = entries.constant
 
-        def make(counts: CountMatrix, blocks: Executor, rng: Any) -> SemiSupervised:
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> SemiSupervised:
             def begin() -> Start:
-                found = ssnmf.random_start(rng, counts.shape, known.n_targets, K)
+                found = multiplicative.random_start(rng, counts.shape, known.n_targets, K)
                 return found._replace(**given)
 
             return _SOLVERS[self.solver](
-                counts, blocks, begin, K, losses, float(self.supervision), known, dtype,
+                counts, executor, begin, K, losses, float(self.supervision), known, dtype,
                 weights=entries, constant=constant, patience=self.n_iter_no_change,
             )  # fmt: skip
 
         weighed = () if entries is None else (entries.less_one.indices, entries.less_one.data)
-        needs = ssnmf.needs_of(used, K, known.n_targets, classes is None, dtype)
+        needs = multiplicative.multiplicative_needs(
+            used, K, known.n_targets, classes is None, dtype
+        )
         if self.solver == "cd":
-            needs = ssnmf_descent.needs_of(
+            needs = descent.descent_needs(
                 used, K, known.n_targets, dtype, losses, self._threads(used), needs,
                 weighted=entries is not None,
             )  # fmt: skip

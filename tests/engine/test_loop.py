@@ -9,10 +9,10 @@ import pytest
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError
 from nmfscale.engine.loop import begin, fit
 from nmfscale.engine.monitor import Monitor
-from nmfscale.engine.protocol import Model
+from nmfscale.engine.protocol import Method
 
 
-class Climb(Model):
+class Climb(Method):
     """Goes up by random numbers that its start drew; `press` is called at every look."""
 
     record = ("height", "residual")

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from oracle import FASTTOPICS_EPS as EPS
 from scipy.optimize import minimize
 
-METHODS = ["em", "em_numiter1", "scd", "scd_numiter1", "ccd"]
-TINY_RUNS = [*METHODS, "em_extrapolate", "scd_extrapolate", "ccd_extrapolate"]
+UPDATES = ["em", "em_numiter1", "scd", "scd_numiter1", "ccd"]
+TINY_RUNS = [*UPDATES, "em_extrapolate", "scd_extrapolate", "ccd_extrapolate"]
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ class RunsAway(VariationalLDA):
 
 
 class RunawayLDA(nmfscale.LDA):
-    _model = RunsAway
+    _method = RunsAway
 
 
 @pytest.mark.parametrize("eta", [0.3, 0.0])

@@ -167,7 +167,7 @@ def test_never_falls(seed, n_components, extrapolate, init, held, start):
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rng.gamma(0.3, size=(12, 9)) * 3)
     noted = type("Noted", (Noted,), {"bounds": []})
-    estimator = type("Estimator", (nmfscale.NoisyTopicModel,), {"_model": noted})
+    estimator = type("Estimator", (nmfscale.NoisyTopicModel,), {"_method": noted})
     given = start_of(seed, counts, n_components) if held or start else {}
     if held:
         given |= {"fixed_samples": np.arange(12) < 5, "fixed_features": np.arange(9) < 2}
@@ -196,7 +196,7 @@ class RunsAway(NoisyTopics):
 
 
 class RunawayModel(nmfscale.NoisyTopicModel):
-    _model = RunsAway
+    _method = RunsAway
 
 
 def test_goes_back_to_the_best():

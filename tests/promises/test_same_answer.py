@@ -293,7 +293,7 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
     for options in moves:
         at_once, from_sums = (aligned_copy(state.F.values) for state in (fused, summed))
         kkt = fused.move_columns(at_once, None, **options)
-        (found,) = summed.blocks.run(summed.sum_step(**options))
+        (found,) = summed.executor.run(summed.sum_step(**options))
         assert summed.move_columns(from_sums, found.sums, **options) == kkt
         assert_array_equal(at_once, from_sums)
         for state, values in ((fused, at_once), (summed, from_sums)):

@@ -22,7 +22,7 @@ import nmfscale
 from nmfscale.counts.sizes import parse_bytes
 from nmfscale.engine.memory import MemoryLimitError, fits_within, plan_fit, reads_anew
 from nmfscale.engine.protocol import Needs
-from nmfscale.methods.poisson.solvers import needs_of
+from nmfscale.methods.poisson.solvers import poisson_needs
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
 from nmfscale.storage.arrays import put, put_json, read_json, save_arrays
@@ -656,11 +656,11 @@ def test_sizes_that_are_none(size):
 
 def test_plans_step_down_as_memory_gets_scarce(store):
     counts = StoredCounts(store)
-    needs = needs_of(counts, 3, np.float64, "auto", 1)
+    needs = poisson_needs(counts, 3, np.float64, "auto", 1)
     least = plan_fit(counts, needs, 1 << 40)
     more = needs._replace(scratch=1000)
     assert plan_fit(counts, more, 1 << 40).peak >= least.peak + 1000
-    weighted = needs_of(counts, 3, np.float64, "auto", 1, weighted=True)
+    weighted = poisson_needs(counts, 3, np.float64, "auto", 1, weighted=True)
     assert plan_fit(counts, weighted, 1 << 40).peak >= least.peak + 8 * counts.nnz
     assert least.keep and least.folder is None
     seen = []

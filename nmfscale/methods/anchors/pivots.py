@@ -117,14 +117,14 @@ class Pivots:
 class GramOfCounts:
     """Columns of X'X, read from the counts in one pass."""
 
-    def __init__(self, counts: CountMatrix, blocks: Executor, weights: Weights):
-        self._blocks, self._features, m = blocks, weights.features, counts.shape[1]
-        self.order = np.ascontiguousarray(blocks.layout.column_order[:m])
+    def __init__(self, counts: CountMatrix, executor: Executor, weights: Weights):
+        self._executor, self._features, m = executor, weights.features, counts.shape[1]
+        self.order = np.ascontiguousarray(executor.layout.column_order[:m])
         self.lanes = np.empty(m, np.int64)
         self.lanes[self.order] = np.arange(m)
         if weights.samples is not None:
             squared = weights.samples.astype(np.float64) ** 2
-            blocks.put("scales", per_lane(squared, blocks.layout.row_order))
+            executor.put("scales", per_lane(squared, executor.layout.row_order))
 
     def weigh(self, sums: Array) -> Array:
         """Multiply the columns of a sum by the weights of their features."""
@@ -134,12 +134,12 @@ class GramOfCounts:
 
     def squares(self, unit: Array | None = None) -> Array:
         """Return |x_j|^2, (m,); with `unit`, weights by lane, scale the samples first."""
-        ((_, sums),) = self._blocks.run(Squares(self.order, unit))
+        ((_, sums),) = self._executor.run(Squares(self.order, unit))
         return self.weigh(self.weigh(sums[0]))[0]
 
     def columns(self, features: Sequence[int]) -> Array:
         """Return x_j'x_p of these features p, (p, m)."""
-        ((_, sums),) = self._blocks.run(GramColumns(self.order, self.lanes[list(features)]))
+        ((_, sums),) = self._executor.run(GramColumns(self.order, self.lanes[list(features)]))
         found = self.weigh(sums[0])
         if self._features is not None:
             found *= self._features[list(features), None]
@@ -151,7 +151,7 @@ class GramOfCounts:
         if self._features is not None:
             w = self._features[names]
         step = Distance(len(self.order), self.lanes[names], combination * w[:-1] / w[-1])
-        ((found, _),) = self._blocks.run(step)
+        ((found, _),) = self._executor.run(step)
         return found["square"] * w[-1] ** 2, found["products"] * w[:-1] * w[-1]
 
 

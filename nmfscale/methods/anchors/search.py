@@ -28,7 +28,7 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.local import LocalExecutor
-from ...engine.protocol import Executor, Model, Needs
+from ...engine.protocol import Executor, Method, Needs
 from ..factors import Array
 from ..transform import plain_rows
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
@@ -40,13 +40,13 @@ _MOST_KKT = 1e-9
 _PIECE, _PER_FEATURE, _COPIES_ROWS = 1 << 9, 24, 2
 
 
-class AnchorSearch(Model):
+class AnchorSearch(Method):
     """Chooses anchors, an iteration each, and ends with the topics that they give.
 
     Parameters
     ----------
     counts : CountMatrix of shape (n, m)
-    blocks : Executor
+    executor : Executor
     n_components : int
         Anchors at most: there are no more than the rank of the counts.
     given : sequence of int
@@ -64,10 +64,10 @@ class AnchorSearch(Model):
     residual_name, result_name = "largest distance from the anchors", "anchors"
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, n_components: int, given: Sequence[int],
+        self, counts: CountMatrix, executor: Executor, n_components: int, given: Sequence[int],
         weights: Weights, n_directions: int | None, rng: Any, dtype: Any,
     ):  # fmt: skip
-        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self.counts, self.executor, self.n_components = counts, executor, n_components
         self._given, self._weights, self._n_directions = list(given), weights, n_directions
         self._rng, self._dtype, self._seed = rng, dtype, 0
         self._checked: set[int] = set()
@@ -79,7 +79,7 @@ class AnchorSearch(Model):
         squares = self._look()
         if not squares.any():
             raise ValueError("the counts, as they are weighted, are all 0: there are no anchors.")
-        n_threads = self.blocks.n_threads
+        n_threads = self.executor.n_threads
         self.pivots = Pivots(squares, self.n_components, n_threads)
         columns = self._gram.columns(self._given) if self._given else ()
         for p, column in zip(self._given, columns, strict=True):
@@ -93,14 +93,14 @@ class AnchorSearch(Model):
     def _look(self) -> Array:
         """Return the squared norms of all features, weighted or projected."""
         weights, features = self._weights, self._weights.features
-        self._exact = GramOfCounts(self.counts, self.blocks, weights)
+        self._exact = GramOfCounts(self.counts, self.executor, weights)
         order, unit = self._exact.order, None
         if weights.unit:
             unit = np.ones(len(order)) if features is None else features[order] ** 2
         if self._n_directions is None:
             self._gram: Any = self._exact
             return self._exact.squares(unit)
-        ((_, sums),) = self.blocks.run(Project(order, self._n_directions, self._seed, unit))
+        ((_, sums),) = self.executor.run(Project(order, self._n_directions, self._seed, unit))
         self._gram = GramOfProjection(self._exact.weigh(sums[0].T).T)
         return self._gram.squares()
 
@@ -112,7 +112,7 @@ class AnchorSearch(Model):
         k = min(iteration, len(self.pivots.chosen))
         found = self.pivots.trace[k - 1]
         seen = {name: found[name] for name in ("spanned", "residual")}
-        return seen | {"bytes_read": self.blocks.bytes_read, "blind": found["residual"] > 0}
+        return seen | {"bytes_read": self.executor.bytes_read, "blind": found["residual"] > 0}
 
     def update(self, iteration: int, ending: bool) -> None:
         """Choose the next anchor."""
@@ -151,23 +151,23 @@ class AnchorSearch(Model):
         ]
         plain = self._weights.are_one and self._n_directions is None
         if not plain:
-            self.blocks.drop("scales")
+            self.executor.drop("scales")
             steps.append(Squares(order))
-        outcomes = self.blocks.run(*steps)
+        outcomes = self.executor.run(*steps)
         products = outcomes[1].sums[0]
         total = math.fsum(squares if plain else outcomes[2].sums[0][0])
-        topics, gain = combinations(products, chosen, self.blocks.n_threads)
+        topics, gain = combinations(products, chosen, self.executor.n_threads)
         weights = 1 / np.sqrt(np.einsum("kj,kj->k", topics, topics))
         topics *= weights[:, None]
         error = math.sqrt(max(0.0, total - math.fsum(gain)))
         self._end |= {"components": topics, "diffuseness": weights, "error": np.array(error)}
-        return end | {"bytes_read": self.blocks.bytes_read}
+        return end | {"bytes_read": self.executor.bytes_read}
 
     def result(self) -> dict[str, Array]:
         """Return topics (K, m), loadings (n, K), anchors (K,) and what else there is of them."""
-        values, order = self.blocks.get("anchors"), self.blocks.layout.row_order
+        values, order = self.executor.get("anchors"), self.executor.layout.row_order
         shape = self.counts.shape[0], values.shape[1]
-        loadings = aligned_empty(shape, self._dtype, self.blocks.folder)
+        loadings = aligned_empty(shape, self._dtype, self.executor.folder)
         for first in range(0, len(values), _PIECE):
             here = slice(first, first + _PIECE)
             lanes = order[here]
@@ -189,13 +189,13 @@ class AnchorSearch(Model):
         return {"rows": (self.n_components, m), "squares": (m,), "left": (m,)}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         self._seed = int(numbers["seed"])
         if self._weights.unit or self._n_directions is not None:
             self._look()  # scales of the samples, projections
         else:
-            self._exact = self._gram = GramOfCounts(self.counts, self.blocks, self._weights)
-        self.pivots = Pivots(arrays["squares"], 0, self.blocks.n_threads)
+            self._exact = self._gram = GramOfCounts(self.counts, self.executor, self._weights)
+        self.pivots = Pivots(arrays["squares"], 0, self.executor.n_threads)
         self.pivots.rows, self.pivots.left = arrays["rows"], arrays["left"]
         self.pivots.chosen = list(map(int, numbers["chosen"]))
         self.pivots.trace = list(numbers["trace"])
@@ -231,17 +231,17 @@ def anchor_loadings(
     counts: CountMatrix, anchors: Array, weights: Array, n_threads: int
 ) -> Iterator[tuple[slice, Array]]:
     """Rows of one block after the other, and their counts of the anchors over `weights`."""
-    blocks = LocalExecutor(counts.layout(n_threads), n_threads)
-    layout, m = blocks.layout, counts.shape[1]
+    executor = LocalExecutor(counts.layout(n_threads), n_threads)
+    layout, m = executor.layout, counts.shape[1]
     lanes = np.empty(m, np.int64)
     lanes[layout.column_order[:m]] = np.arange(m)
     step = TakeColumns(m, lanes[anchors], str(type_of_counts(counts)))
-    for place, made in blocks.stream(step):
+    for place, made in executor.stream(step):
         found = plain_rows(layout, place, made["anchors"], len(anchors))
         yield slice(place.start, place.stop), found / weights
 
 
-def needs_of(
+def anchor_needs(
     counts: CountMatrix, n_components: int, dtype: Any, n_given: int, n_directions: int | None
 ) -> Needs:
     """Return the memory that a fit needs: a factor of the size of the topics, then the topics."""

@@ -30,7 +30,7 @@ _ENDS = "kkt_start", "loglik_end"
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
 
 
-class Method(NamedTuple):
+class Update(NamedTuple):
     """Kernel of a solver: EM steps first, then steps of its own; None stands for `inner_iter`."""
 
     kernel: str
@@ -40,23 +40,23 @@ class Method(NamedTuple):
     inner_iter: int
 
 
-METHODS = {
-    "em": Method("update_rows", None, 0, False, 4),
-    "ccd": Method("descend", 1, None, False, 1),
-    "scd": Method("descend", 1, None, False, 4),
-    "sn": Method("descend", 1, None, True, 4),
-    "newton": Method("update_rows", 1, None, False, 1),
+UPDATES = {
+    "em": Update("update_rows", None, 0, False, 4),
+    "ccd": Update("descend", 1, None, False, 1),
+    "scd": Update("descend", 1, None, False, 4),
+    "sn": Update("descend", 1, None, True, 4),
+    "newton": Update("update_rows", 1, None, False, 1),
 }
 
 
 def options_of(solver: str, inner_iter: int | None) -> dict[str, Any]:
     """Return how many steps of which kind the kernel of a solver takes."""
-    method = METHODS[solver]
-    inner = inner_iter or method.inner_iter
+    update = UPDATES[solver]
+    inner = inner_iter or update.inner_iter
     return {
-        "em_steps": inner if method.em_steps is None else method.em_steps,
-        "newton_steps": inner if method.steps is None else method.steps,
-        "guarded": method.guarded,
+        "em_steps": inner if update.em_steps is None else update.em_steps,
+        "newton_steps": inner if update.steps is None else update.steps,
+        "guarded": update.guarded,
     }
 
 
@@ -67,7 +67,7 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
     """
     options = options_of(solver, inner_iter)
     one_pass = options["em_steps"] + options["newton_steps"] <= 1
-    return METHODS[solver].kernel != "update_rows" or not one_pass
+    return UPDATES[solver].kernel != "update_rows" or not one_pass
 
 
 class Alternating(FactorModel):
@@ -81,20 +81,20 @@ class Alternating(FactorModel):
         **options: Any,
     ):  # fmt: skip
         super().__init__(*given, **options)
-        self.kernel, self.options = METHODS[solver].kernel, options_of(solver, inner_iter)
+        self.kernel, self.options = UPDATES[solver].kernel, options_of(solver, inner_iter)
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
         self.whole = needs_whole_columns(solver, inner_iter)
         if self.whole:  # refused before any work starts
-            self.blocks.whole_columns()
+            self.executor.whole_columns()
 
     def start(self) -> None:
-        """Stand at the start."""
+        """Move to the start."""
         self.state = state = self.make_state(self.dtype)
         # what brought the floor of the best L to where it is
         self.scale = np.ones(self.n_components)
         self.F: dict[str, Array] = {"best": state.F.values}
-        self.blocks.copy("L", "best")
+        self.executor.copy("L", "best")
         self._rescale("best", least=MINVAL)
         for name in self.pairs[1:]:
             self._set(name, "best")
@@ -127,7 +127,7 @@ class Alternating(FactorModel):
     def _plain_step(self) -> None:
         """Both half-steps from the best point, no extrapolation."""
         Fn, self.at = self._step("best", "best", 0.0)
-        self.blocks.copy("next", "best")
+        self.executor.copy("next", "best")
         np.copyto(self.F["best"], Fn)
         self.scale = np.ones_like(self.scale) * self._rescale("best")
         for name in self.pairs[1:]:
@@ -137,7 +137,7 @@ class Alternating(FactorModel):
     def _extrapolated_step(self) -> None:
         Fn, at = self._step("ahead", "plain", self.beta)
         if at["loglik"] > self.at["loglik"]:
-            self.blocks.copy("ahead", "best")
+            self.executor.copy("ahead", "best")
             np.copyto(self.F["best"], Fn)
             self.at, self.scale = at, np.ones_like(self.scale)
         self.accepted = at["loglik"] > self.last_loglik
@@ -147,7 +147,7 @@ class Alternating(FactorModel):
             self.beta *= REDUCE
         else:
             self.state.extrapolate_factor(Fn, self.F["plain"], Momentum(self.beta), self.F["ahead"])
-            self.blocks.copy("next", "plain")
+            self.executor.copy("next", "plain")
             self.F["plain"] = Fn
             self.beta = min(self.beta_max, INCREASE * self.beta)
             self.beta_accepted = self.beta
@@ -166,21 +166,21 @@ class Alternating(FactorModel):
         self._stand_at(start)
         rows, _ = state.update_rows(kernel=self.kernel, reports=("kkt_start",), **self.options)
         step = ExtrapolateRows(self.n_components, Momentum(beta), before=plain, target=start)
-        whole = self.whole or self.blocks.one_block
+        whole = self.whole or self.executor.one_block
         Fn = aligned_copy(state.F.values)
         if whole:
-            ((found, _),), sums = self.blocks.run(step), None
+            ((found, _),), sums = self.executor.run(step), None
         else:
             (found,), sums = state.advance(step, columns=self.options, source=start)
         changes = state.note_rows(found)
-        self.blocks.copy(start, "L")
+        self.executor.copy(start, "L")
         if whole:
             columns = state.update_whole_columns(self.kernel, Fn, reports=_ENDS, **self.options)
         else:
             columns = Seen(kkt=state.move_columns(Fn, sums, **self.options))
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
         if whole:
-            ((terms, _),) = self.blocks.run(state.sample_terms())
+            ((terms, _),) = self.executor.run(state.sample_terms())
         else:  # one more read of the rows
             seen, terms = state.update_rows(None, em_steps=1, reports=("loglik_start",))
             columns = columns._replace(log_mu=seen.log_mu)
@@ -192,13 +192,13 @@ class Alternating(FactorModel):
 
     def _stand_at(self, name: str) -> None:
         """Let L and F be those of a pair."""
-        self.blocks.copy(name, "L")
+        self.executor.copy(name, "L")
         self.state.set_factor(self.F[name])
         self.state.sum_columns()
 
     def _set(self, name: str, source: str) -> None:
         """Let a pair be the same as another."""
-        self.blocks.copy(source, name)
+        self.executor.copy(source, name)
         if name in self.F:
             np.copyto(self.F[name], self.F[source])
         else:
@@ -214,7 +214,7 @@ class Alternating(FactorModel):
         ratio: Any = 1.0
         F = Factor(self.F[name], state.F.n_rows, K)
         if self.rescaling:
-            ((found, _),) = self.blocks.run(ColumnSums(K, name))
+            ((found, _),) = self.executor.run(ColumnSums(K, name))
             weights = state.weights
             n = state.n_rows if weights is None else weights.sum()
             ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (found["sums"][:K] / n))
@@ -223,7 +223,7 @@ class Alternating(FactorModel):
             convert(F, least=least)
         if self.rescaling or least is not None:
             scale = ratio if self.rescaling else None
-            self.blocks.apply(Convert(name, name, K, scale=scale, least=least))
+            self.executor.apply(Convert(name, name, K, scale=scale, least=least))
         return ratio
 
     def residuals_here(self) -> dict[str, Any]:
@@ -236,11 +236,11 @@ class Alternating(FactorModel):
         if settled:
             # extrapolation may have doubled it
             least = 2 * MINVAL * self.scale
-            self.blocks.apply(Convert("best", "best", self.n_components, least=least))
+            self.executor.apply(Convert("best", "best", self.n_components, least=least))
             F = Factor(self.F["best"], self.state.F.n_rows, self.n_components)
             convert(F, least=2 * MINVAL * (1 / self.scale))
         self._stand_at("best")
-        self.blocks.drop("next", "best", "plain", "ahead")
+        self.executor.drop("next", "best", "plain", "ahead")
         self.F = {}  # the other pairs are not needed for the rest
         return self.record_end(self.pending, self.at["loglik"])
 
@@ -253,18 +253,18 @@ class Alternating(FactorModel):
         """Return what `restore` takes."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         arrays = {f"{name}_F": F for name, F in self.F.items()}
-        arrays |= {f"{name}_L": self.blocks.get(name) for name in self.F}
+        arrays |= {f"{name}_L": self.executor.get(name) for name in self.F}
         return numbers, arrays | {"scale": self.scale}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         self.state = self.make_state(self.dtype, begun=True)
         for name in _NUMBERS:
             setattr(self, name, numbers[name])
         self.scale, self.F = arrays["scale"], {}
         for name in self.pairs:
             self.F[name] = aligned_copy(arrays[f"{name}_F"])
-            self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
+            self.executor.put(name, aligned_copy(arrays[f"{name}_L"]))
 
 
 _NUMBERS = ("beta", "beta_accepted", "beta_max", "at", "last_loglik", "accepted", "pending")

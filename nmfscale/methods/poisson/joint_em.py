@@ -59,7 +59,7 @@ class JointEM(FactorModel):
         K = self.n_components
         sums = self._column_scales()
         state.F.values[:, :K] /= sums
-        self.blocks.apply(Convert("L", "L", K, scale=sums))
+        self.executor.apply(Convert("L", "L", K, scale=sums))
         state.sum_columns()
         self.pending: dict[str, Any] = {}
 
@@ -85,7 +85,7 @@ class JointEM(FactorModel):
     def update(self, iteration: int, ending: bool) -> None:
         """Find the new F from the old L, and go to both."""
         state, K = self.state, self.n_components
-        self.blocks.copy("L", "before")
+        self.executor.copy("L", "before")
         (found,), sums = state.advance(ExtrapolateRows(K), columns={"em_steps": 1}, source="before")
         new = aligned_copy(state.F.values)
         kkt = state.move_columns(new, sums, source="before", em_steps=1)
@@ -100,11 +100,11 @@ class JointEM(FactorModel):
 
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros, and let the columns of F sum to one."""
-        self.blocks.drop("next", "before")
+        self.executor.drop("next", "before")
         end, K = self.record_end(self.pending, self._loglik), self.n_components
         if self.size != 1:
             scale = np.full(K, self.size)
-            self.blocks.apply(Convert("L", "L", K, scale=scale))
+            self.executor.apply(Convert("L", "L", K, scale=scale))
             convert(self.state.F, scale=1 / scale)
         return end
 
@@ -113,7 +113,7 @@ class JointEM(FactorModel):
         return {"pending": self.pending}, self.state.state()
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         self.state = self.make_state(self.dtype, begun=True)
         self.state.restore(arrays)
         self.pending = numbers["pending"]

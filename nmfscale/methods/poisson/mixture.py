@@ -117,11 +117,11 @@ def mixture_proportions(
 
 def _em_steps(counts: CountMatrix, F: Array, L: Array, n_steps: int, n_threads: int) -> Array:
     """Return loadings (n, K) so many EM steps from L, with F (m, K) held."""
-    K, blocks = F.shape[1], LocalExecutor(counts.layout(n_threads), n_threads)
-    layout = blocks.layout
+    K, executor = F.shape[1], LocalExecutor(counts.layout(n_threads), n_threads)
+    layout = executor.layout
     design, total = design_of(F, layout.column_order, np.float64)
-    blocks.put_by("L", lanes_of(layout, L, design.shape[1], np.float64, least=MINVAL))
+    executor.put_by("L", lanes_of(layout, L, design.shape[1], np.float64, least=MINVAL))
     update, out = UpdateRows(design, total, K, options={"em_steps": n_steps}), np.empty_like(L)
-    for place, made in blocks.stream(update):
+    for place, made in executor.stream(update):
         out[place.start : place.stop] = plain_rows(layout, place, made["next"], K)
     return out

@@ -212,7 +212,7 @@ class Newton(FactorModel):
         super().__init__(*given, **options)
         counts, K, constraints = self.counts, self.n_components, self.constraints
         self.begin_dtype = np.dtype(
-            first_type(self.dtype, counts, K, constraints, max_iter, self.blocks.n_threads)
+            first_type(self.dtype, counts, K, constraints, max_iter, self.executor.n_threads)
         )
         self.max_iter, self.momentum = max_iter, momentum
         self.pending: dict[str, Any] = {}
@@ -220,17 +220,17 @@ class Newton(FactorModel):
         self._loglik = self._kkt_loadings = np.nan
 
     def start(self) -> None:
-        """Stand at the start."""
+        """Move to the start."""
         self.state = state = self.make_state(self.begin_dtype)
-        self.blocks.copy("L", "before")
-        self.blocks.copy("L", "best")
+        self.executor.copy("L", "before")
+        self.executor.copy("L", "best")
         self.best_F = aligned_copy(state.F.values)
         self.lag = np.zeros(state.F.values.shape, np.uint16)
         self.schedule = self._schedule()
 
     def _schedule(self, **state: Any) -> MomentumSchedule:
         """Return the schedule of the momentum, new or as it was."""
-        own = {"columns_whole": self.blocks.one_block}
+        own = {"columns_whole": self.executor.one_block}
         own["own_totals"] = self.constraints.measured is not None
         own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
@@ -283,7 +283,7 @@ class Newton(FactorModel):
             ExtrapolateRows(self.n_components, momentum), columns=self._columns
         )
         rows = state.note_rows(found)
-        self.blocks.copy("next", "before")
+        self.executor.copy("next", "before")
         kkt, columns = state.extrapolate_columns(
             sums, self.lag, best, momentum._replace(scale=1 / scale), **self._columns
         )
@@ -295,22 +295,22 @@ class Newton(FactorModel):
     def _copy(self, source: str, target: str) -> None:
         """Let two names stand for one point, each in its type."""
         if self.begin_dtype == self.state.dtype:
-            self.blocks.copy(source, target)
+            self.executor.copy(source, target)
             return
         dtype = self.begin_dtype if target == "best" else self.state.dtype
-        self.blocks.apply(Convert(source, target, self.n_components, dtype=str(dtype)))
+        self.executor.apply(Convert(source, target, self.n_components, dtype=str(dtype)))
 
     def _go_back(self) -> None:
         """Stand at the best point again."""
         self.schedule.go_back()
         self._copy("best", "L")
-        self.blocks.copy("L", "before")
+        self.executor.copy("L", "before")
         np.copyto(self.state.F.values, self.best_F)
         self.lag[:] = 0
         self.state.sum_columns()
 
     def _as_type(self, dtype: Any) -> None:
-        self.blocks.drop("next")  # makes room for what is larger
+        self.executor.drop("next")  # makes room for what is larger
         self.state.as_type(dtype, "L", "before")
 
     def _rescale(self, late: bool) -> None:
@@ -333,7 +333,7 @@ class Newton(FactorModel):
         floors = np.full(K, 2 * MINVAL)
         for name in ("L", "before", "best"):
             dtype = str(self.begin_dtype) if name == "best" else None
-            self.blocks.apply(Convert(name, name, K, dtype, scale=scale, least=floors))
+            self.executor.apply(Convert(name, name, K, dtype, scale=scale, least=floors))
         for values in (self.best_F, state.F.values):
             convert(Factor(values, state.F.n_rows, K), scale=1 / scale, least=floors)
         lag = (self.lag.astype(np.uint32) << 16).view(np.float32)
@@ -347,13 +347,13 @@ class Newton(FactorModel):
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros."""
         known = self.schedule.best[-1]
-        self.blocks.drop("next", "before", "best")
+        self.executor.drop("next", "before", "best")
         del self.best_F, self.lag  # not needed for the rest
         if self.state.dtype != self.dtype:
             self.state.as_type(self.dtype, "L")
         if settled:  # extrapolation may have raised what is at the floor
             floors = np.full(self.n_components, 2 * MINVAL)
-            self.blocks.apply(Convert("L", "L", self.n_components, least=floors))
+            self.executor.apply(Convert("L", "L", self.n_components, least=floors))
             convert(self.state.F, least=floors)
         return self.record_end(self.pending, known)
 
@@ -367,19 +367,19 @@ class Newton(FactorModel):
             "dtype": str(self.state.dtype), "pending": self.pending,
             "schedule": asdict(self.schedule),
         }  # fmt: skip
-        arrays = {"before_L": self.blocks.get("before"), "best_L": self.blocks.get("best")}
+        arrays = {"before_L": self.executor.get("before"), "best_L": self.executor.get("best")}
         arrays |= {"lag_F": self.lag, "best_F": self.best_F}
         return numbers, arrays | self.state.state()
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         self.state = state = self.make_state(self.begin_dtype, begun=True)
         if state.dtype != np.dtype(numbers["dtype"]):
             state.as_type(np.dtype(numbers["dtype"]))
         state.restore(arrays)
         self.schedule, self.pending = self._schedule(**numbers["schedule"]), numbers["pending"]
         for name in ("before", "best"):
-            self.blocks.put(name, aligned_copy(arrays[f"{name}_L"]))
+            self.executor.put(name, aligned_copy(arrays[f"{name}_L"]))
         self.lag, self.best_F = (aligned_copy(arrays[name]) for name in ("lag_F", "best_F"))
 
 

@@ -10,7 +10,7 @@ from scipy.special import gammaln, xlogy
 
 from ... import kernels
 from ...counts.base import CountMatrix
-from ...engine.protocol import Executor, Model, Values
+from ...engine.protocol import Executor, Method, Values
 from ..factors import (
     Array,
     Constraints,
@@ -64,11 +64,11 @@ class Objective:
             "loglik": loglik + terms["log_prior"] + state.F.log_prior(),
             "loglik_multinomial": loglik - size_terms,
             "deviance": 2 * (loss + self._x_log_x - self.total),
-            "bytes_read": state.blocks.bytes_read,
+            "bytes_read": state.executor.bytes_read,
         }
 
 
-class FactorModel(Model):
+class FactorModel(Method):
     """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends.
 
     `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
@@ -79,10 +79,10 @@ class FactorModel(Model):
     state: PoissonState
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], tuple[Array, Array]],
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], tuple[Array, Array]],
         n_components: int, dtype: Any, constraints: Constraints,
     ):  # fmt: skip
-        self.counts, self.blocks, self.constraints = counts, blocks, constraints
+        self.counts, self.executor, self.constraints = counts, executor, constraints
         self.n_components, self.dtype, self._start = n_components, np.dtype(dtype), start
         self.objective: Objective
 
@@ -90,7 +90,7 @@ class FactorModel(Model):
         """Return the state at the start, or if the fit has begun, one that is to be restored."""
         shape = self.counts.shape[1], self.n_components
         L, F = (None, np.broadcast_to(0.0, shape)) if begun else self._start()
-        state = PoissonState(self.counts, self.blocks, L, F, dtype, self.constraints)
+        state = PoissonState(self.counts, self.executor, L, F, dtype, self.constraints)
         self.objective = Objective(self.counts, state.layout, state.totals, state.weights)
         return state
 
@@ -138,7 +138,7 @@ class FactorModel(Model):
 
     def shapes_of(self, *names: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of factors in lane order; names end with L or F."""
-        layout, stride = self.blocks.layout, kernels.row_stride(self.n_components)
+        layout, stride = self.executor.layout, kernels.row_stride(self.n_components)
         lanes = {"L": len(layout.row_order), "F": len(layout.column_order)}
         return {name: (lanes[name[-1]], stride) for name in names}
 
@@ -146,12 +146,12 @@ class FactorModel(Model):
         """Return L (n, K) and F (m, K) in the order of the counts."""
         state, K = self.state, self.n_components
         rows, columns = state.layout.row_order, state.layout.column_order
-        L = from_lanes(self.blocks.get("L"), rows, state.n_rows, K, self.blocks.folder)
+        L = from_lanes(self.executor.get("L"), rows, state.n_rows, K, self.executor.folder)
         return {"L": L, "F": from_lanes(state.F.values, columns, state.F.n_rows, K)}
 
     def release(self) -> None:
         """Give back what the executor holds."""
-        self.blocks.drop("L", "totals", "curvature", "weighted", *SAMPLES)
+        self.executor.drop("L", "totals", "curvature", "weighted", *SAMPLES)
 
 
 def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:

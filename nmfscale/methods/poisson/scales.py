@@ -56,7 +56,7 @@ def scale_of_priors(state: PoissonState) -> Array:
         pseudo = F.pseudo[: F.n_rows, :K].sum(axis=0, dtype=np.float64)
         b = replace(F, values=F.values * F.rate).column_sums()[:K]
     if state.constraints.prior_loadings is not None:
-        ((found, _),) = state.blocks.run(PriorSums(K))
+        ((found, _),) = state.executor.run(PriorSums(K))
         pseudo, c = pseudo - found["pseudo"][:K], found["rate"][:K]
     # the root of b D^2 - pseudo D - c, without a difference of what is nearly equal
     root = np.sqrt(pseudo**2 + 4 * b * c)

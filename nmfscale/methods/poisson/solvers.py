@@ -17,13 +17,13 @@ from ...engine.protocol import Executor, Needs
 from ..factors import MINVAL, Array, Constraints
 from ..measured import Measured
 from ..transform import fit_rows
-from .alternating import METHODS, Alternating, needs_whole_columns
+from .alternating import UPDATES, Alternating, needs_whole_columns
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
 from .steps import SAMPLED_TOGETHER
 
-SOLVERS = ("auto", "joint-em", *METHODS)
+SOLVERS = ("auto", "joint-em", *UPDATES)
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # In a task: two points, the next, the one before; the same of priors. And copies of F.
@@ -46,7 +46,7 @@ def method_of(
 
 
 def start_of(
-    counts: CountMatrix, blocks: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
+    counts: CountMatrix, executor: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
     L: Array | None = None, F: Array | None = None, measured: Measured | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return factors L (n, K) and F (m, K) to start from; they may be given.
@@ -59,7 +59,7 @@ def start_of(
 
     def few_steps(factors: Array, loadings: Array) -> Array:
         return fit_rows(
-            counts, blocks, factors, loadings, n_steps=4, dtype=dtype, measured=measured
+            counts, executor, factors, loadings, n_steps=4, dtype=dtype, measured=measured
         )
 
     if F is None:
@@ -75,12 +75,12 @@ def start_of(
 
 
 def factors_of(
-    counts: CountMatrix, blocks: Executor, n_components: int, *, max_iter: int, tol: float,
+    counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
     rng: Any, dtype: Any,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return L (n, K) and F (m, K) of a fit by the default method, from which others may start."""
-    start = partial(start_of, counts, blocks, n_components, "auto", rng=rng, dtype=dtype)
-    model = Newton(counts, blocks, start, n_components, dtype, Constraints(), max_iter=max_iter)
+    start = partial(start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype)
+    model = Newton(counts, executor, start, n_components, dtype, Constraints(), max_iter=max_iter)
     monitor = Monitor(Newton, max_iter, tol)
     iteration = begin(model, monitor)
     progress.stage("iterations of a topic model")
@@ -92,13 +92,13 @@ def factors_of(
 
 def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
     """Say why a solver cannot do without whole columns; None if sums over blocks are enough."""
-    if solver not in METHODS or not needs_whole_columns(solver, inner_iter):
+    if solver not in UPDATES or not needs_whole_columns(solver, inner_iter):
         return None
     remedy = "inner_iter=1, or solver='auto'" if solver == "em" else "solver='auto'"
     return f"solver={solver!r} needs whole columns of the counts: use {remedy} or 'joint-em'"
 
 
-def needs_of(
+def poisson_needs(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
     weighted: bool = False, grouped: bool = False,
 ) -> Needs:  # fmt: skip
@@ -116,7 +116,7 @@ def needs_of(
     if not own:  # a sample of rows at a time has curvature of its own
         packed = kernels.packed_size(K)
         scratch = (n_threads * LANES * itemsize + SAMPLED_TOGETHER * 8) * packed
-    if solver in METHODS and METHODS[solver].kernel == "descend":
+    if solver in UPDATES and UPDATES[solver].kernel == "descend":
         # threads gather the factors of a whole row
         longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
         scratch = max(scratch, n_threads * longest * (K + 2) * LANES * itemsize)

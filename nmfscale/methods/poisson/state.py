@@ -65,12 +65,12 @@ class PoissonState:
     """
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, L: Array | None, F: Array, dtype: Any,
+        self, counts: CountMatrix, executor: Executor, L: Array | None, F: Array, dtype: Any,
         constraints: Constraints | None = None,
     ):  # fmt: skip
-        self.counts, self.blocks = counts, blocks
+        self.counts, self.executor = counts, executor
         self.constraints = given = constraints or Constraints()
-        self.layout, self.n_threads = blocks.layout, blocks.n_threads
+        self.layout, self.n_threads = executor.layout, executor.n_threads
         self.n_rows, self.n_components, self.dtype = counts.shape[0], F.shape[1], np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
         self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
@@ -82,13 +82,13 @@ class PoissonState:
             self.measured = np.array([per_lane(mask, columns) for mask in given.measured])
         self._put_samples()
         values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
-        held = None if given.features is None else per_lane(given.features, columns)
+        fixed = None if given.features is None else per_lane(given.features, columns)
         pseudo, rate = self._prior(given.prior_factors, columns)
-        self.F = Factor(values, len(F), self.n_components, held, pseudo, rate)
+        self.F = Factor(values, len(F), self.n_components, fixed, pseudo, rate)
         if L is not None:
-            folder = self.blocks.folder
+            folder = self.executor.folder
             lanes = to_lanes(L, rows, self.stride, self.dtype, least=MINVAL, folder=folder)
-            self.blocks.put("L", lanes)
+            self.executor.put("L", lanes)
             self.sum_columns()
         self._curvature_F: Array | None = None
         self._weighted: SellBlock | None = None
@@ -99,13 +99,13 @@ class PoissonState:
         """Hand what is known of the samples to the executor."""
         order, given = self.layout.row_order, self.constraints
         pseudo, rate = self._prior(given.prior_loadings, order)
-        held = None if given.samples is None else per_lane(given.samples, order)
+        fixed = None if given.samples is None else per_lane(given.samples, order)
         groups = None if given.groups is None else per_lane(given.groups, order)
-        known = {"totals": self.totals, "weights": self.weights, "held": held,
+        known = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
                  "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
         for name, array in known.items():
             if array is not None:
-                self.blocks.put(name, array)
+                self.executor.put(name, array)
 
     def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
         if prior is None:
@@ -133,7 +133,7 @@ class PoissonState:
             options, reports, curvature, refresh,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
-        (found, _), *of_samples = self.blocks.run(update, *terms)
+        (found, _), *of_samples = self.executor.run(update, *terms)
         if refresh:
             self._share("L", found["correlations"])
         seen = Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan))
@@ -176,7 +176,7 @@ class PoissonState:
         if self.measured is None:
             return self.F.prior()
         step = GroupSums(self.n_components, len(self.measured), source)
-        ((found, _),) = self.blocks.run(step)
+        ((found, _),) = self.executor.run(step)
         own = np.zeros((len(self.F.values), self.stride))
         for measured, sums in zip(self.measured, found["sums"], strict=True):
             own[measured] += sums
@@ -198,7 +198,7 @@ class PoissonState:
 
     def whole_columns(self) -> Any:
         """Return the columns of all blocks as the kernels take them, weighted if samples are."""
-        counts = self.blocks.whole_columns()
+        counts = self.executor.whole_columns()
         if self.weights is not None:
             if self._weighted is None:  # whole columns stay in memory
                 self._weighted = counts.weighted(self.weights, self.dtype, self.n_threads)
@@ -219,9 +219,9 @@ class PoissonState:
 
         Where counts stay in memory, they are weighted once.
         """
-        if self.weights is not None and self.blocks.keeps_counts:
-            if self.blocks.get_blocks("weighted") is None:
-                self.blocks.run(WeighColumns(str(self.dtype)))
+        if self.weights is not None and self.executor.keeps_counts:
+            if self.executor.get_blocks("weighted") is None:
+                self.executor.run(WeighColumns(str(self.dtype)))
         curvature = options.pop("curvature", None)
         parts = self._parts(curvature, bool(options.get("newton_steps")))
         if curvature == SHARED:
@@ -262,7 +262,7 @@ class PoissonState:
         if curvature not in (None, SHARED):
             arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
         if sums is None:
-            L = self.blocks.get(source)
+            L = self.executor.get(source)
             problem = self.problem_of_F(L, curvature=curvature, **options)
             sliced = self.whole_columns()
             if refresh:
@@ -279,17 +279,17 @@ class PoissonState:
             found = sums[-1] if refresh else None
         if found is not None:
             self._share("F", found)
-        if out is not None and self.F.held is not None:
-            out[self.F.held] = F[self.F.held]
+        if out is not None and self.F.fixed is not None:
+            out[self.F.fixed] = F[self.F.fixed]
         return self.F.largest(kkt)
 
     def advance(
         self, *steps: Step, columns: dict[str, Any], source: str = "L"
     ) -> tuple[list[Values], Sums | None]:
         """Run steps and, if counts make several blocks, add up in the same pass what F needs."""
-        if self.blocks.one_block:
-            return [found.values for found in self.blocks.run(*steps)] if steps else [], None
-        *found, sums = self.blocks.run(*steps, self.sum_step(source, **columns))
+        if self.executor.one_block:
+            return [found.values for found in self.executor.run(*steps)] if steps else [], None
+        *found, sums = self.executor.run(*steps, self.sum_step(source, **columns))
         return [each.values for each in found], sums.sums
 
     def extrapolate_columns(
@@ -301,14 +301,14 @@ class PoissonState:
         the present one. `best` takes F as it was.
         """
         factor = self.F
-        stay = None if factor.held is None else factor.values[factor.held]
+        stay = None if factor.fixed is None else factor.values[factor.fixed]
         to = Extrapolation(
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
         kkt = self.move_columns(None, sums, {"extrapolation": to.operand}, **options)
         found = to.found()
         if stay is not None:
-            factor.values[factor.held], lag[factor.held] = stay, 0
+            factor.values[factor.fixed], lag[factor.fixed] = stay, 0
             now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
             found["sums"] = factor.column_sums()
             found["sums_before"] = replace(factor, values=now).column_sums()
@@ -332,23 +332,23 @@ class PoissonState:
         self, kernel: str, out: Array, *, reports: tuple[str, ...] = (), **options: Any
     ) -> Seen:
         """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
-        L, held = self.blocks.get("L"), self.F.held
+        L, fixed = self.executor.get("L"), self.F.fixed
         sliced = self.whole_columns()
         seen = {name: np.zeros(len(out)) for name in reports}
         getattr(kernels, kernel)(
             sliced, self.problem_of_F(L, **options), self.F.values, out,
             n_threads=self.n_threads, **seen, **self.prior_of_F(),
         )  # fmt: skip
-        if held is not None:
-            out[held] = self.F.values[held]
+        if fixed is not None:
+            out[fixed] = self.F.values[fixed]
             if "loglik_end" in seen:  # seen where these would have gone
                 again = np.zeros(len(out))
                 kernels.update_rows(
                     sliced, self.problem_of_F(L), out, None, loglik_end=again,
-                    slices=np.flatnonzero(held.reshape(-1, LANES).any(axis=1)),
+                    slices=np.flatnonzero(fixed.reshape(-1, LANES).any(axis=1)),
                     n_threads=self.n_threads,
                 )  # fmt: skip
-                seen["loglik_end"][held] = again[held]
+                seen["loglik_end"][fixed] = again[fixed]
         # lanes without a row have no counts and add nothing
         log_mu = sum_lanes(seen["loglik_end"]) if "loglik_end" in seen else np.nan
         return Seen(log_mu, self.F.largest(seen["kkt_start"]) if "kkt_start" in seen else np.nan)
@@ -365,7 +365,7 @@ class PoissonState:
 
     def sum_columns(self) -> None:
         """Add up the columns of both factors."""
-        ((found, _),) = self.blocks.run(ColumnSums(self.n_components))
+        ((found, _),) = self.executor.run(ColumnSums(self.n_components))
         self.total_L, self.total_F = found["sums"], self.F.column_sums()
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
@@ -378,51 +378,51 @@ class PoissonState:
         self._end("lift")
 
     def _end(self, zeros: str) -> None:
-        self.blocks.apply(Convert("L", "L", self.n_components, zeros=zeros))
+        self.executor.apply(Convert("L", "L", self.n_components, zeros=zeros))
         convert(self.F, zeros=zeros)
         # give back what is fixed of F, which was raised to the floor
-        order, held = self.layout.column_order, self.F.held
+        order, fixed = self.layout.column_order, self.F.fixed
         given: Any = self.constraints.factors
         if self.constraints.topics is not None:
             lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.constraints.topics)
             self.F.values[np.ix_(lanes, topics)] = given[np.ix_(order[lanes], topics)]
-        if held is not None:
-            self.F.values[held, : self.n_components] = given[order[held]]
+        if fixed is not None:
+            self.F.values[fixed, : self.n_components] = given[order[fixed]]
         self.sum_columns()
 
     def as_type(self, dtype: Any, *names: str) -> None:
         """Go on in another type; `names` are the loadings that go along."""
         self.dtype = np.dtype(dtype)
         for name in (*names, *(("pseudo", "rate") if self.constraints.prior_loadings else ())):
-            self.blocks.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
+            self.executor.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
         self.F = self.F.as_type(dtype)
         if self.weights is not None:
             of_counts = type_of_products(self.layout.count_dtype, self.weights, self.dtype)
             if of_counts.kind == "f":  # else they hold for any type
                 self._weighted = None
-                self.blocks.drop("weighted")
+                self.executor.drop("weighted")
         if names:
             self.sum_columns()
 
     def state(self) -> dict[str, Array]:
         """Return arrays from which `restore` makes the same state."""
-        arrays = {"L": self.blocks.get("L"), "F": self.F.values}
+        arrays = {"L": self.executor.get("L"), "F": self.F.values}
         arrays |= {name: getattr(self, name) for name in TOTALS}
         if self._curvature_F is not None:
             arrays["curvature_F"] = self._curvature_F
-        for i, stored in enumerate(self.blocks.get_blocks("curvature") or ()):
+        for i, stored in enumerate(self.executor.get_blocks("curvature") or ()):
             arrays[f"curvature_L_{i:06d}"] = stored
         return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
-        self.blocks.put("L", aligned_copy(arrays["L"]))
+        """Restore the state that `snapshot` saved."""
+        self.executor.put("L", aligned_copy(arrays["L"]))
         np.copyto(self.F.values, arrays["F"])
         for name in TOTALS:
             setattr(self, name, arrays[name])
         self._curvature_F = arrays.get("curvature_F")
         stored = sorted(name for name in arrays if name.startswith("curvature_L_"))
         if stored:
-            self.blocks.put("curvature", [arrays[name] for name in stored])
+            self.executor.put("curvature", [arrays[name] for name in stored])
         names = (f"shared_{side}" for side in "LF")
         self._shared = {name[-1]: arrays[name] for name in names if name in arrays}

@@ -1,11 +1,11 @@
 """Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
-in the likelihood and ``weighted`` (counts of the columns times these), ``held`` (samples that are
-fixed), ``pseudo`` and ``rate`` of a prior, ``groups`` (numbers of groups that have features of
-their own), where there are any; ``curvature``, what the kernels keep of the curvature of long rows.
-Loadings are (lanes, stride), the others have one number for each lane or the shape of loadings;
-``weighted`` and ``curvature`` have shapes of their own.
+in the likelihood and ``weighted`` (counts of the columns times these), ``fixed`` (a mask of samples
+whose loadings stay), ``pseudo`` and ``rate`` of a prior, ``groups`` (numbers of groups that have
+features of their own), where there are any; ``curvature``, what the kernels keep of the curvature
+of long rows. Loadings are (lanes, stride); the other arrays have one number for each lane, or the
+shape of loadings; ``weighted`` and ``curvature`` have shapes of their own.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KEPT_FROM = 2
 # Slices whose correlations are in memory at a time: those of many components are large.
 SAMPLED_TOGETHER = 16
 # What is known of the samples besides their loadings.
-SAMPLES = "weights", "held", "pseudo", "rate", "groups"
+SAMPLES = "weights", "fixed", "pseudo", "rate", "groups"
 
 
 def rows_of(block: Block, name: str, n_components: int) -> Factor:
     """Return the loadings of a block and the constraints on them."""
-    known = {each: block.get(each) for each in ("held", "pseudo", "rate")}
+    known = {each: block.get(each) for each in ("fixed", "pseudo", "rate")}
     return Factor(block[name], block.n_rows, n_components, **known)
 
 
@@ -126,8 +126,8 @@ class UpdateRows(Step):
         getattr(kernels, self.kernel)(
             sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **prior
         )
-        if out is not None and rows.held is not None:
-            out[rows.held] = rows.values[rows.held]
+        if out is not None and rows.fixed is not None:
+            out[rows.fixed] = rows.values[rows.fixed]
         if "loglik_start" in seen:
             found["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
         if "kkt_start" in seen:
@@ -219,10 +219,10 @@ def extrapolate(
     to = Extrapolation(rows.n_rows, target, momentum, before=before, weight=weights)
     kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
     target[rows.n_rows :] = now[rows.n_rows :]
-    if rows.held is not None:
-        target[rows.held] = now[rows.held]
+    if rows.fixed is not None:
+        target[rows.fixed] = now[rows.fixed]
     found = to.found()
-    if rows.held is not None:  # of which the kernel does not know
+    if rows.fixed is not None:  # of which the kernel does not know
         after = Factor(target, rows.n_rows, rows.n_components)
         found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
     return found

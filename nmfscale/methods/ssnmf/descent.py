@@ -78,7 +78,7 @@ class CoordinateDescent(SemiSupervised):
             B = self._targets_moved(B)
         self.points["S"] = {"A": A, "B": B}
         scale = self.losses.scale(self.supervision)
-        self.blocks.run(DescendRows(self._design(), A, B, self.losses, scale))
+        self.executor.run(DescendRows(self._design(), A, B, self.losses, scale))
 
     def _numerators(self) -> Array:
         """Return ``X^T S``, or ``(X / S A^T)^T S``, which the curvature of a divergence has."""
@@ -124,7 +124,7 @@ class CoordinateDescent(SemiSupervised):
         offset = np.zeros(n_slices + 1, np.int64)
         nothing = kernels.SlicedCounts(np.zeros(0, np.int32), np.zeros(0), offset, 0)
         kernels.descend_jointly(
-            nothing, problem, start, out, n_threads=self.blocks.n_threads, rate=_padded(-num),
+            nothing, problem, start, out, n_threads=self.executor.n_threads, rate=_padded(-num),
             quadratic=own,
         )  # fmt: skip
         return np.ascontiguousarray(out[:n, :K])
@@ -138,7 +138,7 @@ class CoordinateDescent(SemiSupervised):
         out = aligned_copy(start)
         kernels.step(
             problem, H, start, out, wanted=kernels.SUM_FULL, first=0,
-            n_threads=self.blocks.n_threads, rate=_padded(rate), pseudo=_padded(0 * rate),
+            n_threads=self.executor.n_threads, rate=_padded(rate), pseudo=_padded(0 * rate),
         )  # fmt: skip
         return np.ascontiguousarray(out[:n, :K])
 
@@ -215,7 +215,7 @@ class DescendRows(MoveRows):
         return {}
 
 
-def needs_of(
+def descent_needs(
     counts: CountMatrix, n_components: int, n_targets: int, dtype: Any, losses: Losses,
     n_threads: int, plain: Needs, *, weighted: bool = False,
 ) -> Needs:  # fmt: skip

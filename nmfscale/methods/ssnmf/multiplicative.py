@@ -28,7 +28,7 @@ import numpy as np
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
-from ...engine.protocol import Executor, Model, Needs, Sums, Values
+from ...engine.protocol import Executor, Method, Needs, Sums, Values
 from ..factors import (
     Array,
     aligned_copy,
@@ -62,7 +62,7 @@ def random_start(rng: Any, shape: tuple[int, int], n_targets: int, n_components:
     return Start(rng.uniform(size=(n, K)), A, B)
 
 
-class SemiSupervised(Model):
+class SemiSupervised(Method):
     """Multiplicative updates; row arrays ``S`` and those of `labels` and `entries`.
 
     `start` returns where a fit starts; `constant` is what the loss of the data has whatever the
@@ -79,16 +79,16 @@ class SemiSupervised(Model):
     curvature = False
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], n_components: int,
-        losses: Losses, supervision: float, known: Supervision, dtype: Any, *,
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
+        n_components: int, losses: Losses, supervision: float, known: Supervision, dtype: Any, *,
         weights: EntryWeights | None = None, constant: float = 0.0, patience: int = 10,
     ):  # fmt: skip
-        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self.counts, self.executor, self.n_components = counts, executor, n_components
         self.losses, self.supervision, self.known = losses, supervision, known
         self.dtype, self.constant, self.patience = np.dtype(dtype), constant, patience
         self.weights, self._start = weights, start
         self.stride = kernels.row_stride(n_components)
-        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._order = executor.layout.column_order[: counts.shape[1]]
         self._weightless = None if weights is None else weights.weightless()[self._order]
         self.first = self.last = math.nan
         self.best, self.best_iteration = -math.inf, 0
@@ -99,9 +99,9 @@ class SemiSupervised(Model):
     def start(self) -> None:
         """Hand loadings and labels to the executor."""
         S, A, B = self._start()
-        layout, folder = self.blocks.layout, self.blocks.folder
+        layout, folder = self.executor.layout, self.executor.folder
         lanes = to_lanes(S, layout.row_order, self.stride, self.dtype, FLOOR, FLOOR, folder)
-        self.blocks.put("S", lanes)
+        self.executor.put("S", lanes)
         A = np.ascontiguousarray(A[self._order], np.float64)
         if self._weightless is not None:
             A[self._weightless] = 0
@@ -113,7 +113,7 @@ class SemiSupervised(Model):
             self._copy("S", "best")
 
     def _put_labels(self) -> None:
-        order, known = self.blocks.layout.row_order, self.known
+        order, known = self.executor.layout.row_order, self.known
         given = {labels.TARGETS: known.targets, labels.WEIGHTS: known.weights}
         if known.held_out is not None:
             given[labels.HELD_OUT] = known.held_out
@@ -121,18 +121,18 @@ class SemiSupervised(Model):
             of_lanes: Array = per_lane(values, order) if values.ndim == 1 else values[order]
             if values.ndim == 2:
                 of_lanes[order < 0] = 0
-            self.blocks.put(name, of_lanes)
+            self.executor.put(name, of_lanes)
         if self.weights is not None:
-            found = entries.in_blocks(self.weights.less_one, self.blocks.layout)
-            self.blocks.put("entries", found)
+            found = entries.in_blocks(self.weights.less_one, self.executor.layout)
+            self.executor.put("entries", found)
 
     def _copy(self, source: str, target: str) -> None:
-        self.blocks.copy(source, target)
+        self.executor.copy(source, target)
         self.points[target] = self.points[source]
 
     def _design(self) -> Array:
         A = self.points["S"]["A"]
-        lanes = in_lane_order(len(A), len(self.blocks.layout.column_order))
+        lanes = in_lane_order(len(A), len(self.executor.layout.column_order))
         return to_lanes(A, lanes, self.stride, self.dtype, FLOOR)
 
     def look(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class SemiSupervised(Model):
         step = SumSamples(
             self._design(), A, B, self.losses, self.weights is not None, self.curvature
         )
-        ((values, sums),) = self.blocks.run(step)
+        ((values, sums),) = self.executor.run(step)
         if step.sums_numerators:
             sums[0] = rows_of_sums(sums[0], len(A))
         self._found = values, sums
@@ -154,7 +154,7 @@ class SemiSupervised(Model):
         return {
             "minus_loss": -loss, "loss": loss, "loss_data": data,
             "loss_labels": values["loss_labels"], "validation": values["validation"],
-            "bytes_read": self.blocks.bytes_read,
+            "bytes_read": self.executor.bytes_read,
         }  # fmt: skip
 
     def arrive(self, iteration: int) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class SemiSupervised(Model):
         B = _multiplied(B, values["up"], values["down"]) if self._supervised else B
         self.points["S"] = {"A": A, "B": B}
         scale = self.losses.scale(self.supervision)
-        self.blocks.run(MoveRows(self._design(), A, B, self.losses, scale))
+        self.executor.run(MoveRows(self._design(), A, B, self.losses, scale))
 
     def _numerators(self) -> Array:
         return self._found[1][0]
@@ -220,17 +220,17 @@ class SemiSupervised(Model):
             last = self.look()
             if last["validation"] <= self.best:
                 self._copy("best", "S")
-            self.blocks.drop("best")
+            self.executor.drop("best")
         known = self.look()
         before = self.points["S"]
-        self.blocks.copy("S", "before")
-        self.blocks.apply(Clean("S", FLOOR))
+        self.executor.copy("S", "before")
+        self.executor.apply(Clean("S", FLOOR))
         self.points["S"] = {name: np.where(a > FLOOR, a, 0) for name, a in before.items()}
         seen = self.look()
         if not seen["loss"] <= known["loss"] + _FELL * abs(known["loss"]):
-            self.blocks.copy("before", "S")
+            self.executor.copy("before", "S")
             self.points["S"], seen = before, known
-        self.blocks.drop("before")
+        self.executor.drop("before")
         decrease = self._seen.get("decrease", 1.0) if settled else self._decrease(seen["loss"])
         return seen | {"decrease": decrease}
 
@@ -246,15 +246,15 @@ class SemiSupervised(Model):
 
     def result(self) -> dict[str, Array]:
         """Return S (n, K), A (m, K) in the order of the counts and B (T, K)."""
-        layout, (n, m), K = self.blocks.layout, self.counts.shape, self.n_components
-        S = from_lanes(self.blocks.get("S"), layout.row_order, n, K, self.blocks.folder)
+        layout, (n, m), K = self.executor.layout, self.counts.shape, self.n_components
+        S = from_lanes(self.executor.get("S"), layout.row_order, n, K, self.executor.folder)
         A = np.empty((m, K))
         A[self._order] = self.points["S"]["A"]
         return {"S": S, "A": A, "B": self.points["S"]["B"]}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays that every snapshot has."""
-        rows, K = len(self.blocks.layout.row_order), self.n_components
+        rows, K = len(self.executor.layout.row_order), self.n_components
         found: dict[str, tuple[int, ...]] = {}
         for point in self._points():
             found[point] = rows, self.stride
@@ -269,17 +269,17 @@ class SemiSupervised(Model):
         """Return what `restore` takes."""
         arrays = {}
         for point in self._points():
-            arrays[point] = self.blocks.get(point)
+            arrays[point] = self.executor.get(point)
             arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
         names = ("first", "last", "best", "best_iteration")
         return {name: getattr(self, name) for name in names}, arrays
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         for name, value in numbers.items():
             setattr(self, name, value)
         for point in self._points():
-            self.blocks.put(point, aligned_copy(arrays[point]))
+            self.executor.put(point, aligned_copy(arrays[point]))
             self.points[point] = {name: arrays[f"{point}_{name}"] for name in ("A", "B")}
         self._put_labels()
 
@@ -292,7 +292,7 @@ def _multiplied(values: Array, up: Array, down: Array) -> Array:
     return np.maximum(found, FLOOR, out=found)
 
 
-def needs_of(
+def multiplicative_needs(
     counts: CountMatrix, n_components: int, n_targets: int, wide: bool, dtype: Any
 ) -> Needs:
     """Return the memory that a fit needs; `wide`: targets and weights are numbers (n, T)."""

@@ -115,7 +115,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
 
     Parameters
     ----------
-    counts, blocks, start, dtype, **options
+    counts, executor, start, dtype, **options
         As in `MeanFieldTopics`.
     of_rows : GammaPrior
     of_columns : GammaPrior or None
@@ -127,12 +127,12 @@ class VariationalGammaPoisson(MeanFieldTopics):
     residuals = ("change_components", "change_loadings", "change_totals")
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start],
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
         of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any, **options: Any,
     ):  # fmt: skip
-        super().__init__(counts, blocks, start, len(of_rows.shape), dtype, **options)
+        super().__init__(counts, executor, start, len(of_rows.shape), dtype, **options)
         self.of_rows, self.of_columns = of_rows, of_columns
-        self.constant = -count_constants(counts, blocks.layout, None)[0]
+        self.constant = -count_constants(counts, executor.layout, None)[0]
 
     def begin(self, topics: Array) -> Shared:
         """Return the shared arrays of a point with these factors."""
@@ -153,7 +153,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
         """Return the factors of a point as the rows need them, and the step of the rows."""
         held, sums = hold(
             shared["topics"], shared["totals"], self.of_columns,
-            len(self.blocks.layout.column_order), self.dtype, self.blocks.n_threads,
+            len(self.executor.layout.column_order), self.dtype, self.executor.n_threads,
         )  # fmt: skip
         rows = self.of_rows
         step = InferGamma(held.design, rows.shape, n_steps, self.tolerance, sums=sums, prior=rows)
@@ -195,7 +195,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
             found["beta"] = topics / (found["eta"] + totals)
             of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
             sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
-        found["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.blocks.folder)
+        found["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.executor.folder)
         own = np.empty((len(gamma), 1))
         for first in range(0, len(gamma), PIECE):
             here = slice(first, first + PIECE)

@@ -37,10 +37,10 @@ from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Needs, Values
 from ..factors import LEAST, Array, in_lane_order, to_lanes
-from ..poisson import solvers as fit
+from ..poisson import solvers
 from . import posteriors
 from .dirichlet import PIECE, InferDirichlet, estimate_alpha, expected_log, minus_divergence
-from .mean_field import MeanFieldTopics, Shared, Start, needs_of_points, points_of
+from .mean_field import MeanFieldTopics, Shared, Start, mean_field_needs, points_of
 from .posteriors import topics_in_lanes
 
 # The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
@@ -82,15 +82,15 @@ class HeldTopics:
 
 
 def find_start(
-    counts: CountMatrix, blocks: Executor, init: str, alpha: Array, eta: float, rng: Any,
+    counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: float, rng: Any,
     dtype: Any,
 ) -> Start:  # fmt: skip
     """Return a start: random topics, or expected counts of a Poisson NMF."""
     K = len(alpha)
     if init == "random":
         return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
-    L, F = fit.factors_of(
-        counts, blocks, K, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng, dtype=dtype
+    L, F = solvers.factors_of(
+        counts, executor, K, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng, dtype=dtype
     )
     topics = F * L.sum(axis=0, dtype=np.float64) + eta if eta > 0 else points_of(F)
     L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
@@ -109,7 +109,7 @@ class VariationalLDA(MeanFieldTopics):
 
     Parameters
     ----------
-    counts, blocks, start, dtype, **options
+    counts, executor, start, dtype, **options
         As in `MeanFieldTopics`.
     alpha : ndarray (K,)
     eta : float
@@ -122,10 +122,10 @@ class VariationalLDA(MeanFieldTopics):
     residuals = ("change_components", "change_loadings", "change_prior")
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], alpha: Array,
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], Start], alpha: Array,
         eta: float, dtype: Any, *, estimate: str = "none", **options: Any,
     ):  # fmt: skip
-        super().__init__(counts, blocks, start, len(alpha), dtype, **options)
+        super().__init__(counts, executor, start, len(alpha), dtype, **options)
         self.eta, self.estimate, self._alpha = eta, estimate, np.array(alpha)
 
     def begin(self, topics: Array) -> Shared:
@@ -134,8 +134,8 @@ class VariationalLDA(MeanFieldTopics):
 
     def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferDirichlet]:
         """Return the topics of a point as the rows need them, and the step of the rows."""
-        n_lanes = len(self.blocks.layout.column_order)
-        held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.blocks.n_threads)
+        n_lanes = len(self.executor.layout.column_order)
+        held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.executor.n_threads)
         infer = InferDirichlet(
             held.design, shared["alpha"], n_steps, self.tolerance, learns=self.estimate != "none"
         )
@@ -182,7 +182,7 @@ class VariationalLDA(MeanFieldTopics):
     def result(self) -> dict[str, Array]:
         """Return gamma and its means (n, K), lambda (m, K) in the order of the counts, alpha."""
         gamma, topics = self.plain_point()
-        means = aligned_empty(gamma.shape, gamma.dtype, self.blocks.folder)
+        means = aligned_empty(gamma.shape, gamma.dtype, self.executor.folder)
         for first in range(0, len(means), PIECE):
             means[first : first + PIECE] = proportions(gamma[first : first + PIECE])
         alpha = self.points["gamma"]["alpha"]
@@ -245,9 +245,9 @@ class Inference(posteriors.Inference):
         super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
 
 
-def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
+def lda_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
     """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
-    return needs_of_points(
+    return mean_field_needs(
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
         topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,
     )  # fmt: skip

@@ -28,9 +28,9 @@ import numpy as np
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
-from ...engine.protocol import Block, Executor, Model, Needs, RowArrays, Step, Sums, Values
+from ...engine.protocol import Block, Executor, Method, Needs, RowArrays, Step, Sums, Values
 from ..factors import Array, aligned_copy, from_lanes, rows_of_sums, to_lanes
-from ..poisson import solvers as fit
+from ..poisson import solvers
 from ..poisson.steps import Part, SumColumns
 
 MOST_MOMENTUM = 0.99
@@ -66,7 +66,7 @@ class ExtrapolateLog(Step):
         return {}
 
 
-class MeanField(Model):
+class MeanField(Method):
     """Points and row arrays ``gamma``, ``next``, ``before`` and ``best``: see the top of this file.
 
     A step may make another row array, ``theta``.
@@ -74,7 +74,7 @@ class MeanField(Model):
     Parameters
     ----------
     counts : CountMatrix of shape (n, m)
-    blocks : Executor
+    executor : Executor
     n_components : int
     dtype : float32 or float64
         Of the row arrays.
@@ -85,16 +85,16 @@ class MeanField(Model):
     ends_with_update = True
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, n_components: int, dtype: Any, momentum: bool
+        self, counts: CountMatrix, executor: Executor, n_components: int, dtype: Any, momentum: bool
     ):
-        self.counts, self.blocks, self.n_components = counts, blocks, n_components
+        self.counts, self.executor, self.n_components = counts, executor, n_components
         self.dtype, self.momentum = np.dtype(dtype), momentum
         self.stride = kernels.row_stride(n_components)
         self.points: dict[str, Shared] = {}
         self.best: dict[str, Any] = {}
         self.count, self.beta, self.fallen = 0, 0.0, False
         self._seen: dict[str, Any] = {}
-        self._order = blocks.layout.column_order[: counts.shape[1]]
+        self._order = executor.layout.column_order[: counts.shape[1]]
         self._totals = counts.column_totals[self._order].astype(np.float64)
 
     def sum_counts(self, design: Array, source: str) -> Step:
@@ -125,7 +125,7 @@ class MeanField(Model):
 
     def copy(self, source: str, target: str) -> None:
         """Let two names stand for one point."""
-        self.blocks.copy(source, target)
+        self.executor.copy(source, target)
         self.points[target] = self.points[source]
 
     def _looked(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class MeanField(Model):
                 f"The evidence lower bound is {found['elbo']}: the start or a prior is too small "
                 "or too large for the counts. Rescale these, or leave them at their defaults."
             )
-        return found | {"momentum": self.beta, "bytes_read": self.blocks.bytes_read}
+        return found | {"momentum": self.beta, "bytes_read": self.executor.bytes_read}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Make a plain step, and see on the way what the present point is worth."""
@@ -171,10 +171,10 @@ class MeanField(Model):
         for name, now in self.points["next"].items():
             before, found[name] = self.points["before"][name], np.empty_like(now)
             kernels.extrapolate_log(
-                now, before, found[name], self.beta, n_threads=self.blocks.n_threads
+                now, before, found[name], self.beta, n_threads=self.executor.n_threads
             )
         self.points["gamma"] = shared = self.feasible(found)
-        self.blocks.apply(ExtrapolateLog(self.beta, self.least(shared)))
+        self.executor.apply(ExtrapolateLog(self.beta, self.least(shared)))
 
     def feasible(self, shared: Shared) -> Shared:
         """Return shared arrays that were extrapolated as a point may have them."""
@@ -186,17 +186,17 @@ class MeanField(Model):
 
     def finish(self, settled: bool) -> dict[str, Any]:
         """Stand at the last plain point, or at the best if that is higher."""
-        self.blocks.drop("before")
+        self.executor.drop("before")
         seen = self._looked()
         if seen["elbo"] < self.best["elbo"]:
             self.copy("best", "gamma")
             seen = self.best | {"bytes_read": seen["bytes_read"]}
-        self.blocks.drop("next", "theta", "best")
+        self.executor.drop("next", "theta", "best")
         return seen
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays that every snapshot has."""
-        rows = len(self.blocks.layout.row_order)
+        rows = len(self.executor.layout.row_order)
         found: dict[str, tuple[int, ...]] = dict.fromkeys(_SAVED, (rows, self.stride))
         for point in _SAVED:
             found |= {f"{point}_{name}": shape for name, shape in self.shared_shapes().items()}
@@ -206,16 +206,16 @@ class MeanField(Model):
         """Return what `restore` takes."""
         arrays = {}
         for point in _SAVED:
-            arrays[point] = self.blocks.get(point)
+            arrays[point] = self.executor.get(point)
             arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
         return {name: getattr(self, name) for name in ("best", "count", "beta", "fallen")}, arrays
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         for name, value in numbers.items():
             setattr(self, name, value)
         for point in _SAVED:
-            self.blocks.put(point, aligned_copy(arrays[point]))
+            self.executor.put(point, aligned_copy(arrays[point]))
             self.points[point] = {name: arrays[f"{point}_{name}"] for name in self.shared_shapes()}
 
 
@@ -255,7 +255,7 @@ class MeanFieldTopics(MeanField):
     Parameters
     ----------
     counts : CountMatrix of shape (n, m)
-    blocks : Executor
+    executor : Executor
     start : callable
         Returns a `Start`.
     n_components : int
@@ -273,11 +273,11 @@ class MeanFieldTopics(MeanField):
     constant = 0.0
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start],
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
         n_components: int, dtype: Any, *, n_steps: int = 1, fresh_steps: int = FRESH_STEPS,
         tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
     ):  # fmt: skip
-        super().__init__(counts, blocks, n_components, dtype, momentum)
+        super().__init__(counts, executor, n_components, dtype, momentum)
         # rounding keeps the parameters of large samples from coming closer
         least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
         self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
@@ -306,7 +306,7 @@ class MeanFieldTopics(MeanField):
         """Say how far what is not topics went."""
 
     def start(self) -> None:
-        """Stand at the start."""
+        """Move to the start."""
         topics, gamma, rounds = self._start()
         topics, n = np.ascontiguousarray(topics[self._order], np.float64), self.counts.shape[0]
         self.points["gamma"] = self.begin(topics)
@@ -318,16 +318,16 @@ class MeanFieldTopics(MeanField):
             if i < rounds:
                 self.points["gamma"] = self.points["next"]
         if gamma is None:
-            self.blocks.copy("next", "gamma")
+            self.executor.copy("next", "gamma")
         self.copy("gamma", "before")
         self.copy("gamma", "best")
 
     def _put(self, gamma: Array, rows: Array) -> None:
         """Hand gamma to the executor: for each sample, that row."""
-        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        order, folder = self.executor.layout.row_order, self.executor.folder
         order = np.where(order < 0, -1, rows[order])
         lanes = to_lanes(gamma, order, self.stride, self.dtype, 1.0, folder=folder)
-        self.blocks.put("gamma", lanes)
+        self.executor.put("gamma", lanes)
 
     def look(self) -> dict[str, Any]:
         """Make the plain point ``next``; return the record of the point where the fit stands."""
@@ -336,7 +336,7 @@ class MeanFieldTopics(MeanField):
     def _step(self, n_steps: int) -> dict[str, Any]:
         shared = self.points["gamma"]
         held, infer = self.hold(shared, n_steps)
-        (found, _), (_, sums) = self.blocks.run(infer, self.sum_counts(held.design, "theta"))
+        (found, _), (_, sums) = self.executor.run(infer, self.sum_counts(held.design, "theta"))
         topics, expected = shared["topics"], self.counts_of(sums, held.design)
         self.points["next"] = arrived = self.arrive(shared, found, expected)
         after = arrived["topics"]
@@ -352,11 +352,11 @@ class MeanFieldTopics(MeanField):
 
     def plain_point(self) -> tuple[Array, Array]:
         """Return gamma (n, K) and topics (m, K) in the order of the counts."""
-        topics, order = self.points["gamma"]["topics"], self.blocks.layout.row_order
+        topics, order = self.points["gamma"]["topics"], self.executor.layout.row_order
         plain = np.empty_like(topics)
         plain[self._order] = topics
-        rows = self.blocks.get("gamma")
-        n, folder = self.counts.shape[0], self.blocks.folder
+        rows = self.executor.get("gamma")
+        n, folder = self.counts.shape[0], self.executor.folder
         return from_lanes(rows, order, n, self.n_components, folder), plain
 
 
@@ -367,7 +367,7 @@ def points_of(topics: Array) -> Array:
     return np.divide(topics, totals, out=flat, where=totals > 0)
 
 
-def needs_of_points(
+def mean_field_needs(
     counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, rows: int, task: int,
     topics: int, scratch: int = 0,
 ) -> Needs:  # fmt: skip
@@ -385,5 +385,5 @@ def needs_of_points(
         task_shared=lanes * stride * 8 * 2,
         saved_row=stride * 8,
     )
-    start = fit.needs_of(counts, n_components, dtype, "auto", n_threads)
+    start = solvers.poisson_needs(counts, n_components, dtype, "auto", n_threads)
     return Needs(*map(max, own, start))

@@ -37,11 +37,11 @@ from scipy.special import xlogy
 from ...counts.base import CountMatrix
 from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, from_lanes, in_lane_order, per_lane, to_lanes
-from ..poisson import solvers as fit
+from ..poisson import solvers
 from ..poisson.objective import count_constants
 from ..poisson.steps import UpdateRows
 from .gamma_noise import LEAST_THETA, MOST_THETA, Posterior, best_theta, posterior_of
-from .mean_field import MeanField, needs_of_points
+from .mean_field import MeanField, mean_field_needs
 
 # The Poisson NMF that a fit starts from; every theta then starts here.
 START_ITERATIONS, START_TOLERANCE = 200, 1e-3
@@ -91,7 +91,7 @@ class Start(NamedTuple):
     counts: Array | None = None
 
 
-class Held(NamedTuple):
+class FixedParameters(NamedTuple):
     """Samples (n,) whose loadings stay as they start, and features (m,) whose means do."""
 
     samples: Array | None = None
@@ -99,12 +99,12 @@ class Held(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether nothing is held, so that only the product of loadings and means is known."""
+        """Whether nothing is fixed, so that only the product of loadings and means is known."""
         return self.samples is None and self.features is None
 
 
 def find_start(
-    counts: CountMatrix, blocks: Executor, n_components: int, init: str, rng: Any, dtype: Any,
+    counts: CountMatrix, executor: Executor, n_components: int, init: str, rng: Any, dtype: Any,
     L: Array | None = None, mu: Array | None = None,
 ) -> Start:  # fmt: skip
     """Return a start, from loadings and means where they are given."""
@@ -113,8 +113,8 @@ def find_start(
         L = rng.gamma(1.0, size=(counts.shape[0], n_components))
         L *= (counts.row_totals / np.maximum(L.sum(axis=1), LEAST))[:, None]
     elif L is None:
-        L, F = fit.factors_of(
-            counts, blocks, n_components, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng,
+        L, F = solvers.factors_of(
+            counts, executor, n_components, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng,
             dtype=dtype,
         )  # fmt: skip
         of_topics = F * L.sum(axis=0, dtype=np.float64)
@@ -137,12 +137,12 @@ class NoisyTopics(MeanField):
     Parameters
     ----------
     counts : CountMatrix of shape (n, m)
-    blocks : Executor
+    executor : Executor
     start : callable
         Returns a `Start`.
     n_components : int
     dtype : float32 or float64
-    held : Held
+    fixed : FixedParameters
     momentum : bool, default=True
     """
 
@@ -153,21 +153,21 @@ class NoisyTopics(MeanField):
     result_name = "loadings"
 
     def __init__(
-        self, counts: CountMatrix, blocks: Executor, start: Callable[[], Start], n_components: int,
-        dtype: Any, held: Held, *, momentum: bool = True,
+        self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
+        n_components: int, dtype: Any, fixed: FixedParameters, *, momentum: bool = True,
     ):  # fmt: skip
-        super().__init__(counts, blocks, n_components, dtype, momentum)
-        self.held, self._start = held, start
-        self._fixed = None if held.features is None else held.features[self._order]
-        self._log_factorials, _ = count_constants(counts, blocks.layout)
+        super().__init__(counts, executor, n_components, dtype, momentum)
+        self.fixed, self._start = fixed, start
+        self._fixed_features = None if fixed.features is None else fixed.features[self._order]
+        self._log_factorials, _ = count_constants(counts, executor.layout)
 
     def start(self) -> None:
-        """Stand at the start."""
+        """Move to the start."""
         L, mu, counts = self._start()
-        order, folder = self.blocks.layout.row_order, self.blocks.folder
+        order, folder = self.executor.layout.row_order, self.executor.folder
         lanes = to_lanes(L, order, self.stride, self.dtype, least=MINVAL, folder=folder)
-        self.blocks.put("gamma", lanes)
-        self._put_held()
+        self.executor.put("gamma", lanes)
+        self._put_fixed()
         means, totals = mu[self._order].astype(np.float64), L.sum(axis=0, dtype=np.float64)
         found = means[:, None] * totals if counts is None else counts[self._order]
         self.points["gamma"] = {
@@ -177,13 +177,13 @@ class NoisyTopics(MeanField):
         self.copy("gamma", "before")
         self.copy("gamma", "best")
 
-    def _put_held(self) -> None:
-        if self.held.samples is not None:
-            self.blocks.put("held", per_lane(self.held.samples, self.blocks.layout.row_order))
+    def _put_fixed(self) -> None:
+        if self.fixed.samples is not None:
+            self.executor.put("fixed", per_lane(self.fixed.samples, self.executor.layout.row_order))
 
     def look(self) -> dict[str, Any]:
         """Make the plain point ``next``; return the record of the point where the fit stands."""
-        point, K, n_threads = self.points["gamma"], self.n_components, self.blocks.n_threads
+        point, K, n_threads = self.points["gamma"], self.n_components, self.executor.n_threads
         mu, theta = point["means"], point["theta"]
         noise = posterior_of(theta, point["counts"], np.outer(mu, point["totals"]), n_threads)
         shift, design = self._design(noise)
@@ -194,7 +194,7 @@ class NoisyTopics(MeanField):
             design, sizes, K, "gamma", "next", options={"em_steps": 1}, reports=("loglik_start",)
         )
         add = self.sum_counts(design, "gamma")
-        (seen, _), (moved, _), (_, sums) = self.blocks.run(move, Movement(K), add)
+        (seen, _), (moved, _), (_, sums) = self.executor.run(move, Movement(K), add)
         found = self.counts_of(sums, design)
         self.points["next"] = after = self._next(found, noise, moved["total_next"])
         counts = xlogy(self._totals, np.maximum(mu, LEAST)) + self._totals * shift
@@ -209,7 +209,7 @@ class NoisyTopics(MeanField):
 
     def _design(self, noise: Posterior) -> tuple[Array, Array]:
         """Return exp(E log u) for the rows, features divided by their largest; logs of these."""
-        shift, n_lanes = noise.log.max(axis=1), len(self.blocks.layout.column_order)
+        shift, n_lanes = noise.log.max(axis=1), len(self.executor.layout.column_order)
         lanes = in_lane_order(len(shift), n_lanes)
         shares = np.exp(noise.log - shift[:, None])
         return shift, to_lanes(shares, lanes, self.stride, self.dtype, LEAST, least=LEAST)
@@ -218,30 +218,32 @@ class NoisyTopics(MeanField):
         """Return the shared arrays after a plain step, from counts of the topics in features."""
         point = self.points["gamma"]
         means = self._totals / np.maximum((noise.mean * totals).sum(axis=1), LEAST)
-        if self._fixed is not None:
-            means[self._fixed] = point["means"][self._fixed]
+        if self._fixed_features is not None:
+            means[self._fixed_features] = point["means"][self._fixed_features]
         expected = np.outer(means, totals)
-        theta = best_theta(found, expected, point["theta"], self.blocks.n_threads)
+        theta = best_theta(found, expected, point["theta"], self.executor.n_threads)
         return {"counts": found, "means": means, "totals": totals,
                 "theta": theta.reshape(found.shape)}  # fmt: skip
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
         """Return a point whose theta are between their bounds."""
         found = shared | {"theta": np.clip(shared["theta"], LEAST_THETA, MOST_THETA)}
-        if self._fixed is not None:
-            found["means"][self._fixed] = self.points["gamma"]["means"][self._fixed]
+        if self._fixed_features is not None:
+            found["means"][self._fixed_features] = self.points["gamma"]["means"][
+                self._fixed_features
+            ]
         return found
 
     def result(self) -> dict[str, Array]:
         """Return loadings (n, K), means (m,), theta, counts and expected counts (m, K).
 
-        Unless something is held, means sum to one.
+        Unless something is fixed, means sum to one.
         """
         point, n, K = self.points["gamma"], self.counts.shape[0], self.n_components
-        order, folder = self.blocks.layout.row_order, self.blocks.folder
-        L = from_lanes(self.blocks.get("gamma"), order, n, K, folder)
+        order, folder = self.executor.layout.row_order, self.executor.folder
+        L = from_lanes(self.executor.get("gamma"), order, n, K, folder)
         L[self.counts.row_totals == 0] = 0  # else what is at the floor may explain a count
-        scale = float(point["means"].sum()) if self.held.free else 1.0
+        scale = float(point["means"].sum()) if self.fixed.free else 1.0
         if scale > 0:
             L *= np.asarray(scale, L.dtype)
         found = {
@@ -254,9 +256,9 @@ class NoisyTopics(MeanField):
         return plain | {"L": L}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Stand where the state was taken."""
+        """Restore the state that `snapshot` saved."""
         super().restore(numbers, arrays)
-        self._put_held()
+        self._put_fixed()
 
     def shared_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
@@ -278,9 +280,9 @@ def _distance(one: Array, other: Array) -> float:
     return float(np.abs(moved, out=moved).sum(axis=0).max()) / 2
 
 
-def needs_of(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
+def noisy_topic_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
     """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
-    return needs_of_points(
+    return mean_field_needs(
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
         topics=_COPIES_FACTORS,
     )  # fmt: skip
