@@ -1,4 +1,4 @@
-"""What a benchmark run leaves: tables, a picture, the machine it ran on."""
+"""Write the results of a benchmark run: tables, a picture, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MARKERS = ("<!-- numbers:start -->", "<!-- numbers:end -->")
 
 @dataclass
 class Curve:
-    """Median of several runs of one program on one problem; ``runs`` (repeats, points) seconds."""
+    """Median of several runs of one program on one problem.
+
+    ``runs`` has the seconds of each run, of shape (repeats, points).
+    """
 
     problem: str
     program: str
@@ -35,7 +38,7 @@ class Curve:
     iterations_per_point: int = 1
 
     def reach(self, target: float) -> tuple[float, int | None]:
-        """Median seconds and the iteration at which a log-likelihood is first reached."""
+        """Return the median seconds and the iteration at which a log-likelihood is first reached."""
         passed = self.loglik >= target
         if not passed.any():
             return float("nan"), None
@@ -82,10 +85,11 @@ def cell(value, form: str) -> str:
 
 
 def markdown(rows: list[dict], machine: dict) -> str:
-    """Write the table for the README; what a second clock says is a column of its own."""
+    """Return the table for the README; the times of a second clock are a separate column."""
     head = (
         "problem, K", "program", "iterations to 10", "s to 100", "s to 10", "s to 1",
-        "loop: s to 10", "s to scikit-learn's end", "end - best known", "memory / CSR",
+        "loop: s to 10", "s to scikit-learn's final log-likelihood", "final - best known",
+        "memory / CSR",
     )  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     of_loop = {
@@ -106,21 +110,21 @@ def markdown(rows: list[dict], machine: dict) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     fewer = "".join(
-        f", {', '.join(names)}: {number}" for number, names in machine["fewer_turns"].items()
+        f" ({', '.join(names)}: {number})" for number, names in machine["fewer_turns"].items()
     )
     repeats = machine["repeats"]
-    turns = "One turn" if repeats == 1 else f"Median of {repeats} turns"
+    turns = "One repeat" if repeats == 1 else f"Medians of {repeats} repeats"
     lines += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {versions}. "
-        f"{turns}{fewer}; fits of a set number of iterations (tol=0). "
+        f"{turns}{fewer}; fits with a fixed number of iterations (tol=0). "
         f"`{machine['command']}`",
     ]
     return "\n".join(lines)
 
 
 def processor() -> str:
-    """Name of this machine's processor."""
+    """Return the name of the processor of this machine."""
     model = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -130,19 +134,19 @@ def processor() -> str:
 
 
 def processor_and_threads(threads: int) -> str:
-    """Name of the processor, and how many threads were used."""
+    """Return the name of the processor and the number of threads."""
     return f"{processor()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def command() -> str:
-    """Return the command of this run, without the folders of paths."""
+    """Return the command of this run, with paths shortened to file names."""
     parts = [Path(part).name if os.sep in part else part for part in sys.argv[1:]]
     shown = [f'"{part}"' if " " in part else part for part in parts]
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
 
 
 def describe(options, curves: list[Curve]) -> dict:
-    """Machine, versions and command of this run."""
+    """Return the machine, the versions and the command of this run."""
     versions = {"python": platform.python_version()}
     versions |= {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
     for curve in curves:
@@ -188,7 +192,7 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
             ax.loglog(curve.seconds, gap, style, color=color, label=label)
         ax.set(title=f"{problem.name}, K = {problem.n_components}", xlabel="seconds")
         ax.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("log-likelihood still missing (0.1 or less drawn as 0.1)")
+    axes[0, 0].set_ylabel("difference from the best log-likelihood (at least 0.1)")
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), title="dashed: loop", fontsize=9, frameon=False,
         loc="outside right upper",
@@ -198,7 +202,7 @@ def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
 
 
 def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
-    """Every point of every median curve."""
+    """Return every point of every median curve."""
     return [
         {
             "problem": problem.name,
@@ -214,7 +218,7 @@ def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
 
 
 def write_csv(path: Path, rows: list[dict]) -> None:
-    """Write rows, in a folder that may not exist yet; what one of them lacks is empty."""
+    """Write rows, and create the folder if necessary; missing values are empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", newline="") as file:
