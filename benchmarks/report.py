@@ -38,7 +38,7 @@ class Curve:
     iterations_per_point: int = 1
 
     def reach(self, target: float) -> tuple[float, int | None]:
-        """Return the median seconds and the iteration at which a log-likelihood is first reached."""
+        """Return the median seconds and the iteration until a log-likelihood is reached."""
         passed = self.loglik >= target
         if not passed.any():
             return float("nan"), None
