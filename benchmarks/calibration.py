@@ -136,9 +136,11 @@ def table(rows: list[dict]) -> str:
         lines.append((name, *(_cell(by_set.get((name, outcome))) for outcome in outcomes)))
     n = sorted({int(row["sets"]) for row in rows})
     counted = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "",
-                      f"Percent of {counted} sets; 5 is right for tests, 95 for intervals. Bold: "
-                      f"further off than three standard errors. `{report.command()}`"])  # fmt: skip
+    legend = (
+        f"Percent of {counted} sets; 5 is right for tests, 95 for intervals. Bold: further off than "
+        "three standard errors. `python benchmarks/calibration.py`"
+    )
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", legend])
 
 
 def _cell(row: dict | None) -> str:
