@@ -1,0 +1,67 @@
+"""Run every benchmark on a small problem, in one process: imports are paid for once.
+
+    python benchmarks/smoke.py                  all of them
+    python benchmarks/smoke.py lda bootstrap    those whose names are given
+
+A benchmark that fails ends the run. Nothing is kept.
+"""
+
+import os
+import runpy
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# RESULTS stands for a temporary folder, where an option says which problem is small.
+RUNS = """
+    run.py --smoke
+    out_of_core.py --problem simulated-small --nonzeros 2e4 --repeats 1 --results RESULTS
+    curvature.py --problems simulated-small:18 --max-iter 12 --results RESULTS
+    cluster.py --smoke
+    minibatch.py --smoke
+    lda.py --smoke
+    short_documents.py --smoke
+    lda_starts.py --smoke
+    gamma_poisson.py --smoke
+    noisy_topics.py --smoke
+    anchors.py --smoke
+    bootstrap.py --smoke
+    permutation.py --smoke
+    convergence.py --smoke
+    calibration.py --smoke
+    ssnmf.py --smoke
+    many_topics.py --smoke
+    kernels.py --problem simulated-small --topics 6 18 --repeats 1 --results RESULTS
+    kernels.py --weights --problem simulated-small --topics 6 --repeats 1 --results RESULTS
+    scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
+    random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
+"""
+WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
+
+
+def main() -> None:
+    """Run the benchmarks whose names are given, or all."""
+    lines = [line for line in RUNS.split("\n") if line.strip()]
+    if os.environ.get("NMFSCALE_DATA"):
+        lines.append(WITH_DATA)
+    names = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as results:
+        for line in lines:
+            script, *options = shlex.split(line)
+            if names and script.removesuffix(".py") not in names:
+                continue
+            path = str(HERE / script)
+            sys.argv = [path, *(results if word == "RESULTS" else word for word in options)]
+            print(f"\n=== {line.strip()}", flush=True)
+            start, cpu = time.perf_counter(), os.times()
+            runpy.run_path(path, run_name="__main__")
+            spent = sum(os.times()[:4]) - sum(cpu[:4])
+            elapsed = time.perf_counter() - start
+            print(f"=== {script}: {elapsed:.1f} s, {spent:.1f} s of processor time", flush=True)
+
+
+if __name__ == "__main__":
+    main()
