@@ -188,16 +188,16 @@ def level():
 
 def forget_everything():
     """Let a worker remember nothing of the fits that it took part in."""
-    from nmfscale.engine import worker as workbench
+    from nmfscale.engine import worker
 
-    workbench._cache.__init__()
+    worker._cache.__init__()
 
 
 def bytes_remembered():
     """Say how much a worker remembers of the fits that it took part in."""
-    from nmfscale.engine import worker as workbench
+    from nmfscale.engine import worker
 
-    return workbench._cache.n_bytes_held
+    return worker._cache.n_bytes_held
 
 
 def limit_files(n_bytes):

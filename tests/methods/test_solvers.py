@@ -21,7 +21,7 @@ from nmfscale import kernels
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.engine.monitor import Monitor
 from nmfscale.methods.factors import Constraints, aligned_copy
-from nmfscale.methods.poisson import newton as accelerated
+from nmfscale.methods.poisson import newton
 from nmfscale.methods.poisson.objective import FactorModel
 from nmfscale.methods.poisson.scales import scale_of_before
 from nmfscale.methods.poisson.solvers import SOLVERS
@@ -872,7 +872,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     assert sum(late) > 20
     for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
         if scaled or (curvature is not None and em_steps is None):
-            assert gain < accelerated.LATE_BELOW and not fell
+            assert gain < newton.LATE_BELOW and not fell
     # ... and ends as high as with curvature whose diagonal is new in every iteration
     internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)

@@ -166,7 +166,10 @@ def fit(request, monkeypatch, tmp_path):
 # scikit-learn ---------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([model.make(n_components=2, max_iter=1000, tol=1e-3) for model in MODELS])
+CHECKED = {"n_components": 2, "max_iter": 100, "tol": 1e-3}
+
+
+@parametrize_with_checks([model.make(**CHECKED) for model in MODELS if not model.variant])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn(estimator, check):
     check(estimator)
@@ -175,6 +178,7 @@ def test_scikit_learn(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        *(model.make(**CHECKED) for model in MODELS if model.variant),
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]
