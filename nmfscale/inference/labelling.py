@@ -100,64 +100,94 @@ class Labelled:
         return np.stack(parts, axis=1)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out panels, which would not be aligned elsewhere."""
+        """Leave out what is computed from the fields."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
-    def _panels(self) -> NDArray[np.int32]:
-        """Columns side by side in panels, as the kernel takes them."""
-        columns = self.rows
+    def columns(self) -> NDArray[np.int32]:
+        """What the kernel adds up, in numbers of 32 bits."""
+        parts = [self.rows]
         if self.low:
-            columns = np.hstack([self.rows >> self.low, self.rows & ((1 << self.low) - 1)])
-        n, n_columns = columns.shape
-        panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
-        panels[:] = 0
-        for k, panel in enumerate(panels):
-            part = columns[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
-            panel[:, : part.shape[1]] = part
-        return panels
+            parts = [self.rows >> self.low, self.rows & ((1 << self.low) - 1)]
+        return np.hstack(parts).astype(np.int32)
 
-    def random_values(
-        self, statistic: Statistic, seed: SeedSequence, numbers: range, n_threads: int
-    ) -> Array:
-        """Return the statistics of labellings drawn at random: number r from child r of a seed."""
-        n_topics, n_groups = self.scale.size, self.sizes.shape[1]
-        # the sums of one group are what the others leave: the largest
-        order = np.argsort(self.sizes.sum(axis=0), kind="stable")
-        sizes, place = np.ascontiguousarray(self.sizes[:, order]), np.argsort(order)
-        width = self._panels.shape[0] * PANEL_COLUMNS
-        out = np.empty((len(numbers), len(self.tests)))
-        for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
-            sums = aligned_empty((len(part), n_groups, width), np.int32)
-            permuted_sums(self._panels, sizes, child_states(seed, part), sums, n_threads)
-            at = slice(part.start - numbers.start, part.stop - numbers.start)
-            found = sums[:, place, :n_topics].astype(np.float64)
-            if self.low:
-                found = found * 2.0**self.low + sums[:, place, n_topics : 2 * n_topics]
-            out[at] = self.values(statistic, found)
-        return out
+    def of_sums(self, sums: Array) -> Array:
+        """Return sums of rows (n, n_groups, n_topics) from sums of `columns`."""
+        n_topics = self.scale.size
+        found = sums[:, :, :n_topics].astype(np.float64)
+        if self.low:
+            found = found * 2.0**self.low + sums[:, :, n_topics : 2 * n_topics]
+        return found
+
+
+Part = tuple[Statistic, Labelled]
+
+
+def _panels(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """Return columns side by side in panels, as the kernel takes them."""
+    together = np.hstack(columns)
+    n, n_columns = together.shape
+    panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
+    panels[:] = 0
+    for k, panel in enumerate(panels):
+        part = together[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
+        panel[:, : part.shape[1]] = part
+    return panels
+
+
+def random_values(
+    parts: Sequence[Part], seed: SeedSequence, numbers: range, n_threads: int
+) -> Array:
+    """Return the statistics of labellings drawn at random: number r from child r of a seed.
+
+    All parts have the same units in each group and stratum, and see the same labellings. The tests
+    of one part follow those of another.
+    """
+    labelled = [each for _, each in parts]
+    panels = _panels([each.columns for each in labelled])
+    # the sums of one group are what the others leave: the largest
+    order = np.argsort(labelled[0].sizes.sum(axis=0), kind="stable")
+    sizes, place = np.ascontiguousarray(labelled[0].sizes[:, order]), np.argsort(order)
+    n_groups, width = len(order), len(panels) * PANEL_COLUMNS
+    out = np.empty((len(numbers), sum(len(each.tests) for each in labelled)))
+    for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
+        sums = aligned_empty((len(part), n_groups, width), np.int32)
+        permuted_sums(panels, sizes, child_states(seed, part), sums, n_threads)
+        at = slice(part.start - numbers.start, part.stop - numbers.start)
+        column = test = 0
+        for statistic, each in parts:
+            last, last_test = column + each.columns.shape[1], test + len(each.tests)
+            found = each.of_sums(sums[:, place, column:last])
+            out[at, test:last_test] = each.values(statistic, found)
+            column, test = last, last_test
+    return out
 
 
 class Permutations(ReplicateTask):
-    """Random labellings of several sets of units, each drawn for itself, with its statistic."""
+    """Random labellings of several sets of units, each drawn for itself, with their statistics.
+
+    A set has one part or several, whose statistics are those of the same labellings.
+    """
 
     name = "permutations"
 
-    def __init__(self, parts: Sequence[tuple[Statistic, Labelled]]):
-        self.parts = list(parts)
+    def __init__(self, sets: Sequence[Sequence[Part]]):
+        self.sets = [list(parts) for parts in sets]
 
     def about(self) -> Iterator[Any]:
         """Rows, labels and strata, the statistics, and their values with the labels as they are."""
-        for statistic, each in self.parts:
-            yield from (statistic.name, statistic.code)
-            yield from (each.rows, each.scale, each.sizes, repr(each.tests))
-            yield each.observed(statistic)
+        for parts in self.sets:
+            yield len(parts)
+            for statistic, each in parts:
+                yield from (statistic.name, statistic.code)
+                yield from (each.rows, each.scale, each.sizes, repr(each.tests))
+                yield each.observed(statistic)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the statistics of all tests, those of one set after those of another."""
         found = [
-            each.random_values(statistic, child(seed, i), numbers, n_threads)
-            for i, (statistic, each) in enumerate(self.parts)
+            random_values(parts, child(seed, i), numbers, n_threads)
+            for i, parts in enumerate(self.sets)
         ]
         return {"statistic": np.concatenate(found, axis=1)}
 

@@ -22,7 +22,7 @@ from .groups import (
     smallest_pvalue,
     warn_few_labellings,
 )
-from .labelling import Labelled, Permutations
+from .labelling import Labelled, Part, Permutations
 from .pvalues import (
     independent_max_t,
     interval,
@@ -277,16 +277,17 @@ def _observed(
 
 
 def null_distributions(
-    statistic: Statistic, sets: list[Labelled], n: int,
-    more: Sequence[tuple[Statistic, Labelled]] = (), **options: Any,
-) -> tuple[list[Array], list[bool], bool]:  # fmt: skip
+    statistic: Statistic, sets: list[Labelled], n: int, beside: Sequence[Part] = (), **options: Any
+) -> tuple[list[Array], list[bool], bool]:
     """Return the statistics of labellings for each test, and whether these are all.
 
-    `more` are sets with another statistic, whose tests come last.
+    `beside` has a part for each set, of the same labellings; its tests come last.
     """
-    parts = [*((statistic, each) for each in sets), *more]
-    few = [log10_labellings(of.sizes) < 15 and n_labellings(of.sizes) <= n for _, of in parts]
-    drawn = [each for each, is_few in zip(parts, few, strict=True) if not is_few]
+    of_sets: list[list[Part]] = [[(statistic, each)] for each in sets]
+    for parts, other in zip(of_sets, beside, strict=False):
+        parts.append(other)
+    few = [log10_labellings(of.sizes) < 15 and n_labellings(of.sizes) <= n for of in sets]
+    drawn = [parts for parts, is_few in zip(of_sets, few, strict=True) if not is_few]
     columns, interrupted = [], False
     if drawn:
         found = run_replicates(Permutations(drawn), n, **options)
@@ -294,14 +295,17 @@ def null_distributions(
         if not len(found):
             raise KeyboardInterrupt
         columns = list(found["statistic"].T)
-    nulls: list[Array] = []
-    exact: list[bool] = []
-    for (of, each), is_few in zip(parts, few, strict=True):
-        of_tests = list(each.all_values(of).T) if is_few else columns[: len(each.tests)]
-        columns = columns if is_few else columns[len(each.tests) :]
-        nulls += [np.ascontiguousarray(null) for null in of_tests]
-        exact += [is_few] * len(each.tests)
-    return nulls, exact, interrupted
+    nulls: list[list[Array]] = [[], []]
+    exact: list[list[bool]] = [[], []]
+    for parts, is_few in zip(of_sets, few, strict=True):
+        for place, (of, each) in enumerate(parts):
+            if is_few:
+                of_tests = list(each.all_values(of).T)
+            else:
+                of_tests, columns = columns[: len(each.tests)], columns[len(each.tests) :]
+            nulls[place] += [np.ascontiguousarray(null) for null in of_tests]
+            exact[place] += [is_few] * len(each.tests)
+    return sum(nulls, []), sum(exact, []), interrupted
 
 
 def _dispersions(units: Units, members: list[tuple[int, ...]], scope: str) -> list[Dispersion]:
