@@ -1,1 +1,1 @@
-"""Counts: what a fit reads; knows no file and no model."""
+"""Counts, the input of a fit; this room imports neither readers of files nor models."""

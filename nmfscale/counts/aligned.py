@@ -1,4 +1,4 @@
-"""Memory that starts on a cache line, and that goes back to the system as soon as it is free."""
+"""Arrays that start on a cache line, and whose memory returns to the system when they are freed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The allocator keeps much of what is freed, and a large array that comes later may not fit there.
+# Larger arrays are mapped: the allocator would keep freed memory, which later arrays may not fit.
 _MAPPED_BYTES = 1 << 17
-# A large page saves many look-ups of addresses.
+# Size of a huge page, which saves many address translations.
 _PAGE_BYTES = 1 << 21
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None) -> NDArray[Any]:
-    """Return an array that starts on a cache line, as the kernels require.
+    """Return an uninitialised array that starts on a cache line, as the kernels require.
 
-    With `folder` it is kept in a file there, which has no name and goes with the array.
+    With `folder`, the array lives in an unnamed file there, which is deleted with the array.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if folder is not None:
@@ -37,9 +37,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any, folder: str | None = None)
 
 
 def _claim(file: int, size: int, folder: str) -> None:
-    """Take the room of a file on the disk at once, where the system can.
+    """Reserve a file's space on the disk at once, if the system supports it.
 
-    A write to mapped memory for which a full disk has no room would end the process.
+    Otherwise a write to mapped memory would kill the process when the disk is full.
     """
     if not hasattr(os, "posix_fallocate"):
         return
@@ -50,37 +50,37 @@ def _claim(file: int, size: int, folder: str) -> None:
             return
         raise OSError(
             error.errno,
-            f"cannot keep an array of {size:,} bytes in {folder} ({error.strerror}): make room "
-            "there, set TMPDIR to a folder with more, or raise memory_limit",
+            f"cannot keep an array of {size:,} bytes in {folder} ({error.strerror}): free space "
+            "there, set TMPDIR to a folder with more space, or raise memory_limit",
         ) from error
 
 
 def _mapped(size: int) -> NDArray[np.uint8]:
-    """Return memory of the system, as far as possible in large pages where it has them."""
+    """Return memory mapped from the system, in huge pages as far as possible."""
     private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
     flags = {"flags": private} if private else {}
     of_pages = size // _PAGE_BYTES * _PAGE_BYTES
     if not of_pages or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.frombuffer(mmap.mmap(-1, size, **flags), np.uint8)
-    # from where such a page begins; what lies before and behind is never touched
+    # start at the boundary of a huge page; memory before and after the array is never touched
     memory = mmap.mmap(-1, size + _PAGE_BYTES, **flags)
     raw = np.frombuffer(memory, np.uint8)
     start = -raw.ctypes.data % _PAGE_BYTES
-    with suppress(OSError):  # a kernel without them
+    with suppress(OSError):  # the system has no huge pages
         memory.madvise(mmap.MADV_HUGEPAGE, start, of_pages)
     return raw[start : start + size]
 
 
 def aligned_copy(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """Return a copy of an array, in another type if wanted."""
+    """Return a copy of an array that starts on a cache line; with another dtype if given."""
     out = aligned_empty(array.shape, dtype or array.dtype)
     out[...] = array
     return out
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return such an array, of zeros."""
+    """Return an array of zeros that starts on a cache line."""
     out = aligned_empty(shape, dtype)
-    if out.nbytes < _MAPPED_BYTES:  # the system's memory comes as zeros
+    if out.nbytes < _MAPPED_BYTES:  # mapped memory is zero at first
         out.fill(0)
     return out

@@ -1,4 +1,4 @@
-"""What a fit needs to know of counts, wherever they are."""
+"""CountMatrix: what a fit needs to know about counts, in memory or in files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .warn import warn_caller
 
 Array = NDArray[Any]
 
-# Functions of whole counts below this are looked up: few of them differ.
+# Functions of integer counts below this are looked up in a table: there are few distinct values.
 _MOST_TABULATED = 1 << 16
-# A sample whose counts add up to less has loadings near the floor of a fit, 1e-10.
+# A sample with a smaller sum of counts would have loadings near the floor of a fit, 1e-10.
 LEAST_TOTAL = 1e-9
 
 
 class RowRange(NamedTuple):
-    """Rows from `first` on as compressed sparse rows: `indptr` begins with 0."""
+    """Compressed sparse rows of a table, from row `first` on; `indptr` starts at 0."""
 
     first: int
     indptr: Array
@@ -33,7 +33,7 @@ class RowRange(NamedTuple):
     data: Array
 
     def part(self, start: int, stop: int) -> RowRange:
-        """Return views of rows start:stop, counted from `first` on."""
+        """Return views of rows start:stop, numbered from `first`."""
         low, high = self.indptr[start], self.indptr[stop]
         pointers = self.indptr[start : stop + 1] - low
         return RowRange(self.first + start, pointers, self.indices[low:high], self.data[low:high])
@@ -43,7 +43,7 @@ class RowRange(NamedTuple):
         return (self.part(*rows) for rows in row_chunks(self.indptr, n_entries))
 
     def matrix(self, n_columns: int) -> sp.csr_array:
-        """Return these rows as a matrix of SciPy."""
+        """Return these rows as a SciPy matrix."""
         shape = (len(self.indptr) - 1, n_columns)
         return sp.csr_array((self.data, self.indices, self.indptr), shape=shape)
 
@@ -73,9 +73,9 @@ class CountMatrix(ABC):
     groups : array-like, optional
         One label per sample.
     notes : sequence of str, default=()
-        What was changed or left out on the way, for :meth:`report`.
+        What was changed or left out when the counts were read, for :meth:`report`.
     first_fraction : str, optional
-        Where the first count that is not a whole number stands.
+        Position and value of the first count that is not an integer.
 
     Notes
     -----
@@ -90,7 +90,7 @@ class CountMatrix(ABC):
     largest: Any
     _nnz: int
     _dtype: np.dtype[Any]
-    # Which columns of other counts these are, -1 for those without counts; None if all of them.
+    # If these are columns of other counts: their numbers there, -1 for columns without counts.
     columns_taken: Any = None
     _layout: Any = None
 
@@ -112,28 +112,28 @@ class CountMatrix(ABC):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
+        """Dtype of the counts: uint8, uint16, uint32, int32, int64, float32 or float64."""
         return self._dtype
 
     @abstractmethod
     def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
-        """Yield rows start:stop; those that a mask of all rows does not want may be empty."""
+        """Yield rows start:stop; rows that are False in the mask `wanted` may be left empty."""
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[RowRange]:
-        """Read the table, or rows start:stop of it, piece by piece.
+        """Read the table, or rows start:stop of it, in pieces.
 
         Parameters
         ----------
         start : int, default=0
             The first row.
         stop : int, default=None
-            The one after the last; None reads to the end.
+            The row after the last; None reads to the end.
 
         Returns
         -------
         iterator of RowRange
-            Ranges of rows, one after the other, small beside the table: first row, index
-            pointers from 0, column numbers and counts.
+            Consecutive ranges of rows, small compared with the table: first row, index pointers
+            from 0, column numbers and counts.
         """
         return self._pieces(start, self.shape[0] if stop is None else stop)
 
@@ -143,14 +143,14 @@ class CountMatrix(ABC):
         Parameters
         ----------
         function : callable
-            Of float64 counts of shape (n,), elementwise.
+            Takes float64 counts of shape (n,), and returns its values at each of them.
 
         Returns
         -------
         ndarray of shape (n_samples,), float64
-            The sums, added in the order in which a row is kept.
+            The sums, added in the stored order of each row's entries.
         """
-        from . import _sell  # so that sources without compiled kernels say so
+        from . import _sell  # late, so that uncompiled sources reach the error that explains it
 
         out = np.zeros(self.shape[0])
         table = None
@@ -182,13 +182,12 @@ class CountMatrix(ABC):
         Parameters
         ----------
         rows : ndarray of int, default=None
-            Which, in rising order; by default all.
+            Numbers of the rows in rising order; None reads all.
 
         Returns
         -------
         scipy.sparse.csr_array
-            One row for each that was asked for, with sorted column numbers, in the type of the
-            counts.
+            The rows, with sorted column numbers and the dtype of the counts.
         """
         wanted = None
         if rows is not None:
@@ -206,7 +205,7 @@ class CountMatrix(ABC):
 
     @abstractmethod
     def _count_values(self, above: float) -> tuple[Array, Array]:
-        """Distinct counts, all above a limit at least, rising, and how often each occurs."""
+        """Return distinct counts in rising order, at least all above a limit, and their numbers."""
 
     def large_counts(self, above: float) -> tuple[Array, Array]:
         """Find the large counts.
@@ -219,39 +218,39 @@ class CountMatrix(ABC):
         Returns
         -------
         values, times : ndarray of int64
-            The distinct counts above the limit, rising, and how often each occurs.
+            The distinct counts above the limit in rising order, and how often each occurs.
         """
         values, times = self._count_values(above)
         return values[values > above], times[values > above]
 
     def _make_layout(self, n_threads: int) -> Any:
-        """Arrange the counts; asked for where that is not known from the beginning."""
+        """Build the layout of the counts, unless the constructor has set it."""
         raise NotImplementedError
 
     def layout(self, n_threads: int = 1) -> Any:
-        """Return row blocks in both orders, as the kernels read them; built once.
+        """Return the blocks of rows that the kernels read, by rows and by columns; built once.
 
         Parameters
         ----------
         n_threads : int, default=1
-            Threads to build them with; the blocks do not depend on it.
+            Number of threads that build them; the blocks do not depend on it.
 
         Returns
         -------
         Layout
-            Of ``nmfscale.counts.blocks``.
+            See ``nmfscale.counts.blocks``.
         """
         if self._layout is None:
             self._layout = self._make_layout(n_threads)
         return self._layout
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the layout, as large as the counts, which follows from them."""
+        """Leave out the layout: it is as large as the counts, and can be built from them."""
         return {**self.__dict__, "_layout": None}
 
     @property
     def is_integer(self) -> bool:
-        """Whether every count is a whole number."""
+        """Whether every count is an integer."""
         return self.first_fraction is None
 
     @cached_property
@@ -261,22 +260,22 @@ class CountMatrix(ABC):
 
     @property
     def n_empty_rows(self) -> int:
-        """Number of samples without any count."""
+        """Number of samples without counts."""
         return int(np.count_nonzero(self.row_nnz == 0))
 
     @property
     def n_empty_columns(self) -> int:
-        """Number of features without any count."""
+        """Number of features without counts."""
         return int(np.count_nonzero(self.column_nnz == 0))
 
     def report(self) -> str:
-        """Describe what was found.
+        """Describe the counts.
 
         Returns
         -------
         str
             Several lines: shape, nonzeros, kind and size of the counts, empty rows and
-            columns, duplicate names, and what was changed on the way.
+            columns, duplicate names, and what was changed when the counts were read.
         """
         n_rows, n_columns = self.shape
         kind = "integer" if self.is_integer else f"not integer ({self.first_fraction})"
@@ -305,7 +304,7 @@ class CountMatrix(ABC):
 
 
 def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:
-    """Sum the counts of every row of a range, in the order in which they are kept."""
+    """Sum the counts of every row of a range, in their stored order."""
     indptr, data = rows.indptr, rows.data
     totals = np.zeros(len(indptr) - 1)
     # Empty rows are left out: reduceat would give them their neighbour's first count.
@@ -314,7 +313,7 @@ def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:
     if not filled.size:
         return totals
     dtype = np.dtype(np.float64)
-    # whole numbers whose sums cannot overflow need not be converted, which costs more than adding
+    # integers whose sums cannot overflow are not converted: that would cost more than the additions
     if data.dtype.kind in "iu" and int(data.max()) * int(length.max()) <= np.iinfo(data.dtype).max:
         dtype = data.dtype
     totals[filled] = np.add.reduceat(data, indptr[filled], dtype=dtype)
@@ -322,7 +321,7 @@ def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:
 
 
 def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None:
-    """Return labels as an array, one for each row or column; None stays None."""
+    """Return labels as an array with one entry for each row or column; None stays None."""
     if labels is None:
         return None
     labels = np.asarray(labels)
@@ -332,7 +331,7 @@ def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None
 
 
 def check_totals(counts: CountMatrix, holder: str) -> None:
-    """Refuse rows whose counts add up to next to nothing: a fit takes what is so small for 0."""
+    """Refuse rows whose sum of counts is so small that a fit cannot tell it from 0."""
     if counts.is_integer:
         return
     totals = counts.row_totals
@@ -340,11 +339,11 @@ def check_totals(counts: CountMatrix, holder: str) -> None:
     if small.size:
         i = int(small[0])
         name = "" if counts.sample_names is None else f" ({str(counts.sample_names[i])!r})"
-        more = f", and {small.size - 1:,} other rows likewise" if small.size > 1 else ""
+        more = f" (as do those of {small.size - 1:,} other rows)" if small.size > 1 else ""
         raise ValueError(
-            f"{holder}: the counts of row {i}{name} add up to {totals[i]:.3g}{more}; less than "
-            f"{LEAST_TOTAL:g} cannot be told from 0 in a fit. Multiply all counts by one number "
-            "(such as 2.0**100), or set those of the row to 0."
+            f"{holder}: the counts of row {i}{name} add up to {totals[i]:.3g}{more}. A fit cannot "
+            f"tell sums below {LEAST_TOTAL:g} from 0. Multiply all counts by the same number (such "
+            "as 2.0**100), or set the counts of the row to 0."
         )
 
 
@@ -352,7 +351,7 @@ IntegerPolicy = Literal["warn", "allow", "require"]
 
 
 def check_integer(integer: Any) -> None:
-    """Refuse a word that does not say what to do about counts that are not whole numbers."""
+    """Check the option that says what to do about counts that are not integers."""
     if integer not in ("warn", "allow", "require"):
         raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
 
@@ -360,9 +359,9 @@ def check_integer(integer: Any) -> None:
 def warn_fraction(
     first_fraction: str | None, integer: IntegerPolicy, holder: str, others: Sequence[str] = ()
 ) -> None:
-    """Warn of, or refuse, counts that are not whole numbers, of the object or file `holder`.
+    """Warn about, or refuse, counts that are not integers; `holder` is the object or file.
 
-    `others` are the matrices that it has besides.
+    `others` names further matrices in the same object or file.
     """
     if first_fraction is None or integer == "allow":
         return
@@ -370,7 +369,7 @@ def warn_fraction(
         f"{holder} holds counts that are not whole numbers: {first_fraction}. "
         "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
     )
-    also = f" It has {', '.join(others)} too." if others else ""
+    also = f" It also has {', '.join(others)}." if others else ""
     if integer == "require":
         raise ValueError(f"{message}.{also}")
-    warn_caller(f"{message}, or integer='allow' to have these fitted as they are.{also}")
+    warn_caller(f"{message}, or integer='allow' to fit these values as they are.{also}")

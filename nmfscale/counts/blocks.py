@@ -1,4 +1,7 @@
-"""The block contract: counts cut into blocks of rows by their own numbers, in slices of 16."""
+"""The block contract: counts in blocks of rows, each in SELL-16 by rows and by columns.
+
+The numbers of nonzeros alone decide where blocks are cut, and the order of rows and columns.
+"""
 
 from __future__ import annotations
 
@@ -17,54 +20,54 @@ from .sell import LANES, SellBlock, SellBuilder, largest_of, pieces_of
 Array = NDArray[Any]
 
 BLOCK_NONZEROS = 1 << 23
-# A few counts too large for a narrow type are split into several of the same row and column: to
-# the likelihood and its derivatives, which are linear in the counts, this makes no difference.
+# A few counts that exceed a narrow type are split into several entries of the same row and column.
+# The likelihood and its derivatives are linear in the counts, so this does not change them. At
+# most this share of the nonzeros may be such extra entries.
 MOST_SPLIT = 1 / 16
-# Bytes a nonzero count of both orders, about, and of all that a visit has at hand.
+# Approximate bytes for each nonzero count: of both orders, and of all buffers of a visit.
 SLICE_BYTES, _BUFFER_BYTES = 7, 40
 
 
 class Block:
-    """Rows ``start:stop`` of the counts, lanes ``first:last``, and both orders of them.
+    """Rows ``start:stop`` of the counts, in lanes ``first:last``, by rows and by columns.
 
-    Rows and columns are made when first used and kept, or each time anew if `keep` is false.
+    Both are built when they are first used and then kept, or built at each use if `keep` is false.
     """
 
     def __init__(
-        self, slicer: SellBuilder, start: int, stop: int, first: int, order: Array, keep: bool
+        self, builder: SellBuilder, start: int, stop: int, first: int, order: Array, keep: bool
     ):
-        self._slicer, self._order, self.keep = slicer, order, keep
+        self._builder, self._order, self.keep = builder, order, keep
         self._made: dict[str, SellBlock] = {}
         self.start, self.stop, self.first, self.last = start, stop, first, first + len(order)
 
     @property
     def rows(self) -> SellBlock:
-        """The rows in slices; indices are lanes of the columns."""
+        """The rows in SELL-16; indices are lanes of the columns."""
         return self._slices("rows")
 
     @property
     def columns(self) -> SellBlock:
-        """The columns in slices; indices are lanes of the block's rows."""
+        """The columns in SELL-16; indices are lanes of the block's rows."""
         return self._slices("columns")
 
     def _slices(self, which: str) -> SellBlock:
         if which in self._made:
             return self._made[which]
-        made: SellBlock = getattr(self._slicer, which)(self.start, self.stop, self._order)
+        made: SellBlock = getattr(self._builder, which)(self.start, self.stop, self._order)
         return self._made.setdefault(which, made) if self.keep else made
 
 
 class Layout:
-    """A count matrix in blocks of sliced rows and columns.
+    """A count matrix in blocks of rows, each in SELL-16 by rows and by columns.
 
-    Lane i holds row ``row_order[i]`` of the counts, or nothing where that is -1: within a block the
-    rows stand by falling number of nonzeros. Columns stand by falling number of nonzeros in the
-    whole matrix, in every block the same; `column_order` is theirs. `large` are the values that
-    are split in pieces, and how often each occurs.
+    Lane i holds row ``row_order[i]`` of the counts, or no row if that is -1. Within a block, rows
+    are sorted by falling number of nonzeros. Columns are sorted by falling number of nonzeros in
+    the whole matrix: `column_order` is the same for all blocks. `large` holds the values of counts
+    that are split into pieces, and how often each occurs.
 
-    ``reader.read(start, stop)`` returns a `RowRange`. Blocks stay in memory once they were made
-    if they are to be kept (`keep`); if not, the reader is a stream. `counts` is only looked at
-    while the layout is made.
+    ``reader.read(start, stop)`` returns a `RowRange`. With `keep`, blocks stay in memory once they
+    are built; without, the reader is a stream. `counts` is used only while the layout is built.
     """
 
     def __init__(
@@ -75,36 +78,36 @@ class Layout:
         self.column_order = column_order_of(counts)
         self.count_dtype, self.large = narrow_type(counts)
         self._reader, self._nnz = reader, counts.nnz
-        self._slicer = SellBuilder(
+        self._builder = SellBuilder(
             reader, self.shape, self.count_dtype, self.column_order, n_threads, has_sorted_indices
         )
         self.blocks: list[Any] = []
         orders = []
         for start, stop, first, order in block_orders(counts.row_nnz):
-            self.blocks.append(Block(self._slicer, start, stop, first, order, keep))
+            self.blocks.append(Block(self._builder, start, stop, first, order, keep))
             orders.append(np.where(order < 0, -1, order + start))
         self.row_order = np.concatenate(orders)
 
     def visit(self, which: str) -> Iterator[tuple[Any, SellBlock]]:
-        """Blocks and their "rows" or "columns", one after the other.
+        """Yield each block with its "rows" or "columns".
 
-        Where blocks do not stay in memory, the next is made while one is worked on.
+        If blocks do not stay in memory, the next one is built while the caller works on one.
         """
         slices = (getattr(block, which) for block in self.blocks)
         yield from zip(self.blocks, slices if self.kept else prefetched(slices), strict=True)
 
     def visit_both(self) -> Iterator[tuple[Any, SellBlock, SellBlock]]:
-        """Blocks, their rows and their columns."""
+        """Yield each block with its rows and its columns."""
         yield from ((block, block.rows, block.columns) for block in self.blocks)
 
     def keep(self) -> None:
-        """Let blocks stay in memory once they were made."""
+        """Keep blocks in memory from their next use on."""
         for block in self.blocks:
             block.keep = True
 
     @property
     def kept(self) -> bool:
-        """Whether blocks stay in memory once they were made."""
+        """Whether blocks stay in memory once they are built."""
         return all(block.keep for block in self.blocks)
 
     @property
@@ -114,22 +117,22 @@ class Layout:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes that a visit needs where blocks do not stay in memory."""
-        # two blocks in slices, one of them with its compressed rows, sorted and split
-        of_blocks = _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
-        return of_blocks + getattr(self._reader, "piece_bytes", 0)
+        """Bytes that a visit needs if blocks do not stay in memory."""
+        # two blocks in SELL-16, one of them with its compressed rows, sorted and split
+        block_bytes = _BUFFER_BYTES * min(self._nnz, BLOCK_NONZEROS)
+        return block_bytes + getattr(self._reader, "piece_bytes", 0)
 
     @cached_property
     def whole_columns(self) -> SellBlock:
-        """The columns of the whole matrix in slices; refused where blocks stay in their file."""
+        """The columns of the whole matrix in SELL-16; an error if blocks stay in their file."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
         if not self.kept:
             raise no_whole_columns(self._reader.whom, len(self.blocks))
-        return self._slicer.columns(0, self.shape[0], self.row_order)
+        return self._builder.columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
-        """Return the values of the counts and how often each occurs; None unless most are small."""
+        """Return the values of the counts and how often each occurs; None if many are large."""
         return self._values
 
     @cached_property
@@ -141,14 +144,14 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the sliced counts in bytes, about, where they are yet to be made."""
+        """Memory of the counts in SELL-16 in bytes; an estimate if blocks stay in their file."""
         if not self.kept:
             return SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
 
 
 def no_whole_columns(whom: object, n_blocks: int) -> ValueError:
-    """Return the error of a solver that needs whole columns of counts that stay in a file."""
+    """Return the error of a solver that needs whole columns, for counts that stay in a file."""
     return ValueError(
         f"{whom} is read in {n_blocks} blocks of rows, and this solver needs whole columns: use "
         "solver='auto', or counts in memory, into which read_counts reads a file."
@@ -164,12 +167,12 @@ class ValueCounts:
         self._found = np.zeros((4, 1 << 8 * self.dtype.itemsize if self.possible else 0), np.int64)
 
     def add(self, rows: SellBlock) -> None:
-        """Take the rows of one more block."""
+        """Count the values in the rows of one more block."""
         if self.possible:
             count_values(rows.count, self._found)
 
     def result(self) -> tuple[Array, NDArray[np.int64]] | None:
-        """Return the values of the counts and how often each occurs; None unless most are small."""
+        """Return the values of the counts and how often each occurs; None if many are large."""
         if not self.possible:
             return None
         times = self._found.sum(axis=0)
@@ -182,7 +185,7 @@ class ValueCounts:
 
 
 def prefetched(items: Iterator[Any]) -> Iterator[Any]:
-    """Hand out items of an iterator, of which the next is made in a thread meanwhile."""
+    """Yield the items of an iterator, and compute the next one in a thread meanwhile."""
     end = object()
     with ThreadPoolExecutor(1) as ahead:
         pending = ahead.submit(next, items, end)
@@ -192,7 +195,10 @@ def prefetched(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
-    """Return where blocks begin, and the end: as many rows as 2^23 nonzeros allow, at least one."""
+    """Return the first row of every block, and the end.
+
+    A block has as many rows as fit into 2^23 nonzeros, but at least one.
+    """
     ends = np.cumsum(row_nnz, dtype=np.int64)
     cuts = [0]
     while cuts[-1] < len(row_nnz):
@@ -204,7 +210,7 @@ def cut_blocks(row_nnz: Array) -> NDArray[np.int64]:
 
 
 def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int64]]]:
-    """For each block: its rows start:stop, its first lane, the order of its rows in lanes."""
+    """Yield, for each block, its rows start:stop, its first lane, and its rows in lane order."""
     cuts, first = cut_blocks(row_nnz).tolist(), 0
     for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
         order = lane_order_of(row_nnz[start:stop])
@@ -213,10 +219,10 @@ def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int
 
 
 def narrow_type(counts: CountMatrix) -> tuple[np.dtype[Any], tuple[Array, Array]]:
-    """Smallest type of the kernels for the counts, and the values that need several pieces of it.
+    """Return the smallest dtype of the kernels for the counts, and the values that exceed it.
 
-    Every count is held exactly, a few of them in pieces; with the values comes how often each
-    occurs.
+    Every count is represented exactly, a few of them in several pieces. The values that are split
+    come with how often each occurs.
     """
     none = np.empty(0, np.int64), np.empty(0, np.int64)
     if counts.is_integer:
@@ -229,12 +235,12 @@ def narrow_type(counts: CountMatrix) -> tuple[np.dtype[Any], tuple[Array, Array]
 
 
 def lane_order_of(length: Array) -> NDArray[np.int64]:
-    """Longest first, ties in their own order, padded with -1 to whole slices."""
+    """Return the order by falling length, ties as they come; -1 fills up the last slice."""
     order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
     order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
     return order
 
 
 def column_order_of(counts: CountMatrix) -> NDArray[np.int32]:
-    """Order of the columns in lanes, whose numbers are those of an index of the kernels."""
+    """Return the column in every lane; indices of the kernels are these lanes."""
     return lane_order_of(counts.column_nnz).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Attributes that are computed when they are first read."""
+"""A cached_property without the lock of Python 3.11: attributes computed at their first use."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ if sys.version_info >= (3, 12) or TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801
-        """As in Python 3.12, without the lock that all objects of a class share in Python 3.11.
+        """The version of Python 3.12, without the lock that Python 3.11 has for each class.
 
-        That lock is held while a value is computed: other threads wait, even for other objects,
-        and a process forked meanwhile waits forever, since nobody in it ever lets go.
+        That lock is held while a value is computed. Other threads wait for it, even for other
+        objects, and a process that is forked meanwhile waits forever: nothing in it releases the
+        lock.
         """
 
         def __init__(self, function: Any) -> None:
             self.function, self.__doc__ = function, function.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
-            """Learn the name under which the value is kept."""
+            """Store the name of the attribute."""
             self.name = name
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
-            """Compute the value and keep it among the attributes, which are looked at first."""
+            """Compute the value and store it as an instance attribute, which takes precedence."""
             if instance is None:
                 return self
             value = instance.__dict__[self.name] = self.function(instance)

@@ -1,7 +1,7 @@
-"""Objects of other libraries: taken, converted, or refused before NumPy walks through them.
+"""Objects of other libraries: accepted, converted, or refused before NumPy iterates over them.
 
-NumPy makes an array of whatever has a length and items. Where items are made when they are asked
-for, that may take for ever. Types are told by the names of their packages: nothing is imported.
+NumPy makes an array of any object with a length and items. If the items are computed on access,
+that may never end. Types are recognised by the names of their packages, without importing these.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _KNOWN = (
     "Pass a NumPy array, a SciPy sparse matrix, a DataFrame, an AnnData object, a dask array, or "
     "the path of a file."
 )
-_TEXTS = "Texts have to be counted, for example by scikit-learn's CountVectorizer."
+_TEXTS = "Count the words of texts first, for example with scikit-learn's CountVectorizer."
 _CORPUS = "Pass gensim.matutils.corpus2csc(corpus, num_terms=len(dictionary)).T, documents x words."
-# By package and class, or by package.
+# Remedies by package and class, or by package.
 _REMEDIES = {
     "anndata.AnnCollection": "Pass collection.to_adata(), which is in memory.",
     "anndata.AnnCollectionView": "Pass view.to_adata(), which is in memory.",
@@ -30,7 +30,7 @@ _REMEDIES = {
     "cupy": "Pass X.get().",
     "cupyx": "Pass X.get().",
     "dask.DataFrame": "Pass X.to_dask_array(lengths=True), or X.compute().",
-    "dask": "Pass its .compute() to hold it in memory.",
+    "dask": "Pass the result of its .compute(), which is in memory.",
     "distributed": "Pass its .result().",
     "gensim": _CORPUS,
     "mudata": "Pass one of its modalities, as mdata['rna'].",
@@ -47,19 +47,19 @@ _REMEDIES_OF_LISTS = {
     "dask": "Join them: dask.array.concatenate(X).",
 }
 _LISTS = list | tuple | deque
-# Those that make an array at once, or say why not.
+# Classes with one of these convert to an array at once, or raise an error that says why not.
 _ARRAYS = "__array__", "__array_interface__", "__array_struct__"
 _ITEMS = "__len__", "__getitem__", "__iter__"
 
 
 class ObjectTypeError(TypeError, ValueError):
-    """An object is no matrix of counts (a ValueError as well, as what NumPy refuses is)."""
+    """An object is not a matrix of counts (also a ValueError, like NumPy's own refusals)."""
 
 
 def known_matrix(X: Any, whom: str = "X") -> Any:
-    """Return an object of which NumPy or SciPy makes a matrix at once; refuse any other.
+    """Return an object that NumPy or SciPy can convert to a matrix at once; refuse any other.
 
-    Arrays of pydata's ``sparse`` become matrices of SciPy, tables of Arrow DataFrames.
+    Arrays of pydata's ``sparse`` become SciPy matrices, Arrow tables become DataFrames.
     """
     kind = type(X)
     packages = _packages(kind)
@@ -83,7 +83,7 @@ def known_matrix(X: Any, whom: str = "X") -> Any:
 
 
 def _refuse(X: Any, whom: str, remedy: str) -> NoReturn:
-    what = f"{whom} is {_type_name(type(X))}, which is no matrix of counts that is known here"
+    what = f"{whom} is {_type_name(type(X))}, which is not a supported matrix of counts"
     raise ObjectTypeError(f"{what}. {remedy}")
 
 
@@ -92,7 +92,7 @@ def _type_name(kind: type) -> str:
 
 
 def _packages(kind: type) -> list[str]:
-    """Names of the packages of a class and of those that it is derived from."""
+    """Return the names of the packages of a class and of its base classes."""
     return [str(base.__module__).partition(".")[0] for base in kind.__mro__]
 
 
@@ -104,7 +104,7 @@ def _remedy(kind: type, known: dict[str, str]) -> str | None:
 
 def _remedy_of_collection(kind: type) -> str:
     if issubclass(kind, Iterator):
-        return f"It can be read once only: pass numpy.array(list(X)) of rows of numbers. {_TEXTS}"
+        return f"It can be read only once: pass numpy.array(list(X)) of rows of numbers. {_TEXTS}"
     if issubclass(kind, Mapping):
         return "Pass pandas.DataFrame(X), samples x features."
     if issubclass(kind, Set):
@@ -127,13 +127,13 @@ def _is_buffer(X: Any) -> bool:
 
 
 def _of_sparse(X: Any, whom: str) -> Any:
-    """Return the SciPy matrix of an array of pydata's sparse."""
+    """Convert an array of pydata's sparse to a SciPy matrix."""
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape your data.")
     if X.fill_value != 0:
         what = f"a {type(X).__name__} with fill_value={X.fill_value}"
         raise ValueError(f"{whom} is {what}: entries that are not stored must be 0.")
-    # DOK lacks it
+    # DOK arrays lack to_scipy_sparse
     return (X if hasattr(X, "to_scipy_sparse") else X.to_coo()).to_scipy_sparse()
 
 
@@ -141,13 +141,13 @@ def _of_sparse(X: Any, whom: str) -> Any:
 
 
 def _check_list(X: Any, whom: str) -> None:
-    """Refuse a list of anything but numbers or rows of numbers, by the types of its items."""
+    """Refuse a list of anything but numbers or rows of numbers; look only at the items' types."""
     _check_items(X, whom, "a list")
     rows = [row for row in X if isinstance(row, _LISTS)]
     if any(_has_lists(row) for row in rows):
         pairs = all(isinstance(item, _LISTS) and len(item) == 2 for row in rows for item in row)
         what = "a list of lists of pairs" if pairs else "a list of lists of lists"
-        remedy = f"If they are words and their counts, as of gensim: {_CORPUS}" if pairs else _KNOWN
+        remedy = f"If they are words with counts, as in gensim: {_CORPUS}" if pairs else _KNOWN
         raise ObjectTypeError(f"{whom} is {what}, not of rows of numbers. {remedy}")
     for row in rows:
         _check_items(row, whom, "a list of lists")
@@ -155,9 +155,9 @@ def _check_list(X: Any, whom: str) -> None:
     if len(rows) == len(X) and len(set(lengths)) > 1:
         odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
         has_text = any(isinstance(item, str) for row in rows for item in row)
-        remedy = _TEXTS if has_text else "Complete them, or leave rows out."
+        remedy = _TEXTS if has_text else "Complete the short rows, or leave them out."
         raise ValueError(
-            f"{whom} is a list of rows that differ in length: row 0 has {lengths[0]} entries, row "
+            f"{whom} is a list of rows of different lengths: row 0 has {lengths[0]} entries, row "
             f"{odd} has {lengths[odd]}. {remedy}"
         )
 
@@ -179,7 +179,7 @@ _NUMBERS = {"a list": "a row of numbers", "a list of lists": "a number"}
 
 
 def _remedy_of_item(X: Any, kind: type) -> str | None:
-    """Say what to pass in place of a list of such items, None where NumPy may have it."""
+    """Return what to pass in place of a list of such items; None if NumPy can convert it."""
     if issubclass(kind, os.PathLike) or (issubclass(kind, str) and _are_files(X)):
         return "Read each of them, as nmfscale.read_counts(X[0]), and join them."
     known = _remedy(kind, _REMEDIES_OF_LISTS) or _remedy(kind, _REMEDIES)

@@ -1,4 +1,4 @@
-"""How much memory this process can still take: of the machine, its control groups and limits."""
+"""Free memory: what this process may still use, by the machine, its control groups and ulimits."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Any
 
 from .control_groups import MEMBERSHIP, ROOT, group_folders, text_of
 
-# Limit, use, and the entry of memory.stat for cached files that the system drops when memory is
-# short: in version 2 and in version 1 of control groups. Above memory.high a group is slowed down.
+# Files with the limit and the use, and the entry of memory.stat for cached files, which the system
+# drops when memory is short. Version 2 of control groups, then version 1. A group above
+# memory.high is slowed down.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.high", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-# Limits of `ulimit`, and what psutil calls the memory that each of them counts.
+# Limits of `ulimit`, and psutil's names of the memory that each of them counts.
 _RESOURCES = {"RLIMIT_AS": "vms", "RLIMIT_DATA": "data", "RLIMIT_RSS": "rss"}
 
 
 def free_memory() -> int:
-    """Return the bytes that this process can still take.
+    """Return the number of bytes that this process may still use.
 
-    The least of the memory that the machine has available, and of what is left of the limits of
-    its control groups, as SLURM and Docker set them, and of its resource limits (`ulimit`).
+    This is the smallest of: the available memory of the machine, the rest of the limits of its
+    control groups, as SLURM and Docker set them, and the rest of its resource limits (`ulimit`).
     """
     import psutil
 
@@ -32,13 +33,13 @@ def free_memory() -> int:
 
 
 def _left_in_groups(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float:
-    """Bytes left in the tightest control group of this process, infinity without a limit."""
+    """Return the bytes left in the tightest control group of this process, or infinity."""
     folders = group_folders("memory", root, membership)
     return min((_left_in(folder) for folder in folders), default=math.inf)
 
 
 def _left_in(folder: Path) -> float:
-    """Bytes left in one control group."""
+    """Return the bytes left in one control group, or infinity without a limit."""
     left = [math.inf]
     for limit, use, cached in _FILES:
         try:
@@ -55,7 +56,7 @@ def _left_in(folder: Path) -> float:
 
 
 def _left_of_resources() -> float:
-    """Bytes left of the soft resource limits of this process, infinity without a limit."""
+    """Return the bytes left of the soft resource limits of this process, or infinity."""
     try:
         import resource
     except ImportError:  # Windows

@@ -19,21 +19,21 @@ Array = NDArray[Any]
 class Counts(CountMatrix):
     """Counts in memory.
 
-    Made by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows:
-    no negative, infinite or missing value, no explicit zero, no duplicate entry; the column
-    numbers within a row need not be sorted. They are read-only views of the arrays that were
-    given wherever those could be used as they are.
+    Created by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows
+    without negative, infinite or missing values, explicit zeros and duplicate entries. The column
+    numbers within a row need not be sorted. Where possible, the arrays are read-only views of the
+    arrays that were passed.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
-        Compressed sparse rows; index types int32 or int64, also mixed.
+        Compressed sparse rows. Index dtypes are int32 or int64, and may differ.
     shape : tuple of int
         Number of samples and of features.
     has_sorted_indices : bool, default=False
         Whether the column numbers rise within every row.
     **about
-        Names, groups, notes and the first fraction, as :class:`CountMatrix` takes them.
+        Names, groups, notes and the first fraction: keyword arguments of :class:`CountMatrix`.
 
     Notes
     -----
@@ -55,7 +55,7 @@ class Counts(CountMatrix):
         *, has_sorted_indices: bool = False, **about: Any,
     ) -> None:  # fmt: skip
         super().__init__(shape, **about)
-        # views, so that the caller's memory cannot be written through them
+        # read-only views, so that nothing can write to the caller's memory through them
         self.indptr, self.indices, self.data = indptr.view(), indices.view(), data.view()
         for array in (self.indptr, self.indices, self.data):
             array.flags.writeable = False
@@ -71,7 +71,7 @@ class Counts(CountMatrix):
     def column_nnz(self) -> NDArray[np.int64]:
         """Number of nonzero counts of each feature, (n_features,)."""
         found = np.zeros((1, self.shape[1]), np.int64)
-        whole = np.array([0, self.nnz])  # rows do not matter here: one of all entries
+        whole = np.array([0, self.nnz])  # one row of all entries: row boundaries do not matter here
         count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
         return found[0]
 
@@ -88,7 +88,7 @@ class Counts(CountMatrix):
         """Sum of the counts of each feature, (n_features,)."""
         size = self.shape[1]
         totals = np.zeros(size)
-        step = max(CHUNK, size)  # so that bincount's conversions stay small
+        step = max(CHUNK, size)  # keeps bincount's converted copies small
         for start in range(0, self.nnz, step):
             part = slice(start, start + step)
             totals += np.bincount(self.indices[part], weights=self.data[part], minlength=size)
@@ -114,7 +114,7 @@ class Counts(CountMatrix):
     def _make_layout(self, n_threads: int) -> Any:
         from .blocks import Layout
 
-        # The reader does not hold the counts: no cycle, all go with the last name.
+        # The reader does not refer to the counts: no cycle, all is freed with the last reference.
         reader, is_sorted = MemoryRows(self._rows(), self.shape), self.has_sorted_indices
         return Layout(self, reader, n_threads, has_sorted_indices=is_sorted)
 
@@ -122,8 +122,8 @@ class Counts(CountMatrix):
 def checked_counts(
     matrix: Any, *, whom: str = "X", notes: Sequence[str] = (), kind: Any = Counts, **about: Any
 ) -> Any:
-    """Check a plain matrix, dense or sparse, unless that is done, and attach its names."""
-    # part of an AnnData object that is in a file
+    """Check a dense or sparse matrix, unless it is checked, and build counts with its names."""
+    # a part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
         names = EntryNames(whom, about.get("sample_names"), about.get("feature_names"))
@@ -135,15 +135,15 @@ def checked_counts(
 
 
 class MemoryRows:
-    """All rows of a table in memory; `read` returns views of a range of them."""
+    """The rows of a table in memory; `read` returns views of a range of rows."""
 
     def __init__(self, rows: RowRange, shape: tuple[int, int]) -> None:
         self.read = rows.part
         self.shape, self.dtype, self._indptr = shape, rows.data.dtype, rows.indptr
 
     def entry_counts(self, start: int, stop: int) -> Array:
-        """Entries of each row, (stop - start,)."""
+        """Return the number of entries of each row, (stop - start,)."""
         return np.diff(self._indptr[start : stop + 1])
 
     def close(self) -> None:
-        """Let go of nothing: the arrays are not ours."""
+        """Do nothing: the arrays belong to the counts."""

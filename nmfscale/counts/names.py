@@ -1,14 +1,14 @@
-"""Names of samples and features, and the rule by which arguments are matched with them.
+"""Names of samples and features, and the rule that matches arguments by name.
 
-An argument with an entry for each sample, or for each feature, is matched by name where both sides
-have names. Its order does not matter, and entries that are not needed are left out. A name that is
-missing is an error, and so is one that occurs twice, unless both sides have the same names in the
-same order. Where one side has no names, entries are taken by position.
+An argument with an entry for each sample, or for each feature, is matched by name if both sides
+have names. Its order then does not matter, and surplus entries are ignored. A missing name is an
+error, and so is a name that occurs twice, unless both sides have the same names in the same order.
+If one side has no names, entries are matched by position.
 
-Names are those in the index of a pandas object, in an AnnData object, in counts, in a fitted model,
-or the keys of a dict. They may be text, numbers, bytes, or tuples of them (a MultiIndex). A
-RangeIndex counts as no names: pandas makes it up. Numbers and bytes match their text, as AnnData
-and tables of text turn names into text.
+Names come from the index of a pandas object, from an AnnData object, counts, a fitted model, or the
+keys of a dict. They may be text, numbers, bytes, or tuples of these (a MultiIndex). A RangeIndex
+does not count as names, because pandas creates it by default. Numbers and bytes match their text,
+because AnnData and text files turn names into text.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-# Names that a message shows.
+# Number of names that a message shows.
 _SHOWN = 3
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def plain(value: Any) -> Any:
-    """Return a value without NumPy's own types of numbers and text, also inside of lists."""
+    """Convert NumPy scalars to Python's numbers and text, also inside lists and tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -39,12 +39,12 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return how messages show a value: as Python writes it, cut where it is long."""
+    """Format a value for messages: its repr, shortened if it is long."""
     return _SHORT.repr(plain(value))
 
 
 def such_as(values: Iterable[Any]) -> str:
-    """Return the first few values as text."""
+    """Format the first few values for messages."""
     return ", ".join(shown(value) for value in islice(values, _SHOWN))
 
 
@@ -55,12 +55,12 @@ def name_array(names: Any) -> Array:
 
 
 def checked_names(names: Any, size: int, argument: str, of: str) -> Array | None:
-    """Return one name for each row or column of counts, or None; arrays stay as they are."""
+    """Return names as an array with one for each row or column, or None; arrays are not changed."""
     if names is None:
         return None
     if not isinstance(names, np.ndarray):
-        of_text = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
-        names = np.asarray(names, str) if of_text else name_array(names)
+        all_text = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+        names = np.asarray(names, str) if all_text else name_array(names)
     if names.shape != (size,):
         raise ValueError(f"{argument} has shape {names.shape}, but there are {size} {of}s.")
     return np.asarray(names)
@@ -79,7 +79,7 @@ def names_of(source: Any, axis: int = 0) -> Array | None:
     Returns
     -------
     ndarray of shape (n,), object, or None
-        Python objects; None where there are no names.
+        The names as Python objects; None if there are none.
     """
     found = None
     if hasattr(source, "columns") or hasattr(source, "iloc"):
@@ -96,7 +96,7 @@ def names_of(source: Any, axis: int = 0) -> Array | None:
     return None if found is None else name_array(found)
 
 
-# Where counts, AnnData objects and fitted models have names of samples, and of features.
+# Attributes of counts, AnnData objects and fitted models with names of samples, and of features.
 _ATTRIBUTES = (
     ("sample_names", "obs_names", "sample_names_"),
     ("feature_names", "var_names", "feature_names_in_", "feature_labels_"),
@@ -106,39 +106,40 @@ _ATTRIBUTES = (
 def matched(
     values: Any, names: Any, argument: str, *, axis: int = 0, of: str = "samples", whom: str = "X"
 ) -> Any:  # fmt: skip
-    """Return an argument with its entries in the order of names, where both sides have names.
+    """Return an argument with its entries in the order of `names`, if both sides have names.
 
     Parameters
     ----------
     values : object
-        The argument: a pandas object or a dict is matched by name, all else is returned as it is.
+        The argument. A pandas object or a dict is matched by name; anything else is returned
+        unchanged.
     names : array-like or None
-        Names of the samples or features that need an entry each, as `names_of` returns them.
+        Names of the samples or features, each of which needs an entry; from `names_of`.
     argument : str
-        What messages call the argument.
+        Name of the argument in messages.
     axis : {0, 1}, default=0
         The axis of the argument with an entry for each name.
     of : str, default="samples"
-        What is named, in the plural.
+        Noun for the named things in messages, in the plural.
     whom : str, default="X"
-        What has these samples or features.
+        Name in messages of the object that has these samples or features.
 
     Returns
     -------
     object
-        Of the type of `values`, but a list for a dict.
+        Of the same type as `values`; a list if that is a dict.
 
     Raises
     ------
     ValueError
-        If a name is missing, or if a name that is needed occurs more than once on either side; if
-        `values` is a dict and there are no names.
+        If a name is missing, if a required name occurs more than once on either side, or if
+        `values` is a dict and `names` is None.
     """
     if isinstance(values, Mapping):
         if names is None:
             raise ValueError(
-                f"{argument} is a dict, and the {of} of {whom} have no names to look up in it: "
-                "give a list in their order."
+                f"{argument} is a dict, but the {of} of {whom} have no names to look up in it: "
+                "pass a list in their order."
             )
         entries = list(values.values())
         places = places_of(list(values), names, argument, of=of, whom=whom)
@@ -151,7 +152,7 @@ def matched(
     by_position = "reset_index(drop=True)" if axis == 0 else "to_numpy()"
     places = places_of(
         given, names, argument, of=of, whom=whom,
-        remedy=f"or give {argument}.{by_position} to take entries by position",
+        remedy=f"or pass {argument}.{by_position} to match entries by position",
     )  # fmt: skip
     if places is None:
         return values
@@ -169,9 +170,9 @@ def of_features(values: Any, counts: Any, argument: str, *, axis: int = 0) -> An
 
 
 def same_topics(one: Any, other: Any) -> Any:
-    """Return a table with its columns in the order of those of another, where both have the same.
+    """Return the table `other` with its columns, topics, in the order of those of `one`.
 
-    Columns are topics. Two tables may call them differently: they are then taken by position.
+    If the names of the topics differ between the tables, columns are matched by position.
     """
     names, given = names_of(one, 1), names_of(other, 1)
     if names is None or given is None or len(names) != len(given) or set(names) != set(given):
@@ -183,9 +184,10 @@ def places_of(
     given: Any, names: Any, argument: str, *, of: str = "samples", whom: str = "X",
     remedy: str = "",
 ) -> Array | None:  # fmt: skip
-    """Return where in `given` each of `names` is, or None if they are the same in the same order.
+    """Return the position in `given` of each of `names`, or None if both are equal in order, too.
 
-    `remedy` is added to messages, besides adding what is missing or making names unique.
+    `remedy` is an alternative that messages add to "add the missing entries" or "make names
+    unique".
     """
     given_names, names = (each.tolist() for each in same_kind(name_array(given), name_array(names)))
     if given_names == names:
@@ -197,31 +199,31 @@ def places_of(
         beside = f"; it has {such_as(others)}, which {whom} does not have" if others else ""
         raise ValueError(
             f"{argument} has no entry for {len(lacking):,} of the {len(names):,} {of} of {whom}, "
-            f"such as {such_as(lacking)}{beside}. Where both sides have names, {of} are matched by "
+            f"such as {such_as(lacking)}{beside}. If both sides have names, {of} are matched by "
             f"name: add the missing entries{end}"
         )
     for side, whose in ((names, whom), (given_names, argument)):
         if repeated := repeated_names(side, wanted):
             raise ValueError(
-                f"{whose} has several {of} of one name, such as {such_as(repeated)}, so that "
+                f"{whose} has several {of} of the same name, such as {such_as(repeated)}, so "
                 f"{argument} cannot be matched by name: make names unique{end}"
             )
     return np.array([place[name] for name in names], np.intp)
 
 
 def same_kind(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return names of two sides, as text where those of one side are all text.
+    """Return the names of two sides; as text, if those of one side are all text.
 
-    AnnData and tables of text turn numbers into text.
+    AnnData and text files turn numbers into text.
     """
-    of_text = [all(isinstance(name, str) for name in names) for names in (one, other)]
-    if of_text[0] == of_text[1]:
+    all_text = [all(isinstance(name, str) for name in names) for names in (one, other)]
+    if all_text[0] == all_text[1]:
         return one, other
-    return (one, as_text(other)) if of_text[0] else (as_text(one), other)
+    return (one, as_text(other)) if all_text[0] else (as_text(one), other)
 
 
 def as_text(names: Iterable[Any]) -> Array:
-    """Return names as text; bytes are UTF-8."""
+    """Return names as text; bytes are decoded as UTF-8."""
     return name_array([
         name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
         for name in names
@@ -229,6 +231,6 @@ def as_text(names: Iterable[Any]) -> Array:
 
 
 def repeated_names(names: Iterable[Any], wanted: Collection[Any] | None = None) -> list[Any]:
-    """Return the names that occur more than once, of those that are wanted, by default of all."""
+    """Return the names that occur more than once, among those in `wanted`, by default among all."""
     times = Counter(name for name in names if wanted is None or name in wanted)
     return [name for name, n in times.items() if n > 1]

@@ -1,4 +1,12 @@
-"""Rows or columns of counts side by side, 16 to a slice, as the kernels read them."""
+"""Rows or columns of counts in SELL-16 (sliced ELLPACK), the format that the kernels read.
+
+Rows are sorted by falling number of nonzeros, and 16 neighbours form a slice: its entry q holds
+the q-th nonzero of each of the 16 rows, next to each other in memory. Shorter rows of a slice are
+padded with zeros, so that one vector instruction processes the same entry of all of its rows.
+
+The position of a row in this order is its *lane*. Indices are lanes, too: those of the columns in
+slices of rows, and those of the rows in slices of columns.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +24,22 @@ from .validation import changed
 Array = NDArray[Any]
 
 LANES = 16
-# Counts that are looked at together.
+# Number of counts that are examined at a time.
 _PIECE = 1 << 17
-# Counts for which it pays to wake a thread.
+# With fewer counts than this for each thread, waking another thread does not pay.
 _LEAST_SHARE = 1 << 12
-# Types of whole numbers that are multiplied, and up to where they are exact.
+# Types for products of integers, and the largest integer up to which each is exact.
 _EXACT = (np.uint16, 2.0**16 - 1), (np.float32, 2.0**24)
 
 
 @dataclass(frozen=True)
 class SellBlock:
-    """Rows side by side, 16 to a slice.
+    """Rows (or columns) of one block in SELL-16.
 
-    Step q, lane r holds ``index[16 q + r]`` and ``count[16 q + r]``; an index comes again where a
-    count was split. Shorter rows are padded with index 0 and count 0. ``offset`` is the first step
-    of every slice.
+    Entry q of lane r of a slice is ``index[16 q + r]`` and ``count[16 q + r]``, where q counts
+    through all slices: slice s has the entries ``offset[s]`` to ``offset[s + 1] - 1``. An index
+    repeats in a row if its count was split. Padding has index 0 and count 0. Indices are less than
+    ``n_others``.
     """
 
     index: Array
@@ -41,25 +50,25 @@ class SellBlock:
     def weighted(
         self, weights: Array, dtype: Any, n_threads: int, room: list[Array] | None = None
     ) -> SellBlock:
-        """Return the same with every count times the weight of its index.
+        """Return the same block with every count multiplied by the weight of its index.
 
-        Products are in `dtype`, float32 or float64, or in a type that holds all of them exactly.
-        `room` holds the memory of a block before, which is written over if it is large enough.
+        Products have `dtype`, float32 or float64, or a smaller type that holds all of them exactly.
+        `room` holds the memory of an earlier block, which is reused if it is large enough.
         """
-        of_counts = type_of_products(self.count.dtype, weights, np.dtype(dtype))
-        room, size = [] if room is None else room, self.count.size * of_counts.itemsize
+        count_dtype = type_of_products(self.count.dtype, weights, np.dtype(dtype))
+        room, size = [] if room is None else room, self.count.size * count_dtype.itemsize
         if not room or len(room[0]) < size:
             room.clear()
             room.append(aligned_empty((size,), np.uint8))
-        count = room[0][:size].view(of_counts)
-        weigh(self.index, self.count, weights.astype(of_counts), count, n_threads)
+        count = room[0][:size].view(count_dtype)
+        weigh(self.index, self.count, weights.astype(count_dtype), count, n_threads)
         return replace(self, count=count)
 
     def slices(self, which: slice) -> SellBlock:
-        """Return some neighbouring slices, in the same memory."""
+        """Return a block of some neighbouring slices, as views of the same memory."""
         offset = self.offset[which.start : which.stop + 1]
-        steps = slice(offset[0] * LANES, offset[-1] * LANES)
-        index, count = self.index[steps], self.count[steps]
+        entries = slice(offset[0] * LANES, offset[-1] * LANES)
+        index, count = self.index[entries], self.count[entries]
         return replace(self, index=index, count=count, offset=offset - offset[0])
 
     @property
@@ -68,10 +77,10 @@ class SellBlock:
         return self.index.nbytes + self.count.nbytes + self.offset.nbytes
 
 
-def type_of_products(of_counts: np.dtype[Any], weights: Array, dtype: Any) -> np.dtype[Any]:
-    """Return the smallest type that holds counts times whole weights exactly, else `dtype`."""
-    if of_counts.kind == "u" and (weights == np.rint(weights)).all():
-        largest = largest_of(of_counts) * float(weights.max(initial=0.0))
+def type_of_products(count_dtype: np.dtype[Any], weights: Array, dtype: Any) -> np.dtype[Any]:
+    """Return the smallest type that holds counts times integer weights exactly, else `dtype`."""
+    if count_dtype.kind == "u" and (weights == np.rint(weights)).all():
+        largest = largest_of(count_dtype) * float(weights.max(initial=0.0))
         for exact, limit in _EXACT:
             if largest <= limit:
                 return np.dtype(exact)
@@ -79,17 +88,20 @@ def type_of_products(of_counts: np.dtype[Any], weights: Array, dtype: Any) -> np
 
 
 class _Pieces(NamedTuple):
-    """Pieces, as large as the narrow type allows, of counts that are larger."""
+    """Entries that a narrow type needs for large counts, each with the type's largest value.
+
+    A count that exceeds its type is split: these pieces, and the rest in the count's own entry.
+    """
 
     row: NDArray[np.int64]
     column: Array
 
 
 class SellBuilder:
-    """Stands rows or columns of a count matrix side by side, in the order asked for.
+    """Converts rows start:stop of a count matrix to SELL-16, by rows or by columns.
 
-    Layouts and blocks hold it; it holds neither, nor the counts, so that all of them go as soon as
-    the last name does. `reader` is as in `Layout`.
+    Layouts and blocks refer to the builder, which refers neither to them nor to the counts: without
+    a reference cycle, all are freed with the last reference. `reader` is as in `Layout`.
     """
 
     def __init__(
@@ -99,15 +111,15 @@ class SellBuilder:
         self.shape, self.count_dtype, self.column_order = shape, count_dtype, column_order
         self._reader, self._n_threads, self._sorted = reader, n_threads, has_sorted_indices
 
-    def _column_position(self) -> NDArray[np.int32]:
-        """Return where every column stands."""
+    def _lane_of_columns(self) -> NDArray[np.int32]:
+        """Return the lane of every column."""
         n_columns = self.shape[1]
-        position = np.empty(n_columns, np.int32)
-        position[self.column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
-        return position
+        lane = np.empty(n_columns, np.int32)
+        lane[self.column_order[:n_columns]] = np.arange(n_columns, dtype=np.int32)
+        return lane
 
     def _csr(self, start: int, stop: int) -> tuple[Array, Array, Array, _Pieces]:
-        """Return rows start:stop, columns sorted, counts narrow, and pieces that go elsewhere."""
+        """Return rows start:stop, sorted and with narrow counts, and the pieces of large counts."""
         rows: RowRange = self._reader.read(start, stop)
         if not self._sorted:
             rows = changed(rows, self.shape[1], "sort_indices")
@@ -125,53 +137,60 @@ class SellBuilder:
         return indptr, indices, narrow, _Pieces(row, indices[at])
 
     def rows(self, start: int, stop: int, order: NDArray[np.int64]) -> SellBlock:
-        """Return the rows of one block in slices."""
-        stands = self._column_position()
+        """Return the rows of one block in SELL-16; lane i holds row ``start + order[i]``."""
+        column_lane = self._lane_of_columns()
         indptr, indices, data, pieces = self._csr(start, stop)
         length = np.diff(indptr)
-        more = np.bincount(pieces.row, minlength=len(length))
-        offset = _offsets((length + more)[order[order >= 0]], len(order))
+        n_pieces = np.bincount(pieces.row, minlength=len(length))
+        offset = _offsets((length + n_pieces)[order[order >= 0]], len(order))
         rows = _empty_block(offset, self.shape[1], self.count_dtype)
         place_rows(
-            indptr, indices, data, order, stands, offset, rows.index, rows.count, self._n_threads,
+            indptr, indices, data, order, column_lane, offset, rows.index, rows.count,
+            self._n_threads,
         )  # fmt: skip
-        lane = _lanes(order, len(length))
-        self._place_pieces(rows, lane[pieces.row], length[pieces.row], stands[pieces.column])
+        lane = _lanes(order, len(length))[pieces.row]
+        self._place_pieces(rows, lane, length[pieces.row], column_lane[pieces.column])
         return rows
 
     def columns(self, start: int, stop: int, order: NDArray[np.int64]) -> SellBlock:
-        """Return the columns of rows start:stop, which stand in lane order `order`, in slices."""
-        n_columns, stands = self.shape[1], self._column_position()
+        """Return the columns of rows start:stop, whose lane order is `order`, in SELL-16."""
+        n_columns, column_lane = self.shape[1], self._lane_of_columns()
         indptr, indices, data, pieces = self._csr(start, stop)
-        in_order = np.where(order >= 0, np.diff(indptr)[order], 0)
-        # a share takes two numbers a column, and should not have fewer counts than that
+        # 1) Cut the lanes of the rows into shares of about equally many counts, one a thread. Each
+        # share needs two numbers for each column, so that fewer counts than columns do not pay.
+        lane_nnz = np.where(order >= 0, np.diff(indptr)[order], 0)
         n_shares = max(1, min(self._n_threads, len(indices) // max(n_columns, _LEAST_SHARE)))
-        shares = np.arange(1, n_shares) * len(indices) / n_shares
-        cuts = np.concatenate([[0], np.searchsorted(np.cumsum(in_order), shares), [len(order)]])
+        ends = np.arange(1, n_shares) * len(indices) / n_shares
+        cuts = np.concatenate([[0], np.searchsorted(np.cumsum(lane_nnz), ends), [len(order)]])
+        # 2) Count the nonzeros of each column in each share; `place` are their cumulated numbers.
         found = aligned_zeros((n_shares, n_columns), np.int64)
         count_columns(indptr, indices, order, cuts, found, self._n_threads)
         place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
-        length = place[-1][self.column_order[:n_columns]]
-        lane = _lanes(order, len(indptr) - 1)[pieces.row]
-        by_column = np.lexsort((lane, stands[pieces.column]))
-        column = stands[pieces.column[by_column]]
-        without_pieces = length[column]
-        np.add.at(length, column, 1)
+        length = place[-1][self.column_order[:n_columns]]  # of each column, in lane order
+        # 3) Sort pieces of split counts by column, then by row. They follow the other entries of
+        # their column, and lengthen it.
+        row_lane = _lanes(order, len(indptr) - 1)[pieces.row]
+        by_column = np.lexsort((row_lane, column_lane[pieces.column]))
+        piece_lane = column_lane[pieces.column[by_column]]
+        length_without_pieces = length[piece_lane]
+        np.add.at(length, piece_lane, 1)
         offset = _offsets(length, len(self.column_order))
         columns = _empty_block(offset, len(order), self.count_dtype)
+        # 4) Turn `place` into positions in `index`: where a share's first entry of a column goes.
         place -= found
-        place += offset[stands // LANES]
+        place += offset[column_lane // LANES]
         place *= LANES
-        place += stands % LANES
+        place += column_lane % LANES
         place_columns(
             indptr, indices, data, order, cuts, place, columns.index, columns.count,
             self._n_threads,
         )  # fmt: skip
-        self._place_pieces(columns, column, without_pieces, lane[by_column])
+        self._place_pieces(columns, piece_lane, length_without_pieces, row_lane[by_column])
         return columns
 
     def _place_pieces(self, slices: SellBlock, lane: Array, length: Array, index: Array) -> None:
-        """Let pieces, lane by lane, follow the `length` entries of their lanes."""
+        """Append pieces, sorted by lane, to the first `length` entries of their lanes."""
+        # the number of each piece within its lane
         first = np.flatnonzero(np.diff(lane, prepend=-1))
         ordinal = np.arange(len(lane)) - np.repeat(first, np.diff(first, append=len(lane)))
         at = (slices.offset[lane // LANES] + length + ordinal) * LANES + lane % LANES
@@ -180,7 +199,7 @@ class SellBuilder:
 
 
 def _above(data: Array, most: float) -> NDArray[np.int64]:
-    """Return where counts are larger, looking at a piece at a time."""
+    """Return the positions of counts larger than `most`; examines one piece at a time."""
     found = [
         first + np.flatnonzero(data[first : first + _PIECE] > most)
         for first in range(0, len(data), _PIECE)
@@ -189,19 +208,19 @@ def _above(data: Array, most: float) -> NDArray[np.int64]:
 
 
 def largest_of(dtype: np.dtype[Any]) -> float:
-    """Return the largest count that a type of slices holds."""
+    """Return the largest count that fits into one entry of a dtype."""
     return np.iinfo(dtype).max if dtype.kind == "u" else np.inf
 
 
 def pieces_of(large: Array, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many pieces, as large as the type allows, each count takes, and its rest."""
+    """Return, for each large count, its number of pieces of the dtype's largest value, and rest."""
     largest = int(largest_of(dtype))
     whole = (large.astype(np.int64) - 1) // largest
     return whole, large.astype(np.int64) - whole * largest
 
 
 def _lanes(order: Array, n_rows: int) -> NDArray[np.int64]:
-    """Return the lane of every row."""
+    """Return the lane of every row, from the row of every lane."""
     lane = np.empty(n_rows, np.int64)
     lane[order[order >= 0]] = np.flatnonzero(order >= 0)
     return lane

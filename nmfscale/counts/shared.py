@@ -1,7 +1,8 @@
-"""One read of counts for several fits, each in a thread of its own.
+"""Shared reads of counts: several fits, each in its own thread, read the blocks once.
 
-A fit visits the blocks of a layout as if it were alone. Once all of them wait, the next block is
-read for those who are at it; the others wait until it is their turn.
+Each fit visits the blocks of a layout as if it were alone. Once all fits wait for a block, the next
+block is read for the fits that visit the same order ("rows", "columns" or "both"); fits that want
+another order wait until that visit is over.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class SharedVisitError(RuntimeError):
     """A visit is over because another thread failed."""
 
 
-class _Place:
-    """A thread that waits for the next block of its visit, and what it gets."""
+class _Waiting:
+    """A thread that waits for the next block of its visit, and the block or error it receives."""
 
     def __init__(self, order: str, inside: bool):
         self.order, self.inside = order, inside
@@ -32,29 +33,29 @@ class _Place:
         self.error: BaseException | None = None
         self.ready = threading.Event()
 
-    def hand(self, item: Any, error: BaseException | None = None) -> None:
-        """Wake the thread."""
+    def deliver(self, item: Any, error: BaseException | None = None) -> None:
+        """Pass a block or an error to the thread, and wake it."""
         self.item, self.error = item, error
         self.ready.set()
 
 
 class SharedVisits:
-    """Visits of `n_members` threads to the blocks of a layout, which is read once for all.
+    """Visits of `n_members` threads to the blocks of a layout, which is read once for all of them.
 
-    Of different orders the one that most threads wait for is read first, so that those that do the
-    same in turn fall into step. At most `at_once` threads run at a time.
+    If threads wait for different orders, the order that most of them want is read first, so that
+    threads with the same sequence of visits synchronise. At most `at_once` threads run at a time.
     """
 
     def __init__(self, layout: Any, n_members: int, at_once: int):
         self._layout = layout
         self._lock, self._turns = threading.Lock(), threading.Semaphore(at_once)
-        self._n_running, self._waiting = n_members, list[_Place]()
-        self._items: Any = None  # what is left of the visit that goes on
+        self._n_running, self._waiting = n_members, list[_Waiting]()
+        self._items: Any = None  # iterator over the remaining blocks of the current visit
         self._stopped = False
 
     @contextmanager
     def member(self) -> Iterator[SharedLayout]:
-        """Take part inside, and give the layout as a member has it."""
+        """Register a member for the duration of the block; yield its view of the layout."""
         self._turns.acquire()
         try:
             yield SharedLayout(self._layout, self)
@@ -62,100 +63,100 @@ class SharedVisits:
             self._turns.release()
             with self._lock:
                 self._n_running -= 1
-                self._go_on()
+                self._read_next()
 
     def visit(self, order: str) -> Iterator[Any]:
-        """Yield what the layout yields of "rows", "columns" or "both"."""
+        """Yield the blocks in order "rows", "columns" or "both", like the layout itself."""
         item = self._next(order, False)
         while item is not None:
             yield item
             item = self._next(order, True)
 
     def _next(self, order: str, inside: bool) -> Any:
-        place = _Place(order, inside)
+        member = _Waiting(order, inside)
         with self._lock:
             if self._stopped:
                 raise SharedVisitError("another fit failed")
-            self._waiting.append(place)
+            self._waiting.append(member)
             self._n_running -= 1
             self._turns.release()
-            self._go_on()
-        place.ready.wait()
+            self._read_next()
+        member.ready.wait()
         self._turns.acquire()
-        if place.error is not None:
-            raise place.error
-        return place.item
+        if member.error is not None:
+            raise member.error
+        return member.item
 
-    def _go_on(self) -> None:
-        """Read the next block if all members wait: no thread needs the one before any more."""
+    def _read_next(self) -> None:
+        """Read the next block if all members wait: then no thread uses the previous one."""
         if self._n_running or not self._waiting:
             return
-        here = [place for place in self._waiting if place.inside]
-        if not here:
+        readers = [member for member in self._waiting if member.inside]
+        if not readers:
             self.close()
-            ((order, _),) = Counter(place.order for place in self._waiting).most_common(1)
-            here = [place for place in self._waiting if place.order == order]
+            ((order, _),) = Counter(member.order for member in self._waiting).most_common(1)
+            readers = [member for member in self._waiting if member.order == order]
             layout = self._layout
             self._items = layout.visit_both() if order == "both" else layout.visit(order)
-        self._waiting = [place for place in self._waiting if place not in here]
-        self._n_running = len(here)
+        self._waiting = [member for member in self._waiting if member not in readers]
+        self._n_running = len(readers)
         item, error = None, None
         try:
             item = next(self._items, None)
-        except BaseException as raised:  # belongs to those who asked, whoever's thread this is
+        except BaseException as raised:  # raised in all threads that wait for this block
             error = raised
-        for place in here:
-            place.hand(item, error)
+        for member in readers:
+            member.deliver(item, error)
 
     def stop(self) -> None:
-        """Let every member fail where it visits next."""
+        """Make every member fail at its next visit."""
         with self._lock:
             self._stopped = True
             self._n_running += len(self._waiting)
-            for place in self._waiting:
-                place.hand(None, SharedVisitError("another fit failed"))
+            for member in self._waiting:
+                member.deliver(None, SharedVisitError("another fit failed"))
             self._waiting = []
 
     def close(self) -> None:
-        """Give back what a visit holds that was broken off; no thread may still look at a block."""
+        """Release what an unfinished visit holds; no thread may still use a block."""
         if self._items is not None:
             self._items.close()
             self._items = None
 
 
 class SharedLayout:
-    """A layout whose visits of all blocks are shared; everything else is the layout's own."""
+    """A layout whose visits of all blocks are shared; all other attributes are the layout's."""
 
     def __init__(self, layout: Any, visits: SharedVisits):
         self._layout, self._visits = layout, visits
 
     def visit(self, which: str, *some: Any) -> Iterator[Any]:
-        """Visit the "rows" or "columns" of all blocks together, or of some blocks alone."""
+        """Visit the "rows" or "columns" of all blocks with other fits, or of some blocks alone."""
         return self._layout.visit(which, *some) if some else self._visits.visit(which)
 
     def visit_both(self) -> Iterator[Any]:
-        """Visit both orders of all blocks together."""
+        """Visit the rows and columns of all blocks with other fits."""
         return self._visits.visit("both")
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the layout has."""
+        """Return an attribute of the layout."""
         return getattr(self._layout, name)
 
 
 def share_reads(
     counts: CountMatrix, functions: Sequence[Callable[[CountMatrix], T]], at_once: int
 ) -> list[T]:
-    """Call each function with the counts, in a thread of its own, and return what they return.
+    """Call each function with the counts, in its own thread, and return their results.
 
-    Visits of their blocks share each read. At most `at_once` threads run at a time. If one fails,
-    or Ctrl-C is pressed, all end at their next visit.
+    Visits of the blocks share each read. At most `at_once` threads run at a time. If a function
+    fails, or on Ctrl-C, all functions end at their next visit.
     """
     visits = SharedVisits(counts.layout(), len(functions), at_once)
 
     def call(function: Callable[[CountMatrix], T]) -> T:
         with visits.member() as layout:
             own = copy(counts)
-            # where the blocks come from is decided: nothing may keep them, or send them elsewhere
+            # the layout is fixed: a fit must neither keep its blocks nor send them to a cluster
             own.from_file, own._layout = False, layout
             return function(own)
 

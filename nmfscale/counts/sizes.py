@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them, and tables that need too many of them."""
+"""Sizes in bytes: parse and format them, and refuse tables that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from .free_memory import free_memory
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-# Of each row and each column, however few its counts: where they begin, how many, and their sum.
+# Bytes for each row and column, whatever its counts: a pointer, the number of nonzeros, the sum.
 _MARGIN_BYTES = 24
 
 
 class MemoryLimitError(MemoryError, ValueError):
-    """A table, a fit, or loadings of new rows, would need more memory than may be used."""
+    """A table, a fit, or loadings of new rows would need more memory than allowed."""
 
 
 def parse_bytes(size: int | float | str) -> int:
-    """Return a positive number of bytes, of "2GB", "500 MB", "1.5 GiB" or a plain number."""
+    """Convert "2GB", "500 MB", "1.5 GiB" or a plain number to a positive number of bytes."""
     found = re.fullmatch(r"\s*([\d.]+(?:e\+?\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
     try:
         assert found is not None
@@ -25,13 +25,13 @@ def parse_bytes(size: int | float | str) -> int:
         assert n_bytes > 0
     except (AssertionError, OverflowError, ValueError):
         raise ValueError(
-            f"memory_limit={size!r} is not a size; give bytes or a text such as '2GB' or '500MB'."
+            f"memory_limit={size!r} is not a size; pass bytes or a text such as '2GB' or '500MB'."
         ) from None
     return n_bytes
 
 
 def readable(n_bytes: float) -> str:
-    """Write a number of bytes as a user reads it."""
+    """Format a number of bytes with a unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
             return f"{n_bytes / size:.3g} {unit}"
@@ -41,7 +41,7 @@ def readable(n_bytes: float) -> str:
 def check_table_size(
     shape: tuple[int, ...], whom: str, memory_limit: int | float | str | None, n_bytes: int = 0
 ) -> None:
-    """Refuse a table whose rows and columns, and `n_bytes` besides, take more than there is."""
+    """Refuse a table that needs too much memory, for its rows and columns and `n_bytes` more."""
     needed = n_bytes + _MARGIN_BYTES * sum(int(size) for size in shape)
     if memory_limit is None:
         limit, remedy = free_memory(), "free memory, or use another machine"
@@ -50,6 +50,6 @@ def check_table_size(
     if needed > limit:
         raise MemoryLimitError(
             f"{whom} has the shape {tuple(shape)} and needs {readable(needed)} of memory "
-            f"({needed:,} bytes), but may use {readable(limit)}: {remedy}, or leave out rows and "
-            "columns without counts."
+            f"({needed:,} bytes), but may use {readable(limit)}: {remedy}, or leave out rows "
+            "and columns without counts."
         )

@@ -1,4 +1,4 @@
-"""Checks of shapes, of factors and of the index arrays of compressed rows, before they are used."""
+"""Checks of shapes, of non-negative arrays, and of the index arrays of sparse matrices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Array = NDArray[Any]
 
 
 def index_type(largest: int) -> type[np.signedinteger[Any]]:
-    """Type of numbers up to `largest`."""
+    """Return the smallest index dtype, int32 or int64, that holds `largest`."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
-    """Refuse a table without rows or without columns."""
+    """Refuse a table without rows or columns."""
     for size, what in zip(shape, ("sample", "feature"), strict=True):
         if size == 0:
             found = f"Found array with 0 {what}(s) (shape={tuple(shape)})"
@@ -24,7 +24,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 def corrupt(whom: str, what: str) -> ValueError:
-    """Return the error that says what is wrong with the arrays of a sparse matrix."""
+    """Return the error for a sparse matrix with invalid index arrays."""
     return ValueError(f"Corrupt sparse matrix {whom}: {what}.")
 
 
@@ -46,10 +46,10 @@ def check_parts(matrix: Any, whom: str) -> None:
 
 
 def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, whom: str) -> int:
-    """Check types and sizes of arrays or HDF5 datasets; return the last pointer."""
+    """Check dtypes and sizes of index arrays or HDF5 datasets; return the last pointer."""
     for numbers, name in ((indptr, "indptr"), (indices, "indices")):
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise corrupt(whom, f"{name} is no 1-d array of integers")
+            raise corrupt(whom, f"{name} is not a 1-d array of integers")
     if len(indptr) != n_major + 1:
         raise corrupt(whom, f"indptr has {len(indptr)} entries, not {n_major + 1}")
     first, last = int(indptr[0]), int(indptr[-1])
@@ -62,14 +62,14 @@ def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, whom: str
 
 
 def check_rising(indptr: Array, whom: str, offset: int = 0) -> None:
-    """Check a range of the pointers, the first of which is number `offset`."""
+    """Check that pointers never fall; the first of them is entry `offset` of the whole array."""
     falls = np.flatnonzero(indptr[1:] < indptr[:-1])
     if falls.size:
         raise corrupt(whom, f"indptr falls after entry {offset + int(falls[0])}")
 
 
 def check_range(numbers: Array, size: int, what: str, whom: str, offset: int = 0) -> None:
-    """Check that all numbers, the first being entry `offset`, lie between 0 and size - 1."""
+    """Check that indices are from 0 to size - 1; the first is entry `offset` of the whole array."""
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
         at = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
         found = f"entry {offset + at} of {what} is {numbers[at]}"
@@ -80,9 +80,10 @@ def non_negative(
     values: ArrayLike, name: str, shape: tuple[int | None, ...], *, most: float = np.inf,
     axes: str = "",
 ) -> Array:  # fmt: skip
-    """Check one array of parameters, below `most`; an axis of length None may have any but zero.
+    """Check the shape of an array, and that its entries are finite, not negative and below `most`.
 
-    `axes` names them, for messages. Returns float32 as it is, anything else as float64.
+    An axis of length None may have any length but 0. `axes` describes the shape in messages.
+    Returns float32 arrays unchanged, others as float64.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "buif":
@@ -97,13 +98,13 @@ def non_negative(
         wanted = f"({', '.join(lengths)}{',' if len(shape) == 1 else ''})"
         wanted = f"{axes} = {wanted}" if axes else wanted
         raise ValueError(f"{name} has shape {array.shape}; it needs {wanted}.")
-    # One pass in the common case: a missing number makes the smallest one missing as well.
+    # The common case takes two passes: a NaN makes the minimum NaN.
     lowest, highest = array.min(), array.max()
     if not (lowest >= 0.0 and highest < most):
         where = tuple(int(i) for i in np.argwhere(~((array >= 0.0) & (array < most)))[0])
         limit = "" if most == np.inf else f" and below {most:g}"
         raise ValueError(
             f"{name}[{', '.join(map(str, where))}] is {array[where]}; "
-            f"all its numbers must be finite and not negative{limit}."
+            f"all entries must be finite and not negative{limit}."
         )
     return array

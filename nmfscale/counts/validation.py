@@ -1,7 +1,7 @@
-"""Any matrix to checked arrays of compressed sparse rows.
+"""Conversion of any matrix to checked arrays of compressed sparse rows.
 
-A structure is checked before compiled code of others touches it: an index out of range would
-otherwise write outside an array.
+The structure of a matrix is checked before compiled code of other libraries uses it: an index out
+of range could make that code write outside an array.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Array = NDArray[Any]
 # Whole numbers beyond this are not exact in float64.
 LARGEST_COUNT = 2**53
 
-# Entries examined at a time: their temporaries stay in the processor's cache.
+# Number of entries examined at a time: temporary arrays stay in the processor's cache.
 CHUNK = 2**18
 
 _TO_NUMBERS = "Convert the data to numbers first."
 _TEXT_TO_NUMBERS = (
-    "Convert the data to numbers first: texts have to be counted, "
-    "for example by scikit-learn's CountVectorizer."
+    "Convert the data to numbers first: count the words of texts, "
+    "for example with scikit-learn's CountVectorizer."
 )
 
 
@@ -38,14 +38,14 @@ class EntryTypeError(TypeError, ValueError):
 
 
 class EntryNames(NamedTuple):
-    """Who asks, and what rows and columns are called."""
+    """Names used in error messages: the caller or file (`whom`), the rows and the columns."""
 
     whom: str
     sample_names: Any = None
     feature_names: Any = None
 
     def entry(self, row: int, column: int, value: Any) -> str:
-        """Name one entry by its numbers, its names where known, and its value."""
+        """Describe one entry: row and column, with their names if known, and its value."""
         of_row, of_column = (
             "" if names is None or at >= len(names) else f" ({str(names[at])!r})"
             for names, at in ((self.sample_names, row), (self.feature_names, column))
@@ -54,7 +54,7 @@ class EntryNames(NamedTuple):
 
 
 class CompressedRows(NamedTuple):
-    """Counts without duplicates and explicit zeros, and what was found or changed."""
+    """Checked counts without duplicates and explicit zeros, with notes on what was changed."""
 
     rows: RowRange
     shape: tuple[int, int]
@@ -64,7 +64,7 @@ class CompressedRows(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What one pass over the entries tells."""
+    """Results of one pass over the entries; `rising` says that columns rise within every row."""
 
     rising: bool
     n_zeros: int
@@ -74,8 +74,8 @@ class Findings(NamedTuple):
 def compressed_rows(
     matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False
 ) -> CompressedRows:
-    """Convert a matrix whose top row is number `first`; check it, make it canonical."""
-    if not isinstance(matrix, list):  # looked through where it came from
+    """Check a matrix and bring it to canonical form; messages number its rows from `first`."""
+    if not isinstance(matrix, list):  # lists were checked when they arrived
         matrix = known_matrix(matrix, names.whom)
     if sp.issparse(matrix):
         rows, shape = rows_of_sparse(matrix, names)
@@ -88,7 +88,7 @@ def compressed_rows(
 def canonical_rows(
     rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False
 ) -> CompressedRows:
-    """Check every value of sound compressed rows; add up duplicates, drop zeros, maybe sort."""
+    """Check the values of structurally valid rows; sum duplicates, drop zeros, sort if asked."""
     notes = []
     rows = rows._replace(data=working_type(rows.data))
     findings = _examine(rows, names)
@@ -124,9 +124,9 @@ def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[RowRange, tuple[int,
 
 
 def _rows_of_triplets(matrix: Any, names: EntryNames) -> Any:
-    """CSR of a COO matrix; duplicates stay side by side.
+    """Return a COO matrix as CSR, with duplicates as separate entries.
 
-    SciPy adds them up unseen, in the matrix's own, maybe narrow, type.
+    SciPy would sum them silently, in the matrix's own dtype, which may be too narrow.
     """
     values = _numbers(matrix.data, names) if matrix.dtype.kind == "O" else matrix.data
     values = working_type(values)
@@ -142,7 +142,7 @@ def _rows_of_triplets(matrix: Any, names: EntryNames) -> Any:
 def rows_of_blocks(
     matrix: Any, n_entries: int = CHUNK, start: int = 0, stop: int | None = None
 ) -> RowRange:
-    """Compress rows of a dense matrix that can be sliced, an array or an HDF5 dataset."""
+    """Compress the rows of a dense matrix that supports slicing: an array or HDF5 dataset."""
     n_columns = matrix.shape[1]
     stop = matrix.shape[0] if stop is None else stop
     step = max(1, n_entries // n_columns)
@@ -161,17 +161,17 @@ def rows_of_blocks(
     return RowRange(start, indptr, indices, np.concatenate(values))
 
 
-# Checks of what was given ---------------------------------------------------------------------
+# Checks of the container ----------------------------------------------------------------------
 
 
 def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
-    """Return a two-dimensional array of real numbers, not copied if it is one."""
+    """Return a two-dimensional array of real numbers, without a copy if it is one already."""
     if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
         raise ValueError(f"{names.whom} has masked entries; fill them (.filled) before the fit.")
     try:
         array = np.asarray(matrix)
     except (RuntimeError, TypeError) as error:
-        what = f"{names.whom} is a {type(matrix).__name__}, of which NumPy makes no array"
+        what = f"{names.whom} is a {type(matrix).__name__}, which NumPy cannot convert to an array"
         raise ObjectTypeError(f"{what}: {error}") from error
     check_kind(array.dtype, names, array)
     if array.dtype.kind == "O" and array.ndim:
@@ -179,14 +179,14 @@ def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
     elif array.dtype.kind == "O":
         raise ValueError(
             f"Expected 2D array, got scalar array instead: {names.whom} is a "
-            f"{type(array.item()).__name__}, which is no matrix of counts that is known here."
+            f"{type(array.item()).__name__}, which is not a supported matrix of counts."
         )
     checked: Array = check_array(array, dtype=None, ensure_all_finite=False)
     return checked
 
 
 def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> None:
-    """Refuse a type that is no real number, naming the first entry where it is known."""
+    """Refuse a dtype that is not a real number; name the first entry if `array` is given."""
     if dtype.kind in "biufO":
         return
     first = ""
@@ -195,7 +195,7 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
     if dtype.kind == "c":
         raise ValueError(
             f"Complex data not supported: {names.whom} has dtype {dtype}{first}. "
-            "Pass its real part if that is what was counted."
+            "Pass its real part if that holds the counts."
         )
     raise ValueError(
         f"{names.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
@@ -204,7 +204,7 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
 
 
 def _numbers(array: Array, names: EntryNames, first: int = 0) -> Array:
-    """float64 of an object array, or an error that names the entry that is no number."""
+    """Convert an object array to float64; an error names the first entry that is not a number."""
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
@@ -219,7 +219,7 @@ def _numbers(array: Array, names: EntryNames, first: int = 0) -> Array:
                 is_text = isinstance(value, (str, bytes))
                 why, remedy = ("", _TEXT_TO_NUMBERS) if is_text else (f" ({error})", _TO_NUMBERS)
                 raise EntryTypeError(
-                    f"{names.whom} has an entry that is no number: {where}{why}. {remedy}"
+                    f"{names.whom} has an entry that is not a number: {where}{why}. {remedy}"
                 ) from None
         raise
 
@@ -228,7 +228,7 @@ def _numbers(array: Array, names: EntryNames, first: int = 0) -> Array:
 
 
 def _examine(rows: RowRange, names: EntryNames) -> Findings:
-    """Refuse what cannot be a count; find out about order, zeros and fractions."""
+    """Refuse values that cannot be counts; find unsorted rows, zeros and fractions."""
     rising, n_zeros, first_fraction = True, 0, None
     for part in rows.parts(CHUNK):
         values, columns = part.data, part.indices
@@ -246,7 +246,7 @@ def _examine(rows: RowRange, names: EntryNames) -> Findings:
                 first_fraction = _entry(part, int(np.argmin(whole)), names)
         if rising:
             rises = columns[1:] > columns[:-1]
-            # From the last entry of a row to the first of the next, any step is fine.
+            # From the last entry of a row to the first of the next, columns may fall.
             ends = part.indptr[1:-1]
             rises[ends[(ends > 0) & (ends < values.size)] - 1] = True
             rising = bool(rises.all())
@@ -254,16 +254,16 @@ def _examine(rows: RowRange, names: EntryNames) -> Findings:
 
 
 def _entry(rows: RowRange, at: int, names: EntryNames) -> str:
-    """Name entry `at` of a range of rows."""
+    """Describe entry `at` of a range of rows."""
     row = rows.first + int(np.searchsorted(rows.indptr, at, side="right")) - 1
     return names.entry(row, int(rows.indices[at]), rows.data[at])
 
 
 def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
-    """Name the first entry of a range that cannot be a count."""
+    """Raise an error that names the first entry of a range that cannot be a count."""
     values, whom = rows.data, f"passed to {names.whom}"
     for found, fault, remedy in (
-        (np.isnan(values), f"Input X contains NaN, {whom}", "leave out or fill in its row"),
+        (np.isnan(values), f"Input X contains NaN, {whom}", "leave out its row or fill in a count"),
         (np.isinf(values), f"Input X contains infinity, {whom}", "correct the entry"),
         (
             values < 0,
@@ -277,11 +277,11 @@ def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
     raise AssertionError("no entry to refuse")
 
 
-# Canonical form, always in copies -------------------------------------------------------------
+# Canonical form; always copies ----------------------------------------------------------------
 
 
 def _has_duplicates(rows: RowRange, n_columns: int) -> bool:
-    """Whether a column number stands twice in a row, in linear time also for unsorted rows."""
+    """Return whether a row has a column twice; takes linear time also for unsorted rows."""
     for part in rows.parts(max(CHUNK, n_columns)):
         pattern = part._replace(data=np.empty(part.indices.size, np.int8)).matrix(n_columns)
         if not pattern.tocsc().has_canonical_format:
@@ -290,20 +290,20 @@ def _has_duplicates(rows: RowRange, n_columns: int) -> bool:
 
 
 def changed(rows: RowRange, n_columns: int, method: str) -> RowRange:
-    """Return a copy to which SciPy has applied a method of its own that works in place."""
+    """Return a copy to which SciPy has applied one of its in-place methods."""
     matrix = RowRange(0, *(array.copy() for array in rows[1:])).matrix(n_columns)
     getattr(matrix, method)()
     return RowRange(rows.first, matrix.indptr, matrix.indices, matrix.data)
 
 
 def _sum_duplicates(rows: RowRange, n_columns: int) -> RowRange:
-    """Return rows whose duplicates are added up, in the type of the counts or one that is exact.
+    """Return rows with duplicates summed, in the dtype of the counts if that is exact.
 
-    Sums above 2**53 stay, for the checks of entries to refuse.
+    Sums above 2**53 are returned, too; the check of the entries refuses them.
     """
     data = rows.data
     whole = data.dtype.kind != "f" or bool((np.rint(data) == data).all())
-    # sums in int64 may leave its range, and float64 rounds 2**53 + 1 to 2**53
+    # int64 sums may overflow, and float64 rounds 2**53 + 1 to 2**53: check with both
     for kind in (np.float64, np.int64) if whole else (np.float64,):
         wide = rows._replace(data=data.astype(kind, copy=False))
         summed = changed(wide, n_columns, "sum_duplicates")
@@ -315,14 +315,14 @@ def _sum_duplicates(rows: RowRange, n_columns: int) -> RowRange:
 
 
 def _index_array(numbers: Array) -> Array:
-    """int32 or int64, contiguous and in native byte order."""
+    """Return indices as int32 or int64, contiguous and in native byte order."""
     if numbers.dtype in (np.int32, np.int64):
         return np.ascontiguousarray(numbers)
     return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
 def working_type(data: Array) -> Array:
-    """Give the counts a type to work with: native byte order, no bool, no odd float."""
+    """Convert counts to a working dtype: native byte order, no bool, float32 or float64."""
     if data.dtype.kind == "b":
         return data.view(np.uint8)
     if data.dtype.kind == "f" and data.dtype.itemsize not in (4, 8):
@@ -332,11 +332,11 @@ def working_type(data: Array) -> Array:
 
 
 def _canonical_type(data: Array) -> Array:
-    """One of the seven types that kernels read; checked counts only, so views suffice."""
+    """Convert checked counts to one of the seven dtypes that kernels read, by a view."""
     same = {"int8": np.uint8, "int16": np.uint16, "uint64": np.int64}.get(data.dtype.name)
     return data if same is None else data.view(same)
 
 
 def canonical_type_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that counts of a type have once they were checked."""
+    """Return the dtype of checked counts that arrive with the given dtype."""
     return _canonical_type(working_type(np.empty(0, dtype))).dtype

@@ -192,7 +192,7 @@ def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
         raise ValueError(
             f"{argument} has no entry for {len(lacking):,} names in {whom}, such as "
             f"{', '.join(map(repr, lacking[:3]))}: add them, or give "
-            f"{argument}.reset_index(drop=True) to take entries by position."
+            f"{argument}.reset_index(drop=True) to match entries by position."
         )
     for index, whose in ((names, whom), (given[given.isin(names)], argument)):
         repeated = index[index.duplicated()].tolist()

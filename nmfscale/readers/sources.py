@@ -124,7 +124,7 @@ class CompressedGroup:
             self._attach(group)
             data, indices, indptr = self._data, self._indices, self._indptr
             if data.ndim != 1:
-                raise corrupt(self.whom, "data is no 1-d array")
+                raise corrupt(self.whom, "data is not a 1-d array")
             check_number_type(data, self.whom)
             self.n_stored = check_pointers(indptr, indices, data, shape[0], self.whom)
         self.dtype = data.dtype

@@ -64,8 +64,8 @@ def test_without_names_on_both_sides_or_with_the_same_ones_nothing_moves(values,
             r"X does not have\. .*matched by name: add .*groups\.reset_index\(drop=True\)",
         ),
         ([3, 1, 2], [1, 2, np.int64(7)], "such as 7; it has 3"),
-        (["x", "x", "y"], ["y", "x"], "^groups has several samples of one name, such as 'x'"),
-        (["x", "z", "y"], ["y", "x", "y"], "^X has several samples of one name, such as 'y'"),
+        (["x", "x", "y"], ["y", "x"], "^groups has several samples of the same name, such as 'x'"),
+        (["x", "z", "y"], ["y", "x", "y"], "^X has several samples of the same name, such as 'y'"),
     ],
 )
 def test_missing_and_repeated_names_are_named(index, names, match):
@@ -74,7 +74,7 @@ def test_missing_and_repeated_names_are_named(index, names, match):
 
 
 def test_a_dict_needs_names_to_look_up():
-    with pytest.raises(ValueError, match="groups is a dict, and the samples of X have no names"):
+    with pytest.raises(ValueError, match="groups is a dict, but the samples of X have no names"):
         matched(dict.fromkeys("xyz", 1), None, "groups")
 
 

@@ -378,9 +378,9 @@ def test_data_frames():
                 lambda table: (table == 0) & (table.index == "x")[:, None] & (table.columns == "c")
             )
         )
-    with pytest.raises(ValueError, match="no number: row 0.*column 1"):
+    with pytest.raises(ValueError, match="not a number: row 0.*column 1"):
         as_counts(frame.astype(object).where(frame != 2, "two"))
-    with pytest.raises(ValueError, match=r"no number: row 0 \('w'\), column 4 \('day'\)"):
+    with pytest.raises(ValueError, match=r"not a number: row 0 \('w'\), column 4 \('day'\)"):
         as_counts(frame.assign(day=pd.Timestamp("2026-01-01")))
     with pytest.raises(ValueError, match="Expected 2D array"):
         as_counts(frame["a"])
@@ -574,7 +574,7 @@ def test_objects_that_are_no_numbers(value):
     ],
 )
 def test_texts_are_to_be_counted_first(form):
-    with pytest.raises(ValueError, match=r"texts have to be counted.*CountVectorizer") as caught:
+    with pytest.raises(ValueError, match=r"count the words of texts.*CountVectorizer") as caught:
         as_counts(form("many words " * 10_000))
     assert len(str(caught.value)) < 300
 
@@ -610,7 +610,10 @@ def replaced(at, value):
     [
         ({"indices": replaced(1, 4)}, "entry 1 of indices is 4, outside 0 to 3"),
         ({"indices": replaced(0, -1)}, "entry 0 of indices is -1"),
-        ({"indices": lambda indices: indices.astype(float)}, "indices is no 1-d array of integers"),
+        (
+            {"indices": lambda indices: indices.astype(float)},
+            "indices is not a 1-d array",
+        ),
         ({"indptr": replaced(1, 9)}, "indptr falls after entry 1"),
         ({"indptr": replaced(0, 1)}, "starts at 1"),
         ({"indptr": replaced(-1, 99)}, "ends at 99"),

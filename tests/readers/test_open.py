@@ -203,7 +203,7 @@ def test_h5ad(adata, tmp_path, compression):
 
 
 def test_objects_name_their_other_matrices(adata, tmp_path):
-    there = "It has X, raw/X, layers/columns, layers/dense too"
+    there = "It also has X, raw/X, layers/columns, layers/dense"
     with pytest.warns(UserWarning, match=rf"^X passed to PoissonNMF holds .*\. {there}\.$"):
         as_counts(adata, layer="logs", whom="PoissonNMF")
     with pytest.raises(ValueError, match=rf"Pass the raw counts .*\. {there}\.$"):
@@ -590,7 +590,7 @@ def test_rows_that_a_fit_would_take_for_zeros_are_refused(tmp_path, size):
         lambda X: nmfscale.mixture_proportions(X, model.components_.T),
         lambda X: nmfscale.loglik_poisson(X, model.loadings_, model.components_.T),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="and 2 other rows likewise; less than 1e-09"):
+        with pytest.raises(ValueError, match="those of 2 other rows.* tell sums below 1e-09"):
             refused(whole * size)
     # an entry as small as that beside others does no harm
     whole[1, 0] = size

@@ -171,9 +171,9 @@ def test_wrong_shape(sound, shape, message):
 
 def test_arrays_of_the_wrong_kind(sound):
     for name, values, message in (
-        ("X/indices", COUNTS.indices.astype(float), "no 1-d array of integers"),
-        ("X/indptr", COUNTS.indptr[None], "no 1-d array of integers"),
-        ("X/data", COUNTS.data[None], "data is no 1-d array"),
+        ("X/indices", COUNTS.indices.astype(float), "not a 1-d array of integers"),
+        ("X/indptr", COUNTS.indptr[None], "not a 1-d array of integers"),
+        ("X/data", COUNTS.data[None], "data is not a 1-d array"),
     ):
         replace(sound, name, values)
         refused(sound, message)
