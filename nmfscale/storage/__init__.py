@@ -1,1 +1,1 @@
-"""Files of this package: the packed store, arrays under checksums, atomic writes, locks."""
+"""Files of this package: the packed store, arrays with checksums, atomic writes, locks."""

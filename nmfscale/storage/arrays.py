@@ -1,17 +1,17 @@
-"""What the HDF5 files of ours have in common: checked arrays, and text under checksums.
+"""Arrays and text with checksums, as the HDF5 files of this package store them.
 
 Each dataset has an attribute ``checksum``: the CRC-32 of ``repr((path, type, shape))`` in ASCII,
-such as ``('/values/times', '<i8', (67,))``, followed by the values in the order of C.  So what was
-moved, reshaped or given another type is told from what was written.  Files of earlier formats have
-``crc32`` instead, which is of the values alone.
+such as ``('/values/times', '<i8', (67,))``, followed by the values in C order.  So a dataset that
+was moved, reshaped or converted to another type does not match its checksum.  Files of earlier
+formats have an attribute ``crc32`` instead, the CRC-32 of the values alone.
 
-Names are a group: ``text``, all names as one run of UTF-8, and ``ends``, where each ends in it.
-Names that are not all text have ``json`` in place of ``text``: each name is a JSON value, where
-bytes are ``{"bytes": "..."}`` in Latin-1, tuples ``{"tuple": [...]}`` and dates ``{"date": "..."}``
-in ISO 8601; what else there may be is its text.
-Earlier formats have a dataset, with as many bytes for each name as the longest needs.  HDF5 keeps
-text of variable length where it has no checksum: damage there is read as other text, or HDF5 never
-comes back from it.
+Names are a group: ``text`` holds all names in UTF-8, one after the other, and ``ends`` the position
+in it where each name ends.  If not all names are text, ``json`` replaces ``text``: each name is a
+JSON value, where bytes are ``{"bytes": "..."}`` in Latin-1, tuples ``{"tuple": [...]}`` and dates
+``{"date": "..."}`` in ISO 8601; other objects are stored as their text.
+Earlier formats store names as a dataset of text with the fixed length of the longest name.  HDF5
+stores text of variable length without a checksum: damage there would change the text unnoticed, or
+hang HDF5.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from .hdf5 import checked_dataset, find, is_group, need
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
-# Text that is no UTF-8 comes back as it was.
+# Text with invalid UTF-8 is read exactly as it was written.
 _UTF_8 = "utf-8", "surrogateescape"
 _BYTE, _PLACE = ("uint8",), ("int64",)
 
 
 class DamagedFileError(ValueError):
-    """A file of ours is not as it was written: parts are missing, or are others."""
+    """A file of this package is not as it was written: parts are missing or differ."""
 
 
 def damaged(group: Any, why: str) -> DamagedFileError:
-    """Return what to raise when something is wrong in the file of a group."""
+    """Return the error for damage in the file of a group."""
     return DamagedFileError(f"{group.file.filename} is damaged: {why}")
 
 
@@ -53,7 +53,7 @@ def damaged(group: Any, why: str) -> DamagedFileError:
 
 
 def crc_of_header(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Return the checksum of a dataset's path, type and shape, with which that of values begins."""
+    """Return the checksum of a dataset's path, type and shape: the start of its full checksum."""
     kind = dtype.descr if dtype.names else dtype.str
     return zlib.crc32(
         repr((path, kind, tuple(map(int, shape)))).encode("ascii", "backslashreplace")
@@ -74,19 +74,19 @@ def put(group: Any, name: str, array: Any) -> Any:
 
 
 def put_names(group: Any, name: str, names: Array) -> None:
-    """Write names of any shape and type, as long as each of them is."""
+    """Write an array of names, of any shape, type and length."""
     values = names.ravel().tolist()
-    of_text = all(isinstance(each, str) for each in values)
+    all_text = all(isinstance(each, str) for each in values)
     text = [
-        (str(each) if of_text else json.dumps(_encoded(each))).encode(*_UTF_8) for each in values
+        (str(each) if all_text else json.dumps(_encoded(each))).encode(*_UTF_8) for each in values
     ]
-    put(group, f"{name}/{'text' if of_text else 'json'}", np.frombuffer(b"".join(text), np.uint8))
+    put(group, f"{name}/{'text' if all_text else 'json'}", np.frombuffer(b"".join(text), np.uint8))
     ends = np.cumsum([len(each) for each in text], dtype=np.int64)
     put(group, f"{name}/ends", ends.reshape(names.shape))
 
 
 def _encoded(name: Any) -> Any:
-    """Return a form of a name that JSON can hold."""
+    """Encode a name as a JSON value."""
     name = plain(name)
     if name is None or isinstance(name, str | int | float):
         return name
@@ -100,7 +100,7 @@ def _encoded(name: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Undo `_encoded`."""
+    """Decode a name that `_encoded` has encoded."""
     if not isinstance(value, dict):
         return value
     kind, content = next(iter(value.items()))
@@ -115,7 +115,7 @@ def put_text(group: Any, name: str, text: str) -> None:
 
 
 def put_json(group: Any, name: str, value: Any) -> None:
-    """Write what JSON can hold, as bytes."""
+    """Write a JSON value as bytes."""
     put_text(group, name, json.dumps(value))
 
 
@@ -126,9 +126,9 @@ def located(
     group: Any, name: str, shape: tuple[int | None, ...] | None = None,
     types: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
-    """Return a dataset that is in the file itself, in one piece, and of this shape and type.
+    """Return a dataset after checking that it lies in the file, is contiguous, and has this form.
 
-    An axis of any size is None in `shape`; `types` are types, or their kinds as in "S".
+    None in `shape` accepts an axis of any size. `types` are names of dtypes, or kinds such as "S".
     """
     try:
         dataset = need(group, name)
@@ -156,7 +156,7 @@ def located(
 
 
 def checksum_of(dataset: Any) -> tuple[int, int]:
-    """Return the checksum that a dataset was written with, and that of what precedes its values."""
+    """Return a dataset's stored checksum, and the checksum from which that of its values starts."""
     if "checksum" in dataset.attrs:
         start = crc_of_header(dataset.name, dataset.dtype, dataset.shape)
         return int(read_attribute(dataset, "checksum")), start
@@ -167,7 +167,7 @@ def read_checked(
     group: Any, name: str, shape: tuple[int | None, ...] | None = None,
     types: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
-    """Read an array, or a number, that is as it was written; see `located`."""
+    """Read an array or a number, and verify its checksum; parameters are as in `located`."""
     dataset = located(group, name, shape, types)
     expected, start = checksum_of(dataset)
     values = dataset[...]
@@ -177,63 +177,63 @@ def read_checked(
 
 
 def read_names(group: Any, name: str, shape: tuple[int | None, ...] | None = None) -> Array:
-    """Read names that were written with `put_names`, as an array of objects."""
+    """Read names that `put_names` has written, as an array of objects."""
     if not is_group(find(group, name)):
         names = read_checked(group, name, shape, ("S",))
         return np.asarray(np.char.decode(names, *_UTF_8)).astype(object)
     ends = read_checked(group, f"{name}/ends", shape, _PLACE)
-    of_text = find(group, f"{name}/json") is None
-    text = bytes(read_checked(group, f"{name}/{'text' if of_text else 'json'}", (None,), _BYTE))
-    places = np.append(0, ends)
-    if np.any(np.diff(places) < 0) or places[-1] != len(text):
-        raise damaged(group, f"{name}/ends are no places in its text")
-    found = [text[a:b].decode(*_UTF_8) for a, b in pairwise(places.tolist())]
-    if not of_text:
+    all_text = find(group, f"{name}/json") is None
+    text = bytes(read_checked(group, f"{name}/{'text' if all_text else 'json'}", (None,), _BYTE))
+    cuts = np.append(0, ends)
+    if np.any(np.diff(cuts) < 0) or cuts[-1] != len(text):
+        raise damaged(group, f"{name}/ends does not divide its text into names")
+    found = [text[a:b].decode(*_UTF_8) for a, b in pairwise(cuts.tolist())]
+    if not all_text:
         try:
             found = [_decoded(json.loads(each)) for each in found]
         except (AttributeError, RecursionError, StopIteration, TypeError, ValueError) as error:
-            raise damaged(group, f"{name}/json holds what is no name: {error}") from error
+            raise damaged(group, f"{name}/json has a value that is not a name: {error}") from error
     names = np.fromiter(found, object, len(found))
     return names.reshape(np.shape(ends))
 
 
 def read_text(group: Any, name: str) -> str:
-    """Read text that was written with `put_text`."""
+    """Read text that `put_text` has written."""
     return bytes(read_checked(group, name, (None,), _BYTE)).decode(*_UTF_8)
 
 
 def read_json(group: Any, name: str) -> dict[str, Any]:
-    """Read an object that was written with `put_json`."""
+    """Read a JSON object that `put_json` has written."""
     try:
         found = json.loads(read_text(group, name))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise damaged(group, f"{name} is no JSON: {error}") from error
+        raise damaged(group, f"{name} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise damaged(group, f"{name} is no JSON object")
+        raise damaged(group, f"{name} is not a JSON object")
     return found
 
 
 def read_attribute(node: Any, name: str, kinds: str = "iu", shape: tuple[int, ...] = ()) -> Any:
-    """Read an attribute, by default a whole number; text of variable length is left alone."""
+    """Read an attribute, by default an integer; text of variable length is never read."""
     if name not in node.attrs:
         raise damaged(node, f"{node.name} has no attribute {name}")
     found = node.attrs.get_id(name)
     if kinds == "S" and found.dtype.kind != "S":
-        raise damaged(node, f"{name} is no text of fixed length, which this version writes")
+        raise damaged(node, f"{name} is not text of fixed length, as this version writes it")
     if found.dtype.kind not in kinds or found.shape != shape:
-        raise damaged(node, f"the attribute {name} of {node.name} is of another type or shape")
+        raise damaged(node, f"the attribute {name} of {node.name} has another type or shape")
     value = node.attrs[name]
     return value.decode(*_UTF_8) if kinds == "S" else value
 
 
 def save_arrays(target: Path, arrays: Arrays) -> None:
-    """Write arrays to a file with checksums, which appears whole or not at all."""
+    """Write arrays with checksums to a file that appears complete or not at all."""
     with atomic_write(target, durable=False) as part, part.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: str) -> Arrays:
-    """Read arrays from a file, every byte of which is under a checksum."""
+    """Read arrays from a file whose every byte is covered by a checksum."""
     try:
         with zipfile.ZipFile(path) as file:
             if any(each.comment for each in file.infolist()):
@@ -244,6 +244,6 @@ def load_arrays(path: str) -> Arrays:
             for name, content in found.items()
         }
     except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a place before the file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a negative offset
             raise
         raise DamagedFileError(f"{path} is damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, locks on files, and reads that are tried again."""
+"""Atomic writes of files, locks on files, and reads with retries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any, BinaryIO
 
 from .interrupts import DeferredInterrupts
 
-# What a file is called until it is complete; a process that is killed may leave one behind.
+# Prefix of a file's name until it is complete; a killed process may leave such a file behind.
 UNFINISHED = ".part-"
 _OPEN_FILES = "/proc/self/fd"
-# The disk or the quota is full, or the file is as long as files may be.
+# The disk or the quota is full, or the file has reached the largest size.
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 @contextmanager
 def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Give a path beside `target`, of the same suffixes, and move it into place at the end.
+    """Yield a temporary path beside `target`, with the same suffixes; rename it at the end.
 
-    What was written is on the disk before it gets its name, and the name before this returns,
-    unless it need not outlast the machine (`durable`). If the block fails, what was written is
-    removed and `target` is as it was.
+    With `durable`, the contents are flushed to the disk before the file is renamed, and the new
+    name before this returns: both survive a crash of the machine. If the block fails, the temporary
+    file is removed and `target` is unchanged.
     """
     check_replaceable(target)
     part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
@@ -45,7 +45,7 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
         finally:
             os.close(folder)
     except OSError as error:
-        # write() does not name its file, and open() names the part
+        # errors of write() do not name the file, and those of open() name the temporary one
         if error.errno in _FULL and error.filename in (None, str(part)):
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
@@ -54,12 +54,12 @@ def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path in which ~ at the beginning stands for the home of the user."""
+    """Expand ~ at the beginning of a path to the user's home."""
     return Path(os.path.expanduser(path))
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a path means; refuse one that cannot be written."""
+    """Resolve the path of a file to write; refuse a path where no file can be written."""
     target = Path(os.path.realpath(user_path(path)))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {target.parent} does not exist.")
@@ -68,18 +68,18 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 
 def check_replaceable(target: Path) -> None:
-    """Refuse to put a file in the place of anything that is there and is no file."""
+    """Refuse to replace an existing folder, device, pipe or socket by a file."""
     if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; give the name of a file in it.")
+        raise IsADirectoryError(f"{target} is a folder; pass the name of a file in it.")
     if target.exists() and not target.is_file():
-        raise OSError(f"{target} is a device, a pipe or a socket; give the name of a file.")
+        raise OSError(f"{target} is a device, a pipe or a socket; pass the name of a file.")
 
 
 @contextmanager
 def atomic_stream(target: Path) -> Iterator[BinaryIO]:
-    """Give a file to read and write that gets its name at the end, as with `atomic_write`.
+    """Yield a file open for reading and writing, which becomes `target` as in `atomic_write`.
 
-    Where the system has files without a name, a process that is killed leaves nothing behind.
+    If the system supports unnamed files, a killed process leaves nothing behind.
     """
     nameless = _nameless(target.parent)
     if nameless is None:
@@ -88,7 +88,7 @@ def atomic_stream(target: Path) -> Iterator[BinaryIO]:
         return
     with nameless, atomic_write(target) as part:
         yield nameless
-        # given a folder, even one that does not matter, the link of /proc is followed
+        # with src_dir_fd, which is otherwise unused, os.link follows the symbolic link in /proc
         number = nameless.fileno()
         os.link(f"{_OPEN_FILES}/{number}", part, src_dir_fd=number, follow_symlinks=True)
 
@@ -98,30 +98,30 @@ def _nameless(folder: Path) -> BinaryIO | None:
         return None
     try:
         return open(os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o666), "rb+", buffering=0)
-    except OSError:  # a file system without; or atomic_write says what is wrong
+    except OSError:  # not supported by the file system; other errors recur in atomic_write
         return None
 
 
 @contextmanager
 def atomic_hdf5(target: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Give an HDF5 file to write that appears whole or not at all, and a check for long work.
+    """Yield an HDF5 file to write, which appears complete or not at all, and a `check` function.
 
-    A disk that is full is an OSError that says so, and Ctrl-C is heard, when the check is called
-    and at the end.
+    Call `check` regularly: it raises an OSError if the disk is full, and delivers Ctrl-C. Both are
+    also raised at the end.
     """
     import h5py
 
     with atomic_stream(target) as raw, _Disk(raw.fileno(), target) as disk:
-        # this version of HDF5 has checksums of all but the arrays and text of any length
+        # this file version has checksums of everything but arrays and text of variable length
         with h5py.File(disk, "w", libver=("v110", "v110")) as file:
             yield file, disk.check
 
 
 class _Disk:
-    """A file that takes all that HDF5 writes and remembers the first failure.
+    """A file object for HDF5 that never fails: it records the first error for `check` to raise.
 
-    HDF5 does not survive one, a KeyboardInterrupt neither: it hides it, cannot close the file, or
-    crashes when Python ends.
+    HDF5 cannot handle a failed write or a KeyboardInterrupt: it hides the error, cannot close the
+    file, or crashes when Python exits.
     """
 
     def __init__(self, file: int, target: Path):
@@ -138,7 +138,7 @@ class _Disk:
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong so far, and let a Ctrl-C have its effect."""
+        """Raise the first recorded error, and deliver a Ctrl-C."""
         self._interrupts.deliver()
         if (failure := self._failure) is not None:
             raise OSError(failure.errno, failure.strerror, str(self._target)) from failure
@@ -180,20 +180,21 @@ class _Disk:
         pass
 
 
-# Files whose locks this process holds.
+# Descriptors of the files that this process has locked.
 _locks: set[int] = set()
 
 
 class FileInUseError(BlockingIOError):
-    """Another process, or another fit of this one, has locked a file."""
+    """A file is locked by another process, or by another fit in this process."""
 
 
 class FileLock:
-    """A lock on a file, made for that, held inside `with`: True, or False without such locks.
+    """A lock on a file created for this purpose, held inside `with`.
 
-    Not every file system has locks. It is released when the process ends, however it does, and does
-    not pass on to its children. If another process or fit has it, a FileInUseError names the
-    process. Ctrl-C at any moment leaves it either held by a running `with`, or released.
+    `with` yields True, or False if the file system has no locks. The lock is released when the
+    process ends, in whatever way, and is not inherited by child processes. If another process or
+    fit holds it, a FileInUseError names that process. After a Ctrl-C at any moment, the lock is
+    either held by a running `with`, or released.
     """
 
     _file = -1
@@ -202,7 +203,7 @@ class FileLock:
         self._path = path
 
     def __enter__(self) -> bool:
-        """Take the lock; whether there is one."""
+        """Acquire the lock; return whether the file system has locks."""
         try:
             with DeferredInterrupts():
                 file = _lock(self._path)
@@ -224,14 +225,14 @@ class FileLock:
     def _release(self) -> None:
         try:
             with DeferredInterrupts():
-                self._let_go()
+                self._unlock()
         except KeyboardInterrupt:
-            self._let_go()  # Ctrl-C may have come before it was held back
+            self._unlock()  # Ctrl-C may have been raised before it was deferred
             raise
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         file, self._file = self._file, -1
-        if file in _locks:  # not so in a child
+        if file in _locks:  # not in a child process
             _locks.remove(file)
             with suppress(OSError):
                 if _is_at(file, self._path):
@@ -247,11 +248,11 @@ def _lock(path: Path) -> int | None:
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError:  # nobody writes here
+        except OSError:  # the folder is read-only
             return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):  # not removed by the one who had it
+            if _is_at(file, path):  # it was not removed by the previous owner meanwhile
                 break
         except BlockingIOError:
             owner = os.pread(file, 1000, 0).decode(errors="replace") or "another process"
@@ -263,7 +264,7 @@ def _lock(path: Path) -> int | None:
             return None
         os.close(file)
     _locks.add(file)
-    with suppress(OSError):  # of a full disk
+    with suppress(OSError):  # the disk is full
         os.truncate(file, 0)
         os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return file
@@ -276,28 +277,28 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _let_go() -> None:
-    """Close what a child has of its parent's locks, which would outlast the parent."""
+def _close_inherited() -> None:
+    """Close a child's copies of the parent's locks, which would outlive the parent."""
     for file in _locks:
         os.close(file)
     _locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 # Reading --------------------------------------------------------------------------------------
 
-# What a network file system says of a file that is there: asked again for so many seconds.
+# Errors that a network file system may raise for an existing file; seconds to retry after them.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
 RETRY_SECONDS = 30.0
-# Linux moves no more than 2 GiB in one call, macOS refuses to.
+# Bytes for one call: Linux transfers at most 2 GiB at a time, macOS refuses larger requests.
 CALL_BYTES = 1 << 30
 
 
 def read_into(file: int, buffer: memoryview, first: int) -> int:
-    """Fill a buffer of bytes from byte `first` of a file; how many bytes there were."""
+    """Fill a buffer from byte `first` of a file; return the number of bytes read."""
     done = 0
     while done < len(buffer):
         n_read = os.preadv(file, [buffer[done : done + CALL_BYTES]], first + done)
@@ -311,7 +312,7 @@ def retry(
     path: Path, read: Any, errors: tuple[int, ...] = TRANSIENT, seconds: float | None = None,
     what: str = "cannot be read",
 ) -> Any:  # fmt: skip
-    """Call `read`, again for a while if it fails with one of the errors that may pass."""
+    """Return `read()`; retry for some seconds if it fails with one of the transient `errors`."""
     seconds = RETRY_SECONDS if seconds is None else seconds
     deadline, pause = time.monotonic() + seconds, 0.05
     while True:
@@ -328,5 +329,5 @@ def retry(
 
 
 def file_id(found: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a file from another that takes its place."""
+    """Return the identity of a file's contents: inode, size and time of modification."""
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,7 +1,7 @@
-"""Opening HDF5 files, finding and checking what is in them; errors name the file.
+"""Open HDF5 files, and find and check their datasets; errors name the file.
 
-Nothing outside the file is ever read: external links, external storage and virtual datasets are
-refused, and so is a dataset that claims far more than the file stores for it.
+Nothing outside a file is ever read: external links, external storage and virtual datasets are
+refused. So is a dataset that claims far more bytes than the file stores for it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from numpy.typing import NDArray
 
 from .atomic import TRANSIENT, retry
 
-# Seconds to wait for a program that holds the file open for writing.
+# Seconds to wait for a program that has the file open for writing.
 LOCK_SECONDS = 30.0
 
-# What a file system without locks says when it is asked for one; 524 is ENOTSUPP of Linux.
+# Errors of file systems that do not support locks; 524 is ENOTSUPP of Linux.
 NO_LOCKS = errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, 524
-# What the system says of itself, not of the bytes in a file.
+# Errors that concern the system, not the contents of a file.
 _NOT_THE_FILE = (
     errno.EAGAIN, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR,
     errno.ETIMEDOUT, *NO_LOCKS, *TRANSIENT,
 )  # fmt: skip
 
-# A dataset may claim this much without any storage (unwritten parts read as zeros).
+# A dataset may claim this many bytes without any storage (unwritten parts are read as zeros).
 _FREE_CLAIM = 2**24
-# Bytes that one stored byte may stand for: deflate reaches 1032, other filters more.
+# Bytes that one stored byte may decompress to: deflate reaches 1032, other filters more.
 _RATIOS = {"none": 1, "gzip": 1100, "lzf": 1100}
 _OTHER_RATIO = 2**17
 _MOST_LINKS = 16
-# A global heap begins with this and its size; each object with its number and its size.
+# A global heap begins with this signature and its size; each object with its number and size.
 _HEAP, _HEAP_HEADER, _HEAP_WINDOW = b"GCOL\x01", 16, 2**16
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of the format that an HDF5 file of ours gives itself; None for any other."""
+    """Return the format that an HDF5 file of this package declares; None for other files."""
 
     def attempt() -> str | None:
         if not has_signature(Path(path)):
             return None
         with guarded_hdf5(Path(path)) as file:
-            # ours is text of fixed length; of any other kind, damage may keep HDF5 busy for ever
+            # we write text of fixed length; with text of variable length, damage may hang HDF5
             if "format" not in file.attrs or file.attrs.get_id("format").dtype.kind != "S":
                 return None
             return bytes(file.attrs["format"]).decode()
@@ -64,12 +64,12 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error says nothing of what is in the file: it is held, or the system fails."""
+    """Whether an error does not concern the file's contents: the file is locked, or I/O fails."""
     return isinstance(error, OSError) and error.errno in _NOT_THE_FILE
 
 
 def has_signature(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do."""
+    """Whether a file starts with the signature of HDF5."""
     if not path.is_file():
         return False
     with path.open("rb") as beginning:
@@ -78,7 +78,7 @@ def has_signature(path: Path) -> bool:
 
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator[Any]:
-    """Open a file for reading that stays open after the block, unless the block fails."""
+    """Open a file for reading; it stays open after the block, unless the block fails."""
     with hdf5_errors(path):
         file = open_file(path)
         try:
@@ -90,9 +90,9 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def guarded_hdf5(path: Path) -> Iterator[Any]:
-    """Open a file of others to read its text: damage is an error, never work without end.
+    """Open an untrusted file to read text in it: damage raises an error and cannot hang HDF5.
 
-    HDF5 reads such a file by way of Python; for large arrays `opened_hdf5` is faster.
+    HDF5 reads the file through Python; `opened_hdf5` is faster for large arrays.
     """
     import h5py
 
@@ -102,10 +102,10 @@ def guarded_hdf5(path: Path) -> Iterator[Any]:
 
 
 class _HeapGuard(io.FileIO):
-    """A file of which each global heap, where text of variable length is, is checked when read.
+    """A file that checks each global heap, which holds text of variable length, when it is read.
 
-    HDF5 steps through the objects of a heap by their sizes. It never ends where one is free space
-    of size 0, or a size that overflows makes the step 0.
+    HDF5 steps through the objects of a heap by their sizes. It would loop forever at free space of
+    size 0, or at a size whose overflow makes the step 0.
     """
 
     def __init__(self, path: Path, file: Any) -> None:
@@ -114,7 +114,7 @@ class _HeapGuard(io.FileIO):
         self._sound: set[int] = set()
 
     def readinto(self, buffer: Any) -> int:
-        """Read what HDF5 asks for, unless there is a damaged heap in it."""
+        """Read the bytes that HDF5 requests; raise an error if they contain a damaged heap."""
         at = self.tell()
         n_read = super().readinto(buffer) or 0
         # a heap may begin in the last bytes of an earlier read
@@ -130,7 +130,7 @@ class _HeapGuard(io.FileIO):
         return self.read(size) or b""
 
     def _check_heap(self, at: int) -> None:
-        """Refuse a heap whose objects do not follow one another to its end."""
+        """Raise an error unless the objects of a heap follow one another to its end."""
         if at in self._sound:
             return
         window, start = self._bytes(at, _HEAP_WINDOW), at
@@ -140,7 +140,7 @@ class _HeapGuard(io.FileIO):
             if place + _HEAP_HEADER > start + len(window):
                 window, start = self._bytes(place, _HEAP_WINDOW), place
                 if len(window) < _HEAP_HEADER:
-                    break  # the file ends: HDF5 says so itself
+                    break  # the file ends: HDF5 raises the error
             header = window[place - start : place - start + _HEAP_HEADER]
             size = int.from_bytes(header[8 : 8 + self._length_bytes], "little")
             # object 0 is free space, whose size includes its header
@@ -152,7 +152,7 @@ class _HeapGuard(io.FileIO):
 
 
 def read_file(path: Path, read: Callable[[Any], Any]) -> Any:
-    """Return what `read` finds in a file, after a while if a writer holds it or a disk stumbles."""
+    """Return `read(file)`; retry for a while if a writer locks the file or I/O fails."""
 
     def attempt() -> Any:
         with open_file(path) as file:
@@ -162,14 +162,14 @@ def read_file(path: Path, read: Callable[[Any], Any]) -> Any:
 
 
 def open_file(path: Path) -> Any:
-    """Open a file for reading only, after a while if a writer holds it."""
+    """Open a file read-only; retry for a while if a writer locks it."""
     import h5py
 
     with suppress(ImportError):
         # Importing it registers further compression filters (blosc, zstd, ...).
         import hdf5plugin  # type: ignore[import-not-found]  # noqa: F401
     with path.open("rb"):
-        # Python's own error where there is no such file or no permission.
+        # raises Python's own error if the file does not exist or may not be read
         pass
 
     def attempt() -> Any:
@@ -186,7 +186,7 @@ def open_file(path: Path) -> Any:
 
 
 def _open_locked_or_not(path: Path) -> Any:
-    """Open a file under HDF5's lock, or without where locks cannot be had."""
+    """Open a file with HDF5's lock, or without it if the file system has no locks."""
     import h5py
 
     try:
@@ -194,7 +194,7 @@ def _open_locked_or_not(path: Path) -> Any:
     except OSError as error:
         held = error.errno in (errno.EAGAIN, errno.EACCES, errno.EINTR)
         refused = error.errno in NO_LOCKS or "unable to lock file" in str(error)
-        # or this process has opened the file without locks already
+        # "locking flag": this process has already opened the file without a lock
         if not ((refused and not held) or "locking flag" in str(error)):
             raise
         return h5py.File(path, "r", locking=False)
@@ -202,7 +202,7 @@ def _open_locked_or_not(path: Path) -> Any:
 
 @contextmanager
 def hdf5_errors(path: Path) -> Iterator[None]:
-    """Say of this file what goes wrong inside the block."""
+    """Convert errors inside the block to errors that name the file and the remedy."""
     try:
         yield
     except KeyError as error:
@@ -213,7 +213,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and is_transient(error):
             raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
         if "filter" in str(error) or "plugin" in str(error):
-            remedy = "compressed in a way that h5py alone cannot read: pip install hdf5plugin"
+            remedy = "its compression needs a plugin: pip install hdf5plugin"
         else:
             remedy = "it is damaged or was cut off"
         raise OSError(f"{path} cannot be read; {remedy} ({error}).") from error
@@ -223,7 +223,7 @@ def hdf5_errors(path: Path) -> Iterator[None]:
 
 
 def find(group: Any, path: str, n_links: int = 0) -> Any:
-    """Return the group or dataset at a path below `group`, or None; stay inside the file."""
+    """Return the group or dataset at a path below `group`, or None; never leave the file."""
     import h5py
 
     node = group
@@ -233,11 +233,11 @@ def find(group: Any, path: str, n_links: int = 0) -> Any:
             return None
         if isinstance(link, h5py.ExternalLink):
             what = f"{node.name.rstrip('/')}/{name} is a link to another file ({link.filename})"
-            remedy = "which is not followed; copy the data into one file"
-            raise ValueError(f"{group.file.filename}: {what}, {remedy}.")
+            remedy = "such links are not followed; copy the data into one file"
+            raise ValueError(f"{group.file.filename}: {what}; {remedy}.")
         if isinstance(link, h5py.SoftLink):
             if n_links == _MOST_LINKS:
-                raise ValueError(f"{group.file.filename}: the links at {path!r} lead in a circle.")
+                raise ValueError(f"{group.file.filename}: the links at {path!r} form a cycle.")
             origin = group.file if link.path.startswith("/") else node
             node = find(origin, link.path, n_links + 1)
         else:
@@ -246,7 +246,7 @@ def find(group: Any, path: str, n_links: int = 0) -> Any:
 
 
 def need(group: Any, path: str) -> Any:
-    """Return what `find` finds; a KeyError if there is nothing."""
+    """Return the group or dataset at a path below `group`; a KeyError if there is none."""
     node = find(group, path)
     if node is None:
         raise KeyError(f"no {path!r} in {group.name}")
@@ -254,19 +254,19 @@ def need(group: Any, path: str) -> Any:
 
 
 def is_group(node: Any) -> bool:
-    """Whether a node holds other nodes."""
+    """Whether a node is a group."""
     return hasattr(node, "keys")
 
 
 def values_of(dataset: Any) -> Any:
-    """Read all values of a dataset that has been looked over first."""
+    """Check a dataset, and read all of its values."""
     return checked_dataset(dataset)[()]
 
 
 def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
-    """Return two sizes, from an attribute or a dataset, as Python's integers."""
+    """Return the two sizes of a shape, from an attribute or a dataset, as Python integers."""
     shape = np.asarray(sizes)
-    # some programs write the sizes as floating point numbers
+    # some programs write the sizes as floats
     is_whole = shape.dtype.kind in "iu" or (
         shape.dtype.kind == "f" and bool((np.abs(shape) < 2**53).all() and (shape % 1 == 0).all())
     )
@@ -276,18 +276,17 @@ def shape_of(sizes: Any, group: Any) -> tuple[int, int]:
 
 
 def strings(values: Iterable[Any]) -> NDArray[np.object_]:
-    """Decode names, stored as bytes of fixed length, as strings or as numbers."""
+    """Convert names to text: stored as bytes of fixed length, strings or numbers."""
     return np.array([text_of(value) for value in values], dtype=object)
 
 
 def text_of(value: Any) -> str:
-    """Decode one name."""
+    """Convert one name to text."""
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"the text {value[:80]!r} is not UTF-8, so that names would not be told apart: write "
-            "it as UTF-8"
+            f"the text {value[:80]!r} is not UTF-8, so names might become equal: write it as UTF-8"
         ) from error
 
 
@@ -295,23 +294,23 @@ def text_of(value: Any) -> str:
 
 
 def checked_dataset(dataset: Any) -> Any:
-    """Return the dataset if its values lie in this file, in about the size that it claims."""
+    """Return the dataset after checking that its values are in this file, at about full size."""
     import h5py
 
     if not isinstance(dataset, h5py.Dataset):
-        raise KeyError(f"{dataset.name} is no dataset")
+        raise KeyError(f"{dataset.name} is not a dataset")
     where = f"{dataset.file.filename}: {dataset.name}"
     if dataset.shape is None:
         raise ValueError(f"{where} is empty.")
     if dataset.is_virtual or dataset.external:
-        raise ValueError(f"{where} keeps its values in other files, which are not read.")
+        raise ValueError(f"{where} stores its values in other files, which are not read.")
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(at) for at in range(settings.get_nfilters())]
     for code, _, _, name in filters:
         if not h5py.h5z.filter_avail(code):
             raise OSError(f"{where} needs the filter {name.decode() or code}, number {code}")
     item = dataset.id.get_type().get_size()
-    # Nothing is read of an empty dataset, whatever its chunks are.
+    # An empty dataset is never read, whatever its chunks are.
     claimed = max(dataset.size, math.prod(dataset.chunks or (0,))) * item if dataset.size else 0
     codes = {code for code, *_ in filters} - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
     kind = "none" if not codes else (dataset.compression or "other") if len(codes) == 1 else "other"
@@ -325,16 +324,16 @@ def checked_dataset(dataset: Any) -> Any:
 
 
 class Reader:
-    """Reads an object of a file, which is opened anew where the disk or the network stumbles."""
+    """Reads an object of a file, and reopens the file after errors of the disk or network."""
 
     def __init__(self, node: Any, path: Path) -> None:
         self._path, self._name, self._file = path, node.name, node.file
 
     def read(self, attach: Callable[[Any], None], from_datasets: Callable[[], Any]) -> Any:
-        """Return what `from_datasets` reads, after a while if need be.
+        """Return `from_datasets()`, with retries after errors that may pass.
 
-        `attach` is called with the node whenever the file was opened anew. It is not kept: a
-        cycle with its owner would leave the file open, and locked, until garbage is collected.
+        `attach` is called with the node each time the file is reopened. It is not stored: a
+        reference cycle would keep the file open, and locked, until garbage collection.
         """
         return retry(self._path, lambda: self._attempt(attach, from_datasets))
 
@@ -347,7 +346,7 @@ class Reader:
             with hdf5_errors(self._path):
                 return from_datasets()
         except OSError:
-            # after a read that failed, HDF5 hands out zeros where it should read again
+            # after a failed read, HDF5 would return zeros instead of reading again
             self.close()
             raise
 
@@ -357,10 +356,10 @@ class Reader:
 
 
 def sequential(dataset: Any, cache_bytes: int) -> Any:
-    """Open a dataset anew, with a cache that keeps the chunk two slices share."""
+    """Reopen a dataset for sequential reads, with a cache for the chunk that two slices share."""
     import h5py
 
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    # Chunks that were read to their end go first; the number of slots should be a prime.
+    # 1.0: evict chunks that were read completely first; the number of slots should be prime.
     access.set_chunk_cache(12421, max(2**20, cache_bytes), 1.0)
     return h5py.Dataset(h5py.h5d.open(dataset.file.id, dataset.name.encode(), access))

@@ -1,4 +1,4 @@
-"""Ctrl-C held back while something must not be left half done."""
+"""Deferral of Ctrl-C during operations that must not be interrupted halfway."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class DeferredInterrupts:
-    """Note each Ctrl-C inside, and let it have its effect when `deliver` is called and at the end.
+    """Record each Ctrl-C inside `with`; deliver it when `deliver` is called and at the end.
 
-    Only the main thread is interrupted, so that nothing is changed elsewhere, nor where Python does
+    Only the main thread receives a Ctrl-C: in other threads this does nothing, nor if Python does
     not handle the signal.
     """
 
@@ -20,7 +20,7 @@ class DeferredInterrupts:
         self._pressed: list[tuple[int, FrameType | None]] = []
 
     def __enter__(self) -> DeferredInterrupts:
-        """Take over Ctrl-C."""
+        """Replace the handler of Ctrl-C."""
         if threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
@@ -29,7 +29,7 @@ class DeferredInterrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give Ctrl-C back, and deliver it."""
+        """Restore the handler of Ctrl-C, and deliver what was recorded."""
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
         self.deliver()

@@ -1,32 +1,33 @@
-"""The packed store: counts in one HDF5 file, in the very slices that the kernels read.
+"""The packed store: counts in one HDF5 file, in SELL-16, the format that the kernels read.
 
 Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` = 2,
 ``nmfscale_version`` and, written last, ``complete`` = 1.  Text has a fixed length.
 
 =====================  ==========================================================================
-``about``              JSON, as bytes: ``shape``, ``nnz``, ``dtype`` (of the counts once they were
-                       checked), ``slice_dtype``, ``largest``, ``notes``, ``source`` (what was
-                       packed), ``first_fraction`` (null for whole numbers) and ``parts``, those of
-                       ``values`` and ``names/...`` that the file has
-``rows/nnz``           (n,) int64, nonzero counts of each sample; ``rows/totals`` float64, their sum
-``columns/nnz``        (m,) int64, the same of each feature; ``columns/totals`` float64
-``values/value``       the distinct counts, and ``values/times``, how often each occurs; only where
+``about``              JSON, as bytes: ``shape``, ``nnz``, ``dtype`` (of the checked counts),
+                       ``slice_dtype``, ``largest``, ``notes``, ``source`` (where the counts come
+                       from), ``first_fraction`` (null if all counts are integers) and ``parts``:
+                       which of ``values`` and ``names/...`` the file has
+``rows/nnz``           (n,) int64, number of nonzero counts of each sample; ``rows/totals`` float64,
+                       their sum
+``columns/nnz``        (m,) int64, the same for each feature; ``columns/totals`` float64
+``values/value``       the distinct counts, and ``values/times``, how often each occurs; only if
                        nearly all counts are below 65,536
-``large/value``        the counts that are split in pieces, and ``large/times``
+``large/value``        the counts that are split into pieces, and ``large/times``
 ``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
-                       where they are known
+                       if there are names
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
 
-Blocks, and the order of rows and columns in them, are those of `nmfscale.counts.blocks` and follow
-from ``rows/nnz`` and ``columns/nnz``.  Arrays are contiguous and uncompressed, 6 bytes a nonzero
-count for both orders where counts and names are few, so that they are read straight from the file
-while the processor is busy with the block before.  Checksums and names are those of
-`nmfscale.storage.arrays`.
+The blocks, and the order of rows and columns in them, are those of `nmfscale.counts.blocks`; they
+follow from ``rows/nnz`` and ``columns/nnz``.  Arrays are contiguous and uncompressed, so that a
+block is read directly from the file while the processor works on the previous one.  Both orders
+together take 6 bytes for each nonzero count, if counts and numbers of features are small.
+`nmfscale.storage.arrays` describes the checksums and the names.
 
-Format 1 is read as well.  Its numbers are root attributes, it does not say which parts it has, and
-its checksums know no shapes: a part that was renamed is found, names that were deleted are not.
+Format 1 can be read, too.  Its numbers are root attributes, it does not list its parts, and its
+checksums do not cover shapes: a renamed part is detected, deleted names are not.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from .store_blocks import (
 
 Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-counts", 2
-# What a store may lack, and how counts call it.
+# Parts that a store may lack, and the attributes of counts that hold them.
 VALUES = "values"
 NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
@@ -69,12 +70,12 @@ _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it is a packed store."""
+    """Whether a file declares the format of a packed store."""
     return format_of(path) == FORMAT
 
 
 def open_store(path: str | os.PathLike[str]) -> StoredCounts | None:
-    """Return the packed store at a path; None if what is there does not say that it is one."""
+    """Open the packed store at a path; None if the file does not declare that format."""
     if not retry(Path(path), lambda: has_signature(Path(path))):
         return None
     try:
@@ -84,10 +85,10 @@ def open_store(path: str | os.PathLike[str]) -> StoredCounts | None:
 
 
 def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
-    """Return the type of counts in a store that says `dtype` of them.
+    """Return the dtype of the counts of a store that declares `dtype`.
 
-    The first stores gave the type of the file that was packed, which may be none that counts have
-    in memory, or too narrow for sums of duplicates.
+    The first stores declared the dtype of the source file. Counts in memory may not have this
+    dtype, and it may be too narrow for sums of duplicates.
     """
     dtype = canonical_type_of(dtype)
     if dtype.kind != "f" and largest > np.iinfo(dtype).max:
@@ -96,7 +97,7 @@ def _type_of(dtype: np.dtype[Any], largest: float) -> np.dtype[Any]:
 
 
 def _about(file: Any) -> dict[str, Any]:
-    """Read what a store says of itself, in the words of the newest format."""
+    """Read the description of a store of any format, in the form of the newest format."""
     writer = read_attribute(file, "nmfscale_version", "S")
     if "complete" not in file.attrs or read_attribute(file, "complete") != 1:
         raise damaged(file, "it was not finished")
@@ -117,23 +118,23 @@ def _about(file: Any) -> dict[str, Any]:
         "slice_dtype": read_attribute(file, "slice_dtype", "S"),
     }  # fmt: skip
     known = _ALWAYS | {part.split("/")[0] for part in parts}
-    others = [name for name in file if name not in known]
-    others += [f"names/{name}" for name in file.get("names", ()) if f"names/{name}" not in NAMES]
-    if others:
-        raise damaged(file, f"it has a part that its format does not have, {others[0]!r}")
+    unknown = [name for name in file if name not in known]
+    unknown += [f"names/{name}" for name in file.get("names", ()) if f"names/{name}" not in NAMES]
+    if unknown:
+        raise damaged(file, f"its part {unknown[0]!r} does not belong to its format")
     if VALUES not in parts and about["slice_dtype"] in ("uint8", "uint16"):
-        raise damaged(file, f"it has no {VALUES}, which go with counts of this type")
+        raise damaged(file, f"it lacks {VALUES}, which stores with counts of this type have")
     return about
 
 
 def _pair(file: Any, group: str) -> tuple[Array, Array]:
-    """Read values of counts, and how often each of them occurs."""
+    """Read distinct counts, and how often each of them occurs."""
     values = read_checked(file, f"{group}/value", (None,), ("int64",))
     return values, read_checked(file, f"{group}/times", values.shape, ("int64",))
 
 
 class StoredLayout:
-    """The layout of a packed store, as `Layout`: blocks are read when they are visited."""
+    """The layout of a packed store, with the interface of `Layout`; a visit reads the blocks."""
 
     def __init__(self, path: Path, file: Any, counts: StoredCounts, about: dict[str, Any]):
         self.path, self.shape = path, counts.shape
@@ -154,19 +155,19 @@ class StoredLayout:
         if VALUES in about["parts"]:
             self._values = _pair(file, VALUES)
             if self._values[1].sum() != counts.nnz:
-                raise damaged(file, f"{VALUES}/times are not those of {counts.nnz} counts")
+                raise damaged(file, f"{VALUES}/times do not add up to {counts.nnz} counts")
         self._kept: dict[tuple[int, str], SellBlock] | None = None
         self._buffers: list[Array] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was read, which is in the file."""
+        """Leave out blocks in memory, which can be read again."""
         state = {**self.__dict__, "_kept": None if self._kept is None else {}, "_buffers": None}
         state.pop("whole_columns", None)
         return state
 
     @property
     def kept(self) -> bool:
-        """Whether blocks stay in memory once they were read."""
+        """Whether blocks stay in memory once they are read."""
         return self._kept is not None
 
     @property
@@ -176,34 +177,34 @@ class StoredLayout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slices in the file."""
+        """Bytes of all blocks in the file, in both orders."""
         return sum(block.nbytes(which) for block in self.blocks for which in ORDERS)
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes that a visit needs: see `visit`."""
+        """Bytes that a visit needs: two buffers for the largest block (see `visit`)."""
         largest = max(block.nbytes(which) for block in self.blocks for which in ORDERS)
         return 2 * largest
 
     def keep(self) -> None:
-        """Let blocks stay in memory once they were read."""
+        """Keep blocks in memory from their next read on."""
         self._kept = {} if self._kept is None else self._kept
         self._buffers = None
 
     def visit(
         self, which: str, numbers: Sequence[int] | None = None
     ) -> Iterator[tuple[StoredBlock, SellBlock]]:
-        """Blocks and their "rows" or "columns"; the next is read while this one is worked on.
+        """Yield blocks with their "rows" or "columns", and read the next one meanwhile.
 
-        `numbers`: of blocks in a row, by default of all. The arrays of a block are written over
-        when the block after the next is read.
+        `numbers` are those of consecutive blocks, by default all. A block's arrays are overwritten
+        when the next block but one is read.
         """
         numbers = range(len(self.blocks)) if numbers is None else numbers
         if self._kept is not None and all((i, which) in self._kept for i in numbers):
             for i in numbers:
                 yield self.blocks[i], self._kept[i, which]
             return
-        # taken, so that another visit at the same time has buffers of its own
+        # set to None while they are in use, so that a simultaneous visit allocates its own
         buffers, self._buffers = self._buffers, None
         if buffers is None and self._kept is None:
             buffers = [np.empty(self.buffer_bytes // 2, np.uint8) for _ in range(2)]
@@ -214,7 +215,7 @@ class StoredLayout:
             self._buffers = buffers
 
     def visit_both(self) -> Iterator[tuple[StoredBlock, SellBlock, SellBlock]]:
-        """Blocks, their rows and their columns, which are written over as in `visit`."""
+        """Yield blocks with their rows and columns, whose arrays are overwritten as in `visit`."""
         rows, columns = (self.visit(which) for which in ORDERS)
         for (block, one), (_, other) in zip(rows, columns, strict=True):
             yield block, one, other
@@ -229,14 +230,14 @@ class StoredLayout:
 
     @cached_property
     def whole_columns(self) -> SellBlock:
-        """The columns of the whole matrix, which a store of one block has."""
+        """The columns of the whole matrix; an error if the store has several blocks."""
         if len(self.blocks) == 1:
             self.keep()
             return next(self.visit("columns"))[1]
         raise no_whole_columns(self.path, len(self.blocks))
 
     def count_values(self) -> tuple[Array, Array] | None:
-        """Return the values of the counts and how often each occurs; None unless most are small."""
+        """Return the values of the counts and how often each occurs; None if many are large."""
         return self._values
 
 
@@ -246,15 +247,15 @@ class StoredCounts(CountMatrix):
     Parameters
     ----------
     path : str or path-like
-        A file that ``nmfscale store`` or :func:`nmfscale.write_store` wrote. It is opened for
-        reading only.
+        A file written by ``nmfscale store`` or :func:`nmfscale.write_store`. It is opened
+        read-only.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     DamagedStoreError
-        If it is no complete packed store.
+        If the file is not a complete packed store.
 
     Examples
     --------
@@ -272,7 +273,7 @@ class StoredCounts(CountMatrix):
     from_file = True
 
     def __init__(self, path: str | os.PathLike[str]):
-        # blocks are read when the current folder may be another
+        # absolute: the current folder may change before blocks are read
         self.path = user_path(path).absolute()
         with self.path.open("rb"):
             pass
@@ -292,7 +293,7 @@ class StoredCounts(CountMatrix):
     def _open(self, file: Any) -> None:
         self._is_store = "format" in file.attrs and read_attribute(file, "format", "S") == FORMAT
         if not self._is_store:
-            raise KeyError("its format is another")
+            raise KeyError("it has another format")
         about = _about(file)
         n, m = (int(size) for size in about["shape"])
         sizes = {"names/sample": n, "names/feature": m, "names/group": n}
@@ -309,11 +310,11 @@ class StoredCounts(CountMatrix):
                 array = read_checked(file, f"{which}/{what}", (size,), (kind,))
                 setattr(self, f"{which[:-1]}_{what}", array)
             if getattr(self, f"{which[:-1]}_nnz").sum() != self._nnz:
-                raise damaged(file, f"{which}/nnz are not those of {self._nnz} counts")
+                raise damaged(file, f"{which}/nnz do not add up to {self._nnz} counts")
         self._layout = StoredLayout(self.path, file, self, about)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep the layout, which says where the blocks are."""
+        """Include the layout: it holds the positions of the blocks in the file."""
         return self.__dict__
 
     def _count_values(self, above: float) -> tuple[Array, Array]:
@@ -343,20 +344,20 @@ class StoredCounts(CountMatrix):
         return out
 
     def _compressed(self, slices: SellBlock, first: int, lanes: Array, filled: Array) -> RowRange:
-        """Put rows in some lanes of a block, `first` the first of them, into compressed rows again.
+        """Convert the rows in some lanes of a block to compressed rows, numbered from `first`.
 
-        Those that are not filled are empty.
+        Rows that are False in `filled` are left empty.
         """
         widths = np.where(filled, np.diff(slices.offset)[lanes // LANES], 0)
         ends = np.cumsum(widths)
         begin = slices.offset[lanes // LANES] * LANES + lanes % LANES
         at = np.repeat(begin - LANES * (ends - widths), widths) + LANES * np.arange(ends[-1])
         row = np.repeat(np.arange(len(lanes)), widths)
-        there = slices.count[at] > 0  # the others fill up short rows of a slice
+        there = slices.count[at] > 0  # 0 is padding
         at, row = at[there], row[there]
         column = self._layout.column_order[slices.index[at]]
         data = slices.count[at].astype(self.dtype if self.dtype.kind == "f" else np.int64)
-        # a count in pieces is put together again: duplicates are summed
+        # summing duplicates joins the pieces of split counts
         matrix = sp.coo_array((data, (row, column)), shape=(len(lanes), self.shape[1])).tocsr()
         matrix.sort_indices()
         return RowRange(first, matrix.indptr, matrix.indices, matrix.data.astype(self.dtype))
@@ -367,7 +368,7 @@ class StoredCounts(CountMatrix):
         Returns
         -------
         Counts
-            Of the type that :attr:`dtype` says, columns sorted.
+            With dtype :attr:`dtype` and sorted columns.
         """
         rows = self.take_rows()
         return Counts(
@@ -378,12 +379,12 @@ class StoredCounts(CountMatrix):
         )  # fmt: skip
 
     def verify(self) -> None:
-        """Read everything and compare it with its checksums.
+        """Read all blocks and verify their checksums.
 
         Raises
         ------
         DamagedStoreError
-            If an array differs.
+            If a block does not match its checksums.
         """
         self._layout.file.checked.clear()
         for which in ORDERS:

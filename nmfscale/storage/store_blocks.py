@@ -1,6 +1,7 @@
-"""Blocks of a packed store, read straight from where they are in the file.
+"""Blocks of a packed store, read directly from their positions in the file.
 
-What is said here of a block is small and fits in a message: whoever sees the file can read it.
+A `StoredBlock` describes a block in few bytes. Any process that can open the file can read the
+block from this description, so a message to a worker need not contain counts.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ PARTS = "index", "count", "offset"
 
 
 class DamagedStoreError(DamagedFileError):
-    """A file is no packed store, or not complete, or its numbers are not those written."""
+    """A file is not a packed store, is incomplete, or differs from what was written."""
 
 
 class NoStoreError(DamagedStoreError):
-    """A file does not say that it is a packed store."""
+    """A file does not declare the format of a packed store."""
 
 
 class Extent(NamedTuple):
-    """Where an array is in the file, its checksum, and the checksum that it begins with."""
+    """Position and size of an array in the file, its checksum, and the start of that checksum."""
 
     offset: int
     size: int
@@ -44,10 +45,10 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Rows ``start:stop`` of a packed store, lanes ``first:last``; where their slices are.
+    """Description of a block: rows ``start:stop``, lanes ``first:last``, positions of its arrays.
 
-    `extents` are of ``rows_index``, ``rows_count`` and so on; `n_others` is the number of columns,
-    for the rows, and of lanes, for the columns.
+    `extents` has a key for each array: ``rows_index``, ``rows_count`` and so on. `n_others` bounds
+    the indices: the number of columns for "rows", the number of the block's lanes for "columns".
     """
 
     number: int
@@ -60,7 +61,7 @@ class StoredBlock:
     n_column_lanes: int
 
     def nbytes(self, which: str) -> int:
-        """Bytes of the rows or of the columns."""
+        """Return the bytes of the "rows" or "columns"."""
         return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
 
 
@@ -68,11 +69,11 @@ def stored_block(
     file: Any, number: int, start: int, stop: int, first: int, order: Array,
     shape: tuple[int, int], count_dtype: np.dtype[Any],
 ) -> StoredBlock:  # fmt: skip
-    """Look up where a block's arrays are."""
+    """Look up the positions of a block's arrays, and check their shapes and types."""
     name = f"blocks/{number:06d}"
     group = need(file, name)
     if (read_attribute(group, "start"), read_attribute(group, "stop")) != (start, stop):
-        raise damaged(file, f"{name} is of other rows than {start}:{stop}")
+        raise damaged(file, f"{name} does not hold rows {start}:{stop}")
     m, n_lanes = shape[1], len(order)
     n_column_lanes = -(-m // LANES) * LANES
     extents = {}
@@ -94,9 +95,9 @@ def _extent(dataset: Any) -> Extent:
 
 
 class BlockFile:
-    """Reads blocks of a store and checks each array when it is first read.
+    """Reads blocks of a store, and checks each array when it is first read.
 
-    `mark` is what `file_id` the file was when the extents were looked up.
+    `mark` is the `file_id` of the file when the extents were looked up: another file is refused.
     """
 
     def __init__(self, path: Path, count_dtype: np.dtype[Any], mark: tuple[int, ...]):
@@ -105,7 +106,7 @@ class BlockFile:
         self.checked = set[tuple[int, str]]()
 
     def read(self, block: StoredBlock, which: str, buffer: Array | None = None) -> SellBlock:
-        """Read the "rows" or the "columns" of a block, into `buffer` if there is one."""
+        """Read the "rows" or the "columns" of a block, into `buffer` if one is given."""
         if buffer is None:
             buffer = np.empty(block.nbytes(which), np.uint8)
         pieces, first = {}, 0
@@ -129,19 +130,19 @@ class BlockFile:
         with self.path.open("rb", buffering=0) as file:
             if file_id(os.fstat(file.fileno())) != self.mark:
                 raise DamagedStoreError(
-                    f"{self.path} was changed while it was in use; pack it again and start anew."
+                    f"{self.path} was changed while it was in use; pack it again and start again."
                 )
             for name, piece in pieces.items():
                 first = block.extents[name].offset
                 n_read = read_into(file.fileno(), piece.data, first)
                 if n_read < len(piece):
                     raise DamagedStoreError(
-                        f"{self.path} ends at {first + n_read} bytes: it was cut."
+                        f"{self.path} ends at {first + n_read} bytes: it was cut off."
                     )
                 self.bytes_read += n_read
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
-        """Compare an array with its checksum when it is first read."""
+        """Compare an array with its checksum."""
         extent = block.extents[name]
         if zlib.crc32(piece.data, extent.start_crc32) != extent.crc32:
             raise DamagedStoreError(
@@ -151,18 +152,22 @@ class BlockFile:
         self.checked.add((block.number, name))
 
     def _check_slices(self, slices: SellBlock, block: StoredBlock, which: str) -> None:
-        """Refuse what the kernels would follow out of their arrays, whoever wrote it."""
-        steps = slices.offset[-1]
+        """Raise an error for indices with which the kernels would access memory out of bounds.
+
+        A valid checksum does not exclude them: another program may have written the file.
+        """
+        n_entries = slices.offset[-1]
         sound = (
             slices.offset[0] == 0
             and np.all(np.diff(slices.offset) >= 0)
-            and len(slices.index) == steps * LANES
-            and (not steps or 0 <= slices.index.min() <= slices.index.max() < slices.n_others)
-            and bool(np.all(np.isfinite(slices.count)) and (not steps or slices.count.min() >= 0))
+            and len(slices.index) == n_entries * LANES
+            and (not n_entries or 0 <= slices.index.min() <= slices.index.max() < slices.n_others)
+            and bool(np.all(np.isfinite(slices.count)))
+            and (not n_entries or slices.count.min() >= 0)
         )
         if not sound:
             raise DamagedStoreError(
-                f"{self.path}: blocks/{block.number:06d} holds {which} that are no counts of its "
+                f"{self.path}: blocks/{block.number:06d} holds {which} that are not counts of its "
                 "rows and columns; pack the counts again."
             )
         self.checked.add((block.number, which))

@@ -1,4 +1,4 @@
-"""Writes packed stores; their format is described in `nmfscale.storage.store`."""
+"""Writes packed stores; `nmfscale.storage.store` describes their format."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .version import package_version
 
 
 def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
-    """Return the file that a path means; refuse one that must not be written."""
+    """Return the resolved path of the file; refuse to replace anything but a packed store."""
     target = target_of(path)
     if target.exists() and not overwrite and not is_store(target):
-        raise FileExistsError(f"{path} is there and is no packed store; it is left as it is.")
+        raise FileExistsError(f"{path} exists and is not a packed store; it was not changed.")
     return target
 
 
@@ -31,11 +31,11 @@ def pack(
     source: dict[str, Any] | None = None, progress: Callable[[int], Any] | None = None,
     overwrite: bool = False,
 ) -> None:  # fmt: skip
-    """Write counts to a packed store, block by block; it appears whole or not at all.
+    """Write counts to a packed store, block by block; the file appears complete or not at all.
 
-    The store does not depend on `n_threads`. `source` says what is packed, for the record.
-    `progress` is called with the number of nonzero counts written since its last call. A file that
-    is there and no packed store is only replaced with `overwrite`.
+    The store does not depend on `n_threads`. `source` is stored as a record of where the counts
+    come from. `progress` is called with the number of nonzero counts written since its last call.
+    An existing file that is not a packed store is replaced only with `overwrite`.
     """
     target = _check_target(path, overwrite)
     with atomic_hdf5(target) as (file, check_disk):

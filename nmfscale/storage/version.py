@@ -1,4 +1,4 @@
-"""The version of the package, for the record in files."""
+"""The version of the package, which files record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def package_version() -> str:
-    """Return the version of the package, for the record in a file."""
+    """Return the version of the installed package, or "unknown"."""
     try:
         return version("nmfscale")
     except PackageNotFoundError:

@@ -115,7 +115,7 @@ def test_one_that_fails_ends_all():
 
 
 def test_ctrl_c_ends_all():
-    n_visits, before = 3000, threading.active_count()
+    n_visits, before = 100_000, threading.active_count()
     counts = checked_counts(np.eye(2, dtype=int))
     counts._layout = Reads()
 

@@ -307,7 +307,7 @@ def of_type(name, kind):
     [
         (of_shape("history", (1, 1, -1)), r"'history' has shape \(1, 1, .*\) where"),
         (of_shape("loglik", (1, 1)), r"loglik has shape \(1, 1\), not \(\)"),
-        (lambda f: f["components"].attrs.create("crc32", [b"a", b"b"]), "crc32 of /components is"),
+        (lambda f: f["components"].attrs.create("crc32", [b"a", b"b"]), "crc32 of /components has"),
         (of_type("loadings", "<i8"), "'loadings' is of type int64"),
         (of_type("n_iter", "<f8"), "n_iter is of type float64, not i or u"),
     ],
@@ -348,7 +348,7 @@ def test_a_flipped_bit_in_any_dataset_is_found(tmp_path):
 def test_text_of_variable_length_is_recognized_and_not_read(saved):
     edit(saved, lambda file: file.attrs.create("format", "nmfscale-model"))
     assert not is_model_file(saved)
-    with pytest.raises(ValueError, match="damaged.*format is no text of fixed length"):
+    with pytest.raises(ValueError, match="damaged.*format is not text of fixed length"):
         load_model(saved, classes=CLASSES)
 
 
@@ -384,11 +384,11 @@ def say(name, value):
     [
         (lambda f: f.attrs.modify("format_version", 3), "model format 3; .* up to 2.*Upgrade"),
         (lambda f: f.attrs.modify("format_version", 0), "format_version is .*0"),
-        (lambda f: f.attrs.create("format_version", "x"), "format_version of / is of another type"),
+        (lambda f: f.attrs.create("format_version", "x"), "format_version of / has another type"),
         (lambda f: f.attrs.create("model", np.bytes_("Oracle")), "holds a Oracle"),
         (lambda f: f.attrs.create("model", np.bytes_("np")), "holds a np"),
         (replace("about", np.frombuffer(b"{", np.uint8)), "damaged.*Expecting"),
-        (replace("about", np.frombuffer(b"[]", np.uint8)), "about is no JSON object"),
+        (replace("about", np.frombuffer(b"[]", np.uint8)), "about is not a JSON object"),
         (say("fitted", []), "no JSON object 'fitted'"),
         (say("fitted", {"fit": "int"}), "'fit' is no fitted attribute"),
         (say("fitted", {"__class__": "int"}), "'__class__' is no fitted attribute"),
