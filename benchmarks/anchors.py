@@ -1,13 +1,13 @@
-"""Anchors beside LAPACK's pivoted QR, and combinations of them beside SciPy's nnls.
+"""Anchor selection compared with LAPACK's pivoted QR, and combinations with SciPy's nnls.
 
-Programs take turns on one thread; a time is the median over the turns, in seconds of the processor:
-other programs on the machine disturb it less. `nnls` of SciPy is timed on some of the columns and
-scaled up: on the counts themselves, and on the Cholesky factor.
+The programs are run in turn on one thread. A time is the median over the repeats, in CPU seconds,
+because other programs on the machine affect these less than elapsed time. SciPy's `nnls` is timed
+on some of the columns and scaled up: once on the counts, and once on the Cholesky factor.
 
     python benchmarks/anchors.py                 6,427 documents, 9,567 words, 100 anchors
-    python benchmarks/anchors.py --smoke         some seconds, writes nothing
+    python benchmarks/anchors.py --smoke         a few seconds, writes nothing
 
-Writes results/anchors.csv and the table of README.md.
+Writes results/anchors.csv and the table in README.md.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ MARKERS = ("<!-- anchors:start -->", "<!-- anchors:end -->")
 
 
 def seconds(function, *words) -> tuple[float, object]:
-    """Return how long a call takes the processor, and what it returns."""
+    """Return the CPU seconds of a call, and its result."""
     start = time.process_time()
     found = function(*words)
     return time.process_time() - start, found
 
 
 def turn(counts, dense, K: int, n_columns: int) -> dict[str, float]:
-    """Let everybody work once."""
+    """Run every program once."""
     found, clock = {}, [time.process_time()]
     model = nmfscale.AnchorNMF(K, n_threads=1, callback=lambda _: clock.append(time.process_time()))
     found["AnchorNMF, all of it"], _ = seconds(model.fit, counts)
-    found["anchors"] = clock[-2] - clock[0]  # the last record has the topics, too
+    found["anchors"] = clock[-2] - clock[0]  # the last record includes the topics
     found["LAPACK's QR"], (_, order) = seconds(
         lambda: scipy.linalg.qr(dense, mode="r", pivoting=True)
     )
-    print(f"{(order[:K] == model.anchors_).sum()} of {K} anchors are those of LAPACK")
+    print(f"{(order[:K] == model.anchors_).sum()} of {K} anchors agree with LAPACK")
     A = dense[:, model.anchors_]
     products = A.T @ dense
     R = np.linalg.cholesky(A.T @ A).T
@@ -59,13 +59,13 @@ def turn(counts, dense, K: int, n_columns: int) -> dict[str, float]:
 
 
 def problem(n: int, m: int, K: int):
-    """Return simulated counts, as they are fitted and dense."""
+    """Return simulated counts, sparse and dense."""
     X, _ = nmfscale.simulate_topic_counts(n, m, K, size=300, random_state=1)
     return nmfscale.as_counts(X), np.asarray(X.toarray(), float)
 
 
 def markdown(table: dict[str, float], repeats: int) -> str:
-    """Return the table, and the machine."""
+    """Return the table and a description of the machine."""
     ours = {"LAPACK's QR": "anchors"}
     ours |= dict.fromkeys(("SciPy's nnls, counts", "SciPy's nnls, factor"), "combinations")
     rows = ["| program | s | times as long as this package |", "|---|---|---|"]
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     n, m, K = (200, 300, 10) if options.smoke else (6427, 9567, 100)
     with threadpool_limits(1):
-        turn(*problem(200, 300, 10), 10, 100)  # to warm up
+        turn(*problem(200, 300, 10), 10, 100)  # warm-up
         counts, dense = problem(n, m, K)
         turns = [turn(counts, dense, K, min(m, options.columns)) for _ in range(options.repeats)]
     table = {name: median(each[name] for each in turns) for name in turns[0]}

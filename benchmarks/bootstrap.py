@@ -1,22 +1,23 @@
-"""Bootstraps: how quick they are, how often their intervals hold the truth, what they read.
+"""Bootstraps: their speed, the coverage of their intervals, and the bytes they read.
 
-- weights: `bootstrap_weights` on one thread beside a loop in NumPy that copies the columns of the
-  samples that were drawn and balances each table by sweeps.
-- refit: a replicate of `bootstrap_fit` beside the fit from a random start.
-- coverage: simulated loadings of T = 10 topics in R = 5 groups. A sample has a lognormal length
-  (sd 0.5 of its logarithm) times rates of its group (lognormal, sd 0.5), times those of its unit
-  (lognormal, sd of the setting), times gamma noise of mean 1 and the shape of the setting. The
-  truth is the balanced table of the rates of the groups.
-- reads: bytes that `bootstrap_fit` reads of a packed store, replicates one by one or together.
-- jackknife: what the influences of `jackknife_fit` say of frequencies under bootstrap weights,
-  beside fits with these weights that go on from the factors of the fit.
+- weights: `bootstrap_weights` on one thread compared with a loop in NumPy that copies the columns
+  of the resampled samples and balances each table by sweeps.
+- refit: a replicate of `bootstrap_fit` compared with the fit from a random start.
+- coverage: simulated loadings of T = 10 topics in R = 5 groups. A sample is the product of a
+  lognormal length (sd 0.5 of its logarithm), rates of its group (lognormal, sd 0.5), rates of its
+  unit (lognormal, sd given by the setting), and gamma noise with mean 1 and the shape of the
+  setting. The truth is the balanced table of the rates of the groups.
+- reads: bytes that `bootstrap_fit` reads from a packed store, with replicates run one by one or
+  together.
+- jackknife: deviations of frequencies under bootstrap weights, as predicted from the influences of
+  `jackknife_fit`, compared with fits with these weights that start from the factors of the fit.
 
-    python benchmarks/bootstrap.py                          all of it, the better part of an hour
-    python benchmarks/bootstrap.py --parts coverage         some minutes
-    python benchmarks/bootstrap.py --smoke                  some seconds, writes nothing
+    python benchmarks/bootstrap.py                          all parts, almost an hour
+    python benchmarks/bootstrap.py --parts coverage         a few minutes
+    python benchmarks/bootstrap.py --smoke                  a few seconds, writes nothing
 
-Writes results/bootstrap_PART.csv and the tables of README.md. Seconds are to be measured on a quiet
-machine; coverage and bytes are no timings.
+Writes results/bootstrap_PART.csv and the tables in README.md. Measure seconds on a quiet machine;
+coverage and bytes do not depend on it.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ import nmfscale
 
 
 def seconds(function, *words, **options) -> tuple[float, object]:
-    """Return how long a call takes, and what it returns."""
+    """Return the seconds of a call, and its result."""
     begun = time.perf_counter()
     found = function(*words, **options)
     return time.perf_counter() - begun, found
 
 
-# Weights: beside a loop -----------------------------------------------------------------------
+# Weights: compared with a loop --------------------------------------------------------------------
 
 
 def by_loop(loadings, groups, n: int, seed: int):
-    """Draw, copy, sum and balance one table after the other."""
+    """Draw, copy, sum and balance the tables one by one."""
     rng, R = np.random.default_rng(seed), int(groups.max()) + 1
     columns, members = (
         np.ascontiguousarray(loadings.T),
@@ -76,7 +77,7 @@ def swept(table, tol: float = 1e-12, most: int = 10_000):
 
 
 def weights_part(options) -> list[dict]:
-    """Time replicates a second of both, in turns."""
+    """Measure replicates per second of both, in turn."""
     n, T, R = (300, 10, 3) if options.smoke else (6427, 100, 5)
     ours, theirs = (20, 5) if options.smoke else (20_000, 500)
     rng = np.random.default_rng(0)
@@ -98,11 +99,11 @@ def weights_part(options) -> list[dict]:
     ]
 
 
-# Refit: beside the fit from a random start ----------------------------------------------------
+# Refit: compared with the fit from a random start -------------------------------------------------
 
 
 def refit_part(options) -> list[dict]:
-    """Time fits from random starts, and replicates of a bootstrap of the last of them."""
+    """Time fits from random starts, and the replicates of a bootstrap of the last fit."""
     rows = []
     names = ["simulated-small"] if options.smoke else options.problems
     for name in names:
@@ -137,7 +138,7 @@ def refit_part(options) -> list[dict]:
 
 
 class Setting(NamedTuple):
-    """Units of each group, shape of gamma noise, mean samples of a unit, its sd, what is drawn."""
+    """Units per group, shape of the noise, samples and sd of a unit, and what is resampled."""
 
     units: tuple[int, ...]
     shape: float
@@ -146,7 +147,7 @@ class Setting(NamedTuple):
     drawn: str = "samples"
 
 
-# beers in five regions of Canada, and breweries, of six beers each
+# beers in five regions of Canada, and breweries with six beers each
 LARGE, CLUSTERS = (99, 156, 340, 361, 371), (17, 26, 57, 60, 62)
 SMALL = 20, 25, 30, 35, 40
 SETTINGS = [
@@ -172,7 +173,7 @@ def simulated(setting: Setting, rng):
 
 
 def coverage_part(options) -> list[dict]:
-    """Count how often intervals of nominal 95 % hold the truth, over all entries of the table."""
+    """Count how often nominal 95 % intervals cover the truth, over all entries of the table."""
     settings = [s._replace(units=s.units[:2]) for s in SETTINGS] if options.smoke else SETTINGS
     times, n = (2, 50) if options.smoke else (options.simulations, 2000)
     rows = []
@@ -183,7 +184,7 @@ def coverage_part(options) -> list[dict]:
             loadings, groups, units, truth = simulated(setting, np.random.default_rng(seed))
             for interval, shares in held.items():
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of few units
+                    warnings.simplefilter("ignore")  # warnings about few units
                     found = nmfscale.bootstrap_weights(
                         loadings, groups, units=units if setting.drawn == "units" else None,
                         n_replicates=n, interval=interval, random_state=seed,
@@ -210,7 +211,7 @@ def coverage_part(options) -> list[dict]:
 
 
 def reads_part(options) -> list[dict]:
-    """Count the bytes of a packed store that replicates read one by one, and together."""
+    """Count the bytes that replicates read from a packed store, one by one and together."""
     import psutil
     from out_of_core import pack_drawn
 
@@ -225,7 +226,7 @@ def reads_part(options) -> list[dict]:
     L, F = drawn_from.loadings_, drawn_from.components_.T
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "counts.nmf")
-        # whose memory is not that of the fits
+        # in its own process, so that its memory does not count
         packing = multiprocessing.get_context("spawn").Process(
             target=pack_drawn, args=(L, F, nonzeros, path, options.threads)
         )
@@ -237,7 +238,7 @@ def reads_part(options) -> list[dict]:
             K, dtype="float32", random_state=0, n_threads=options.threads,
             memory_limit=held().rss + max(7 * counts.nnz, 10**9 * options.smoke),
         ).fit(counts, F=F)  # fmt: skip
-        # room for some fits that share reads, and not for the counts
+        # enough for several fits that share reads, but not for the counts
         model.set_params(memory_limit=held().rss + max(10 * counts.nnz, 10**9 * options.smoke))
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
         rows = []
@@ -265,7 +266,7 @@ RULES = {"default": {}, "tol 1e-6": {"tol": 1e-6, "gain_tol": 0, "max_iter": 300
 
 
 def jackknife_part(options) -> list[dict]:
-    """Compare deviations of frequencies above 0.001, in standard errors, and time both ways."""
+    """Compare deviations of frequencies above 0.001, in standard errors, and time both methods."""
     name = "simulated-small" if options.smoke else options.problems[0]
     if reason := problems.available(name):
         print(reason)
@@ -316,20 +317,20 @@ def frequencies_of(model):
 
 
 def table(heads: str, rows: list[str], note: str) -> str:
-    """Return a table of rows that are written already, and a note."""
+    """Return a table of formatted rows, followed by a note."""
     n = heads.count("|") + 1
     return "\n".join([f"| {heads} |", "|---" * n + "|", *(f"| {row} |" for row in rows), "", note])
 
 
 def weights_table(rows: list[dict]) -> str:
-    """Replicates a second."""
+    """Return the table of replicates per second."""
     lines = ["{program} | {replicates_per_second:,.0f} | {times:.1f}".format(**row) for row in rows]
     return table("program | replicates a second | times the loop", lines,
                  "6,427 samples, 100 topics, 5 groups; one thread.")  # fmt: skip
 
 
 def refit_table(rows: list[dict]) -> str:
-    """Seconds and iterations."""
+    """Return the table of seconds and iterations."""
     form = (
         "{problem}, {K} | {seconds_of_fit:.3f} | {seconds_of_replicate:.3f} | {ratio:.2f} | "
         "{iterations_of_fit:.0f} | {iterations_of_replicate:.0f} | {in_order} of {replicates} | "
@@ -341,7 +342,7 @@ def refit_table(rows: list[dict]) -> str:
 
 
 def coverage_table(rows: list[dict]) -> str:
-    """Shares of intervals."""
+    """Return the table of coverage."""
     form = (
         "{units_per_group} of {samples_of_unit} | {shape:g} | {sd_of_units:g} | {drawn} | "
         "{percentile:.3f} ({std_error:.3f}) | {bca:.3f} | {above:.3f} | {below:.3f}"
@@ -353,7 +354,7 @@ def coverage_table(rows: list[dict]) -> str:
 
 
 def reads_table(rows: list[dict]) -> str:
-    """Bytes by how many replicates share reads."""
+    """Return the table of bytes read by replicates that do or do not share reads."""
     alone = [row["bytes_read"] for row in rows if row["together"] == 1]
     shared = next(row for row in rows if row["together"] > 1)
     most = max(*alone, 1)  # one block stays in memory
@@ -368,7 +369,7 @@ def reads_table(rows: list[dict]) -> str:
 
 
 def jackknife_table(rows: list[dict]) -> str:
-    """What influences say, beside each rule of fits."""
+    """Return the table that compares influences with fits, by stopping rule of the fits."""
     form = (
         "{rule} | {correlation:.3f} | {slope:.2f} | {relative_error:.0%} | {cpu_of_number:.1f} | "
         "{cpu_of_replicate:.1f}"
@@ -389,7 +390,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,16 @@
-"""How often tests of groups reject, and intervals hold the truth, where groups do not differ.
+"""Rejection rates of tests, and coverage of intervals, where groups have equal means.
 
 Sets of samples are simulated (calibration_sets.py) whose groups have the same mean proportions, but
-other sizes, spreads, numbers of samples in a unit or of counts in a sample. Tests at the 5% level
-should reject in 5% of them, intervals of 95% hold the truth in 95%. A share that is further off
-than three standard errors is in bold.
+different sizes, spreads, numbers of samples per unit, or numbers of counts per sample. Tests at the
+5% level should reject in 5% of the sets, and 95% intervals should cover the truth in 95%. A share
+is printed in bold if it deviates by more than three standard errors.
 
-    python benchmarks/calibration.py                          all, an hour
-    python benchmarks/calibration.py --methods welch --scenarios "8 wide"   rows that begin so
-    python benchmarks/calibration.py --smoke                  some seconds, writes nothing
+    python benchmarks/calibration.py                          everything, one hour
+    python benchmarks/calibration.py --methods welch --scenarios "8 wide"   names with this prefix
+    python benchmarks/calibration.py --smoke                  a few seconds, writes nothing
 
-Numbers are kept in a file for each method, results/calibration_*.csv, with a line for each kind of
-set; a run replaces those that it has measured, and writes the table of README.md from all.
+The results of each method are kept in results/calibration_*.csv, with one line for each kind of
+set. A run replaces the lines that it measured, and writes the tables in README.md from all lines.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MEANS = ("<!-- calibration means:start -->", "<!-- calibration means:end -->")
 FITTED = ("<!-- calibration fits:start -->", "<!-- calibration fits:end -->")
 
 
-# Methods: each takes a set, a seed and a number of permutations; returns outcomes by name --------
+# Methods: each takes a set, a seed and a number of permutations, and returns outcomes by name -----
 
 
 def of_statistic(statistic: str) -> Callable[[Drawn, int, int], dict[str, Outcome]]:
-    """Return tests by a statistic: of all groups, of the first pair and of any pair (max-T)."""
+    """Return the tests of a statistic: of all groups, of the first pair, of any pair (max-T)."""
 
     def test(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
         options = {"statistic": statistic, "n_permutations": n, "random_state": seed}
@@ -78,7 +78,7 @@ def measure(
     name: str, draw: Callable[[np.random.Generator], Drawn], methods: Iterable[str], n_sets: int,
     n_permutations: int,
 ) -> list[dict]:  # fmt: skip
-    """Return a row for each outcome: its share of the sets, and what it should be."""
+    """Return a row for each outcome: its share of the sets, and the nominal share."""
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
     begin = time.perf_counter()
     for number in range(n_sets):
@@ -89,14 +89,14 @@ def measure(
             except ValueError as error:
                 if "balance" not in str(error) and "no weight" not in str(error):
                     raise
-                continue  # a table of "balanced" that has no balance
+                continue  # "balanced" with a table that cannot be balanced
             for outcome, value in found.items():
                 outcomes.setdefault((method, outcome), []).append(value)
     rows = []
     for (method, outcome), values in outcomes.items():
         shares = np.array([each.found / each.of for each in values])
         nominal = values[0].nominal
-        # intervals of one set are not independent: their spread over sets tells
+        # intervals of one set are not independent, so the error comes from the spread over sets
         error = shares.std(ddof=1) if values[0].of > 1 else np.sqrt(nominal * (1 - nominal))
         rows.append({
             "set": name, "method": method, "outcome": outcome, "nominal": nominal,
@@ -109,7 +109,7 @@ def measure(
 
 
 def kept(folder: Path, method: str) -> list[dict]:
-    """Return what is known of a method, in the order of the sets."""
+    """Return the stored rows of a method, in the order of the sets."""
     path, sets = folder / f"calibration_{method}.csv", [*SETS, *FITS]
     if not path.exists():
         return []
@@ -119,7 +119,7 @@ def kept(folder: Path, method: str) -> list[dict]:
 
 
 def keep(folder: Path, rows: list[dict]) -> None:
-    """Put rows of one kind of set in place of those that are known."""
+    """Replace the stored rows of one kind of set."""
     for method in {row["method"] for row in rows}:
         new = [row for row in rows if row["method"] == method]
         old = [row for row in kept(folder, method) if row["set"] != new[0]["set"]]
@@ -152,14 +152,14 @@ def _cell(row: dict | None) -> str:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sets", type=int, default=400)
     parser.add_argument("--permutations", type=int, default=199)
     parser.add_argument("--methods", nargs="+", choices=tuple(UPDATES), default=list(UPDATES))
-    parser.add_argument("--scenarios", nargs="+", default=[""], help="beginnings of their names")
+    parser.add_argument("--scenarios", nargs="+", default=[""], help="prefixes of names")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()

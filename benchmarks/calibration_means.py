@@ -1,7 +1,7 @@
 """Means, coefficients and weights of groups, and their intervals, for calibration.py.
 
-Each function takes a set, a seed and a number of permutations, and returns outcomes by name: what
-happened in how many of the topics, and how often it should.
+Each function takes a set, a seed and a number of permutations. It returns outcomes by name: the
+number of topics in which something happened, and how often it should happen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVEL, REPLICATES = 0.05, 200
 
 
 class Outcome(NamedTuple):
-    """How often something happened in one set, and how often it should: e.g. 1 of 1, 0.05."""
+    """How often something happened in one set, and its nominal share: e.g. 1 of 1, 0.05."""
 
     found: float
     of: int
@@ -32,18 +32,18 @@ class Outcome(NamedTuple):
 
 
 def rejected(p: float | np.ndarray) -> Outcome:
-    """Return whether tests at the 5% level reject."""
+    """Return how many tests reject at the 5% level."""
     return Outcome(float(np.sum(p <= LEVEL)), np.size(p), LEVEL)
 
 
 def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray | float) -> Outcome:
-    """Return how many intervals of 95% hold the truth."""
+    """Return how many 95% intervals cover the truth."""
     inside = (lower <= truth) & (truth <= upper)
     return Outcome(float(inside.sum()), inside.size, 1 - LEVEL)
 
 
 def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
-    """Return tests of topics, alone and any of them by max-T; intervals of both kinds."""
+    """Return tests of single topics and of any topic (max-T), and both kinds of intervals."""
     options = {"n_permutations": n, "n_replicates": REPLICATES, "random_state": seed}
     found, drawn_again = (
         group_effects(
@@ -56,7 +56,7 @@ def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
         "the first topic": rejected(found.pvalues[0]),
         "any topic, max-T": rejected(found.pvalues_maxt.min()),
     }
-    if drawn.strata is None:  # means of confounded strata differ
+    if drawn.strata is None:  # if strata are confounded, the means differ
         for name, result in ("t", found), ("percentile", drawn_again):
             of = result.differences()
             outcomes[f"differences, {name}"] = held(of.lower, of.upper, 0.0)
@@ -67,10 +67,10 @@ def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
 
 
 def regression(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
-    """Return tests and intervals of the second group beside the first, and of a covariate.
+    """Return tests and intervals of the second group relative to the first, and of a covariate.
 
-    The covariate has no effect. It differs between units, or where units have several samples
-    between these.
+    The covariate has no effect. It varies between units, or within units that have several
+    samples.
     """
     groups = np.array([f"group {g}" for g in drawn.groups])
     x = np.random.default_rng([12, seed]).normal(size=len(groups))
@@ -86,7 +86,7 @@ def regression(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
 
 
 def weights(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
-    """Return intervals of weights, which are neutral."""
+    """Return intervals of weights, whose true values are neutral."""
     if drawn.strata is not None:
         return {}
     found = bootstrap_weights(
@@ -97,7 +97,7 @@ def weights(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
 
 
 def fits(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
-    """Return intervals of means and of frequencies above 0.01, where topics are known."""
+    """Return intervals of means and of frequencies above 0.01, with known topics."""
     if drawn.topics is None:
         return {}
     model, n_topics = drawn.model, len(drawn.topics)

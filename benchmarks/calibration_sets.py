@@ -1,7 +1,7 @@
 """Simulated samples whose groups have the same mean proportions, for calibration.py.
 
-Each function draws one set. Groups differ in nothing that a test of means may answer to: they have
-other numbers of units, of samples in a unit, of counts in a sample, another spread.
+Each function draws one set. Groups differ only in what a test of means should ignore: the number
+of units, the samples per unit, the counts per sample, or the spread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Generator = np.random.Generator
 
 @dataclass(frozen=True)
 class Drawn:
-    """A set: a fitted model or proportions (n, T), labels of samples, the mean of groups (T,).
+    """A set: a fitted model or proportions (n, T), group labels, the mean of groups (T,).
 
-    `mean` is None where it is not known: of documents, whose topics are fitted, but for those of
-    which the counts (n, m) and true frequencies `topics` (T, m) are given, too.
+    `mean` is None where it is not known: for documents with fitted topics, unless the counts (n, m)
+    and the true frequencies `topics` (T, m) are given.
     """
 
     model: Any
@@ -37,18 +37,18 @@ class Drawn:
 
     @property
     def labels(self) -> dict[str, Array | None]:
-        """Units and strata, as arguments."""
+        """Return units and strata as keyword arguments."""
         return {"units": self.units, "strata": self.strata}
 
 
 def means_of(n_topics: int) -> Array:
-    """Return mean proportions that fall by a quarter from topic to topic."""
+    """Return mean proportions that decrease by a quarter from topic to topic."""
     frequent = 0.75 ** np.arange(n_topics)
     return frequent / frequent.sum()
 
 
 def dirichlet(rng: Generator, parameters: Array, size: int) -> Array:
-    """Draw proportions; where all parameters are tiny, one topic has all."""
+    """Draw proportions; if all parameters are tiny, a single topic gets everything."""
     found = rng.dirichlet(np.maximum(parameters, 1e-6), size)
     lost = ~np.isfinite(found).all(axis=1) | (found.sum(axis=1) == 0)
     p = parameters / parameters.sum()
@@ -57,7 +57,7 @@ def dirichlet(rng: Generator, parameters: Array, size: int) -> Array:
 
 
 def of_samples(rng: Generator, sizes: list[int], spread: list[float], n_topics: int = 6) -> Drawn:
-    """Draw samples that are units: Dirichlet, with so many and a concentration for each group."""
+    """Draw Dirichlet samples, each its own unit, with a size and a concentration per group."""
     mean = means_of(n_topics)
     rows = [dirichlet(rng, c * mean, n) for n, c in zip(sizes, spread, strict=True)]
     return Drawn(np.concatenate(rows), np.repeat(np.arange(len(sizes)), sizes), mean=mean)
@@ -67,7 +67,7 @@ def of_units(
     rng: Generator, sizes: list[int], samples: list[int], between: list[float], n_topics: int = 6,
     within: float = 4.0,
 ) -> Drawn:  # fmt: skip
-    """Draw units about the mean with concentration `between`, samples about their unit."""
+    """Draw units around the mean with concentration `between`, and samples around units."""
     mean, rows, groups, units = means_of(n_topics), [], [], []
     for g, (n, m, spread) in enumerate(zip(sizes, samples, between, strict=True)):
         for of_unit in dirichlet(rng, spread * mean, n):
@@ -78,7 +78,7 @@ def of_units(
 
 
 def of_strata(rng: Generator, sizes: list[list[int]], spread: float, n_topics: int = 6) -> Drawn:
-    """Draw strata with means of their own, in which groups are so many units each."""
+    """Draw strata with different means and given numbers of units per group."""
     rows, groups, strata = [], [], []
     for s, of_groups in enumerate(sizes):
         mean = dirichlet(rng, 5 * means_of(n_topics), 1)[0]
@@ -92,10 +92,10 @@ def of_documents(
     rng: Generator, sizes: list[int], words: list[int], model: type, n_empty: int = 0,
     n_topics: int = 5, n_features: int = 200, overlap: float = 0.5, thinned: bool = False,
 ) -> Drawn:  # fmt: skip
-    """Draw documents of so many words in each group from topics that overlap, and fit a model.
+    """Draw documents with a given length per group from overlapping topics, and fit a model.
 
-    The first `n_empty` documents of the last group are empty. `thinned`: counts of all are thinned
-    to those of the first group before the fit.
+    The first `n_empty` documents of the last group are empty. With `thinned`, all documents are
+    thinned to the length of the first group before the fit.
     """
     common = rng.dirichlet(np.full(n_features, 0.3))
     topics = rng.dirichlet(np.full(n_features, 0.1), n_topics)
@@ -116,7 +116,7 @@ def of_documents(
 def of_known_topics(
     rng: Generator, sizes: list[int], words: int, n_topics: int = 4, n_features: int = 120
 ) -> Drawn:
-    """Draw documents from topics that hardly overlap, and fit a TopicModel."""
+    """Draw documents from topics with little overlap, and fit a TopicModel."""
     topics = rng.dirichlet(np.full(n_features, 0.05), n_topics)
     mean = means_of(n_topics)
     shares = dirichlet(rng, 2 * mean, sum(sizes))
@@ -128,7 +128,7 @@ def of_known_topics(
     return Drawn(model.fit(counts), groups, mean=mean, counts=counts, topics=topics)
 
 
-# By name; those of FITS need seconds for each hundred sets, the others less.
+# Sets by name. A hundred sets of FITS take seconds, those of SETS less.
 SETS: dict[str, Callable[[Generator], Drawn]] = {
     "equal spread, 30 + 30": partial(of_samples, sizes=[30, 30], spread=[10, 10]),
     "equal spread, 5 + 25": partial(of_samples, sizes=[5, 25], spread=[10, 10]),

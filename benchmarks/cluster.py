@@ -1,14 +1,14 @@
-"""Fits on a Dask cluster of this machine: two workers beside one, and what the cluster costs.
+"""Fits on a Dask cluster of this machine: two workers compared with one, and the overhead.
 
-Counts are drawn from a real fit and packed (as in out_of_core.py).  The workers are those of
-``nmfscale fit --workers``, each with one kernel thread.  Measured are seconds an iteration with one
-worker and with two, alternating; seconds an iteration of many small blocks, of which the work is
-next to nothing; and the time to add up arrays in a tree.  From these, and a disk and a network that
-are assumed, follows a model of fits of 1e11 nonzeros on many workers, which is arithmetic and no
-measurement.
+Counts are simulated from a real fit and packed (as in out_of_core.py). The workers are those of
+``nmfscale fit --workers``, each with one kernel thread. The script measures seconds per iteration
+with one worker and with two, alternately; seconds per iteration for many small blocks, where the
+computation itself takes almost no time; and the time to sum arrays in a tree. From these values,
+and an assumed disk and network, it computes a model of fits of 1e11 nonzeros on many workers. The
+model is arithmetic, not a measurement.
 
     python benchmarks/cluster.py                   6.7e7 and 1e9 nonzeros
-    python benchmarks/cluster.py --smoke           some seconds, writes nothing
+    python benchmarks/cluster.py --smoke           a few seconds, writes nothing
 
 Writes results/cluster.csv, results/cluster_model.csv and results/cluster.png.
 """
@@ -26,17 +26,17 @@ import report
 from out_of_core import pack_drawn
 
 N_ITER = 10
-# The model's problem: 1e8 cells of 1000 nonzeros each, and what is assumed of the machines.
+# The problem of the model: 1e8 cells with 1000 nonzeros each; assumptions about the machines.
 SAMPLES, FEATURES, TOPICS, NONZEROS = 1e8, 3e4, 50, 1e11
 BLOCK = 1 << 23
 PROCESSORS = 16
 FILE_BYTES_PER_SECOND, NETWORK_BYTES_PER_SECOND, SAVE_EVERY = 2e9, 3e8, 10
-# How much slower a processor is when its neighbours work as well.
+# How much slower a processor is when all processors work.
 ALL_BUSY = 1.5
 
 
 def start_of(counts, K: int, dtype: str):
-    """Random factors of the right size."""
+    """Return random factors of the right size."""
     n, m = counts.shape
     rng = np.random.default_rng(0)
     F = rng.uniform(0.1, 1, (m, K)).astype(dtype)
@@ -45,7 +45,7 @@ def start_of(counts, K: int, dtype: str):
 
 
 def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: int = 1) -> dict:
-    """Fit from a store; seconds an iteration, from the end of the first to that of the last."""
+    """Fit from a store; return the seconds per iteration after the first."""
     from nmfscale import PoissonNMF, StoredCounts
 
     counts = StoredCounts(path)
@@ -61,7 +61,7 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
 
 
 def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
-    """One worker and two, alternating."""
+    """Measure fits with one worker and with two, alternately."""
     from nmfscale.cluster.local import local_client
 
     found: dict[int, list[dict]] = {1: [], 2: []}
@@ -84,7 +84,7 @@ def throughput(path: Path, K: int, repeats: int, n_iter: int) -> list[dict]:
 
 
 def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) -> list[dict]:
-    """Seconds an iteration of counts cut into many blocks; tasks of several blocks, and of one."""
+    """Measure an iteration of many blocks, with tasks of several blocks and of one."""
     from nmfscale import write_store
     from nmfscale.counts import blocks as layout
     from nmfscale.engine import partition as grouping
@@ -106,14 +106,14 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
 
 
 def zeros(n_bytes: int, given):
-    """Return a branch of the sums, on a worker."""
+    """Return one term of the sums, on a worker."""
     from nmfscale.engine.worker import Found
 
     return Found([[{}]], [[np.zeros(n_bytes // 8)]], [{}])
 
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
-    """Seconds to add up arrays of several sizes in the tree."""
+    """Measure the seconds to sum arrays of several sizes in the tree."""
     from nmfscale.cluster.pool import WorkerPool
     from nmfscale.cluster.tasks import Task
     from nmfscale.engine.protocol import FAN_IN
@@ -134,13 +134,13 @@ def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) ->
 
 
 def line(x: list[float], y: list[float]) -> tuple[float, float]:
-    """Return constant and slope."""
+    """Return the intercept and the slope of a line."""
     slope, constant = np.polyfit(x, y, 1)
     return float(constant), float(slope)
 
 
 def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
-    """What an iteration of 1e11 nonzeros takes, and of what."""
+    """Return the seconds of an iteration of 1e11 nonzeros in the model, by cause."""
     small = [row for row in rows if row["what"] == "small tasks"]
     latency, per_task = line(
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
@@ -174,7 +174,7 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
-    """Throughput, cost of many blocks, and the model."""
+    """Plot the throughput, the cost of many blocks, and the model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
@@ -188,7 +188,7 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
             left.bar_label(bars, [f"× {row['times_one']:.2f}" for row in of_what])
             sizes = [f"{row['nonzeros'] / 1e6:.0f} million" for row in of_what]
             left.set_xticks(range(len(sizes)), sizes)
-    left.set(xlabel="nonzeros", ylabel="million nonzeros a second")
+    left.set(xlabel="nonzeros", ylabel="million nonzeros per second")
     left.set_ylim(0, 1.2 * left.get_ylim()[1])
     left.legend(frameon=False, loc="upper left", ncols=2)
     for what, label in (("small tasks", "one a task"), ("small blocks", "several a task")):
@@ -213,15 +213,15 @@ def draw(rows: list[dict], modelled: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
+    parser.add_argument("--problem", default="pbmc_facs", help="problem to simulate from")
     parser.add_argument("--nonzeros", type=float, nargs="+", default=[6.7e7, 1e9])
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for stores; default: temporary")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, and write what was found."""
+    """Measure, and write the results."""
     from nmfscale import PoissonNMF
     from nmfscale.cluster.local import local_client
 

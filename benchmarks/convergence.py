@@ -1,15 +1,15 @@
-"""Whether a fit that says that it is over is over: the default beside ``tol=0``, from one start.
+"""What fits would still gain when they end: default settings compared with ``tol=0``.
 
-A fit with all at its default is compared with one of 3,000 iterations from the same start: what the
-long one gained, what the short one estimated (`gap_`), and how far the proportions of a sample
-move. Counts are real, and simulated like bulk RNA sequencing (few samples, large counts) and spots
-of Visium slides; they are in float32, as AnnData objects hold them.
+A fit with default settings is compared with a fit of 3,000 iterations from the same start: the gain
+of the long fit, its estimate by the short fit (`gap_`), and the largest change of the proportions
+of a sample. Counts are real, or simulated like bulk RNA sequencing (few samples, large counts) and
+like spots of Visium slides. They are passed as float32, the usual type in AnnData objects.
 
     python benchmarks/convergence.py
     python benchmarks/convergence.py --problems bulk --topics 8 --dtype float32 --append
-    python benchmarks/convergence.py --smoke         some seconds, writes nothing
+    python benchmarks/convergence.py --smoke         a few seconds, writes nothing
 
-Writes a row for each pair of fits to results/convergence.csv, and the table to README.md.
+Writes a row for each pair of fits to results/convergence.csv, and the table in README.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def bulk(n: int = 41, m: int = 16_773, total: float = 4e8, K: int = 12) -> sp.csr_matrix:
-    """Counts like those of bulk RNA: few samples, expression over orders of magnitude."""
+    """Return counts like those of bulk RNA: few samples, expression over orders of magnitude."""
     rng = np.random.default_rng(1)
     F = np.exp(rng.normal(0, 2.2, m))[:, None] * rng.gamma(1.5, size=(m, K))
     F *= np.exp(rng.normal(0, 1.0, (m, K)) * (rng.random((m, K)) < 0.2))
@@ -45,7 +45,7 @@ def bulk(n: int = 41, m: int = 16_773, total: float = 4e8, K: int = 12) -> sp.cs
 
 
 def visium(n: int = 1_500, m: int = 6_000, K: int = 12) -> sp.csr_matrix:
-    """Counts like those of spots on a slide: topics with places, mixed everywhere."""
+    """Return counts like those of spots on a slide: localized topics, mixed everywhere."""
     rng = np.random.default_rng(3)
     side = int(np.sqrt(n)) + 1
     place = np.stack(np.divmod(np.arange(n), side)).T / side
@@ -69,13 +69,13 @@ def counts_of(name: str, smoke: bool) -> sp.csr_matrix:
 
 
 def proportions(model) -> np.ndarray:
-    """Return the share of the counts of each sample that each topic explains."""
+    """Return the proportion of counts in each sample that each topic explains."""
     parts = model.loadings_ * model.components_.sum(axis=1)
     return parts / np.maximum(parts.sum(axis=1, keepdims=True), 1e-300)
 
 
 def compare(name: str, X, make, long: int) -> dict:
-    """Fit twice from one start, and say how the ends differ."""
+    """Fit twice from the same start, and return how the results differ."""
     short = make().fit(X)
     limit = make(tol=0, max_iter=long).fit(X)
     moved = np.abs(proportions(limit) - proportions(short)).max(axis=1)
@@ -92,7 +92,7 @@ def compare(name: str, X, make, long: int) -> dict:
 
 
 def main() -> None:
-    """Run every problem and number of topics, a line for each."""
+    """Run every problem with every number of topics, and print a line for each."""
     import nmfscale
 
     parser = argparse.ArgumentParser(
@@ -106,12 +106,12 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "float64"), default=None)
     parser.add_argument("--max-iter", type=int, default=3_000, help="iterations of the long fit")
     parser.add_argument("--append", action="store_true", help="add rows to the table")
-    parser.add_argument("--smoke", action="store_true", help="a small run, for tests")
+    parser.add_argument("--smoke", action="store_true", help="a small run for tests")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     options = parser.parse_args()
     if options.smoke:
         options.problems, options.topics, options.max_iter = SIMULATED, [3], 60
-    warnings.simplefilter("ignore")  # not converged is a column of the table
+    warnings.simplefilter("ignore")  # the table has a column for fits that have not converged
     rows = []
     for name in options.problems:
         X = counts_of(name, options.smoke)
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def write(rows: list[dict], folder: Path, *, append: bool) -> None:
-    """Write the table, or add rows to it."""
+    """Write the table, or append rows to it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "convergence.csv").open("a" if append else "w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)

@@ -1,7 +1,8 @@
-"""What is summed for the factors: full curvature, shared correlations, or EM numerators alone.
+"""Which curvature to sum for the factors: full, shared correlations, or EM numerators only.
 
-The default method from the same start with each of them, iteration by iteration. A partial sum is
-m K (K + 1) / 2, 2 m K or m K numbers: the traffic of a file or a cluster.
+Runs the default method from the same start with each of them and compares them by iteration. A
+partial sum has m K (K + 1) / 2, 2 m K or m K numbers, which are transferred from a file or a
+cluster.
 
     python benchmarks/curvature.py                           neurips K = 10, 30; newsgroups K = 20
     python benchmarks/curvature.py --problems docstrings:10 --max-iter 20
@@ -24,7 +25,7 @@ MARKS = (10, 20, 40, 60, 100)
 
 
 def em_columns(steps):
-    """Let the factors take EM steps whatever the loadings do."""
+    """Make the factors take EM steps, whatever the steps of the loadings."""
 
     def changed(path, iteration):
         rows, _ = steps(path, iteration)
@@ -34,7 +35,7 @@ def em_columns(steps):
 
 
 def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
-    """History of one fit."""
+    """Return the history of one fit."""
     from nmfscale import PoissonNMF
     from nmfscale.methods.poisson import newton as accelerated
 
@@ -54,7 +55,7 @@ def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
 
 
 def draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
-    """Distance to the best end of each problem, by iteration."""
+    """Plot the difference from the best log-likelihood of each problem, by iteration."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(found), 3.6), layout="constrained")
@@ -67,13 +68,13 @@ def draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:
         axes.set_title(name)
         axes.set_xlabel("iteration")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("log-likelihood missing")
+    panels[0].set_ylabel("difference from the best log-likelihood")
     panels[-1].legend(frameon=False)
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

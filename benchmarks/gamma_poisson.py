@@ -1,17 +1,18 @@
-"""Gamma-Poisson beside hpfrec: log-likelihood of counts that were held out, and seconds to it.
+"""Gamma-Poisson compared with hpfrec: held-out log-likelihood, and seconds to reach it.
 
-Every count is split at random, four fifths to fit and one to hold out. What is held out is judged
-over all pairs, not the nonzero ones alone, by one function: ``sum x log mu - mu - log x!`` over the
-counts held out, of expected counts mu scaled to their share. Programs take turns in this process,
-each after a fit of a few rows; a time is the median over the turns. Ours include the fit of their
-start. Both have the priors that hpfrec has by default. Beside them a Poisson NMF whose expected
-counts are raised to a floor: without one, a zero where a count was held out rules it out.
+Every count is split at random: four fifths of it are fitted, and one fifth is held out. The
+held-out counts are scored over all pairs of sample and feature, not only the nonzero ones, by one
+function: ``sum x log mu - mu - log x!``, with expected counts mu scaled to the held-out share. The
+programs run in turn in this process, each after a fit of a few rows; a time is the median over the
+repeats. Seconds of this package include the fit that it starts from. Both programs use the default
+priors of hpfrec. Poisson NMF is included with its expected counts raised to a floor. Without a
+floor, an expected count of zero where a count was held out makes the log-likelihood infinite.
 
     python benchmarks/gamma_poisson.py                 pbmc_facs
-    python benchmarks/gamma_poisson.py --smoke         some seconds, writes nothing
+    python benchmarks/gamma_poisson.py --smoke         a few seconds, writes nothing
 
-Writes results/gamma_poisson.csv, results/gamma_poisson.png and the table of README.md. hpfrec is
-left out where it is not installed.
+Writes results/gamma_poisson.csv, results/gamma_poisson.png and the table in README.md. hpfrec is
+skipped if it is not installed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from scipy.special import gammaln
 MARKERS = ("<!-- gamma-poisson:start -->", "<!-- gamma-poisson:end -->")
 HELD = 0.2
 FLOORS = (1e-12, 1e-6, 1e-4)
-# Those of hpfrec: shapes of loadings, factors and rates, and mean of the rates.
+# Priors of hpfrec: shapes of loadings, factors and rates, and mean of the rates.
 PRIORS = {"shape_loadings": 0.3, "shape_factors": 0.3, "shape_rates": 0.3, "mean_rates": 1.0}
 
 
@@ -49,7 +50,7 @@ def split(X, seed: int):
 
 
 def held_out(X, L, F, floor: float = 0.0) -> float:
-    """Log-likelihood per count of counts held out, given what L and F expect of the others."""
+    """Return the log-likelihood per held-out count, given L and F of the fitted counts."""
     L, F, total, expected = np.float64(L), np.float64(F) * HELD / (1 - HELD), 0.0, 0.0
     for first in range(0, X.shape[0], 256):
         mu = np.maximum(L[first : first + 256] @ F.T, floor)
@@ -61,7 +62,7 @@ def held_out(X, L, F, floor: float = 0.0) -> float:
 
 
 def ours(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit this package's hierarchical model; 0 iterations stand for a fit until it converged."""
+    """Fit the hierarchical model of this package; with 0 iterations, until convergence."""
     import nmfscale
 
     stop = {"max_iter": n_iter, "tol": 0} if n_iter else {}
@@ -72,7 +73,7 @@ def ours(X, K: int, n_iter: int, threads: int, seed: int):
 
 
 def poisson(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit a Poisson NMF until it has converged."""
+    """Fit a Poisson NMF until convergence."""
     import nmfscale
 
     model = nmfscale.PoissonNMF(K, n_threads=threads, random_state=seed).fit(X)
@@ -80,7 +81,7 @@ def poisson(X, K: int, n_iter: int, threads: int, seed: int):
 
 
 def hpfrec(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit hpfrec, for so many iterations."""
+    """Fit hpfrec for a number of iterations."""
     from hpfrec import HPF
 
     model = HPF(
@@ -97,11 +98,11 @@ PROGRAMS = {"nmfscale": ours, "Poisson NMF": poisson, "hpfrec": hpfrec}
 
 
 def measure(name: str, X, K: int, fits: list[tuple[str, int]], options) -> list[dict]:
-    """Fit with every program in turn; one row each, or one for each floor."""
+    """Fit with every program in turn; return one row for each, or for each floor."""
     seen, held = split(X, options.seed)
     found: dict[tuple[str, int, float], list[tuple[float, float]]] = {}
     few = seen[:50][:, : max(50, int(seen[:50].indices.max()) + 1)]
-    for program in {program for program, _ in fits}:  # imports and threads
+    for program in {program for program, _ in fits}:  # warm-up of imports and threads
         PROGRAMS[program](few, 2, 2, options.threads, options.seed)
     for turn in range(max(options.repeats, options.peer_repeats)):
         for program, n_iter in fits:
@@ -125,7 +126,7 @@ def measure(name: str, X, K: int, fits: list[tuple[str, int]], options) -> list[
 
 
 def compare(rows: list[dict]) -> list[dict]:
-    """Say for every fit of hpfrec how soon one of ours was above it."""
+    """Add to every fit of hpfrec the seconds until this package exceeded it."""
     for row in rows:
         above = [
             ours["seconds"]
@@ -139,7 +140,7 @@ def compare(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw the held-out log-likelihood against seconds, one panel per problem."""
+    """Plot the held-out log-likelihood against seconds, one panel per problem."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["problem"] for row in rows))
@@ -153,7 +154,7 @@ def draw(rows: list[dict], path: Path) -> None:
             labels.setdefault(label, []).append((row["seconds"], row["held_out"]))
         for label, points in labels.items():
             ax.semilogx(*np.array(sorted(points)).T, "o-", label=label)
-        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, the start included")
+        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, including the start")
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("held-out log-likelihood per count")
     axes[0].legend(frameon=False, fontsize="small")
@@ -161,7 +162,7 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def markdown(rows: list[dict], picture: str) -> str:
-    """Return the picture, the table, and the machine."""
+    """Return the picture, the table and a description of the machine."""
     heads = ("problem, K", "program", "iterations", "floor", "s", "held-out, per count",
              "nmfscale is above after s", "times faster")  # fmt: skip
     table: list[tuple[str, ...]] = [heads, ("---",) * len(heads)]
@@ -183,7 +184,7 @@ def markdown(rows: list[dict], picture: str) -> str:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

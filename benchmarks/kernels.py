@@ -1,15 +1,15 @@
-"""Nonzeros per second of the kernels, beside the least that any of them must do.
+"""Nonzeros per second of the kernels, compared with two upper bounds.
 
-Two bounds are measured in the same run: the time to gather the held factor's rows and to form the
-expected counts, and the time that the multiply-adds of a kernel take at the rate at which a product
-of matrices does them. "Both sides" is every row and every column of the matrix once: two updates a
-nonzero.
+Two lower bounds of the time are measured in the same run: the time to gather the rows of the fixed
+factor and to compute the expected counts, and the time of the multiply-adds of a kernel if they run
+as fast as in a matrix product. "Both sides" means that every row and every column of the matrix is
+updated once: two updates per nonzero.
 
     python benchmarks/kernels.py --problem neurips --topics 6 10 20 50 100
 
-Writes results/kernels.csv and results/kernels.png. With `--weights` whole fits of the default
-method are timed instead, with weights of the samples and without, in turns, and
-results/weights.csv is written:
+Writes results/kernels.csv and results/kernels.png. With `--weights`, whole fits of the default
+method are timed instead, alternately with and without sample weights, and the results are written
+to results/weights.csv:
 
     python benchmarks/kernels.py --weights --problem pbmc_facs --topics 6 10 --threads 1
 """
@@ -26,7 +26,7 @@ import numpy as np
 import problems
 import report
 
-# name -> (function of the kernels, options of the row problem, whether it gives the loss too)
+# name -> (kernel function, options of the row problem, whether it also returns the loss)
 KERNELS = {
     "EM": ("update_rows", {"em_steps": 1}, False),
     "EM + loss": ("update_rows", {"em_steps": 1}, True),
@@ -36,18 +36,18 @@ KERNELS = {
     "EM + 4 SCD": ("descend", {"em_steps": 1, "newton_steps": 4}, False),
 }
 BOUND = "gather and dot"
-# Iterations of a fit that is timed with and without weights.
+# Iterations of the fits with and without weights.
 WEIGHTED_ITERATIONS = 30
-# Side of the matrices whose product shows how many multiply-adds the processor does.
+# Size of the square matrices whose product measures the rate of multiply-adds.
 _SIDE, _PRODUCTS = 1536, 7
 
 
 def multiply_adds(name: str, K: int) -> float:
-    """Multiply-adds that a kernel cannot do without, for every nonzero count of one side.
+    """Return the necessary multiply-adds of a kernel per nonzero count, for one side.
 
-    An expected count takes K. An EM step adds K for the numerators; a Newton step scales the row
-    and adds it to the gradient and to the lower triangle of the curvature; a coordinate of a
-    descent brings the expected count up to date and adds to two derivatives.
+    An expected count takes K. An EM step adds K for the numerators. A Newton step scales the row
+    and adds it to the gradient and to the lower triangle of the curvature. In coordinate descent,
+    each coordinate updates the expected count and adds to two derivatives.
     """
     _, steps, _ = KERNELS.get(name, ("", {}, False))
     em, newton = 2 * K, 3 * K + K * (K + 1) / 2
@@ -59,7 +59,7 @@ def multiply_adds(name: str, K: int) -> float:
 
 
 def multiply_add_rate(dtype, threads: int) -> float:
-    """Multiply-adds a second in a product of matrices, the median of several, as of the kernels."""
+    """Return the multiply-adds per second of a matrix product, the median of several runs."""
     from threadpoolctl import threadpool_limits
 
     a, b = np.random.default_rng(0).random((2, _SIDE, _SIDE)).astype(dtype)
@@ -73,7 +73,7 @@ def multiply_add_rate(dtype, threads: int) -> float:
 
 
 class Side:
-    """Rows (or columns) of the counts in slices, the factor that moves and the factor held."""
+    """Rows or columns of the counts in slices, the updated factor and the fixed factor."""
 
     def __init__(self, slices, order, own: np.ndarray, order_of_held, held: np.ndarray):
         from nmfscale import kernels
@@ -90,20 +90,20 @@ class Side:
         self.values = np.empty(len(self.start))
 
     def problem(self, **settings):
-        """Row problem of the kernels with given numbers of steps."""
+        """Return the row problem of the kernels with given numbers of steps."""
         from nmfscale import kernels
 
         return kernels.RowProblem(self.held, self.total, self.n_components, **settings)
 
 
 def both_sides(X, n_components: int, dtype) -> list[Side]:
-    """Rows and columns of the first block, with factors of a few EM iterations."""
+    """Return rows and columns of the first block, with factors after a few EM iterations."""
     from nmfscale.readers.open import as_counts
 
     layout = as_counts(X).layout()
     block = layout.blocks[0]
     if len(layout.blocks) > 1:
-        raise ValueError(f"{X.nnz} nonzeros make several blocks; this benchmark times one")
+        raise ValueError(f"{X.nnz} nonzeros need several blocks; this benchmark supports one")
     L, F = problems.em_start(X, n_components, n_iter=5)
     L, F = L.astype(dtype), F.astype(dtype)
     return [
@@ -113,7 +113,7 @@ def both_sides(X, n_components: int, dtype) -> list[Side]:
 
 
 def calls(sides: list[Side], threads: int) -> dict[str, Callable[[], None]]:
-    """Every kernel as a function that runs it on both sides."""
+    """Return every kernel as a function that runs it on both sides."""
     from nmfscale import kernels
 
     def bound():
@@ -141,7 +141,7 @@ def calls(sides: list[Side], threads: int) -> dict[str, Callable[[], None]]:
 
 
 def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dict]:
-    """Median time of every kernel, the kernels taking turns."""
+    """Return the median time of every kernel; the kernels are run in turn."""
     todo = calls(both_sides(X, n_components, dtype), threads)
     seconds: dict[str, list[float]] = {name: [] for name in todo}
     for repeat in range(repeats + 1):
@@ -172,7 +172,7 @@ def measure(X, n_components: int, dtype, threads: int, repeats: int) -> list[dic
 
 
 def timed_fit(counts, start: dict, dtype, threads: int, weights) -> tuple[np.ndarray, float]:
-    """Seconds of every iteration but the first and the last, and of all the rest of a fit."""
+    """Return the seconds of all iterations except the first and last, and of the rest of a fit."""
     from nmfscale import PoissonNMF
 
     n_components, began = start["F"].shape[1], time.perf_counter()
@@ -185,10 +185,11 @@ def timed_fit(counts, start: dict, dtype, threads: int, weights) -> tuple[np.nda
 
 
 def measure_weights(X, n_components: int, dtype, threads: int, repeats: int) -> list[dict]:
-    """Least seconds of an iteration, and of what is fixed, for each kind of weights in turns.
+    """Return the minimum seconds of an iteration, and of the rest, for each kind of weights.
 
-    Equal weights go the way of a fit without weights; others go ways of their own, whose steps may
-    cost more or less. A bootstrap fits counts which are arranged already.
+    With equal weights, the iterates are those of a fit without weights. Different weights give
+    different iterates, whose steps may cost more or less. A bootstrap fits counts that are already
+    arranged.
     """
     from nmfscale import as_counts
 
@@ -211,7 +212,7 @@ def measure_weights(X, n_components: int, dtype, threads: int, repeats: int) -> 
                 found[kind].append(timed_fit(counts, start, dtype, threads, weights))
         least = {}
         for kind, fits in found.items():
-            iterations, fixed = zip(*fits[1:], strict=True)  # the first fit warms up
+            iterations, fixed = zip(*fits[1:], strict=True)  # the first fit is the warm-up
             least[kind] = np.min(iterations, axis=0).mean(), min(fixed)
         for kind, (each, rest) in least.items():
             rows.append({
@@ -225,7 +226,7 @@ def measure_weights(X, n_components: int, dtype, threads: int, repeats: int) -> 
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw rates against K, one panel per type."""
+    """Plot rates against K, one panel per type."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -248,7 +249,7 @@ def draw(rows: list[dict], path: Path) -> None:
                 )
         ax.set(title=dtype, xlabel="K")
         ax.grid(alpha=0.3)
-    axes[0].set_ylabel("million nonzeros a second")
+    axes[0].set_ylabel("million nonzeros per second")
     axes[1].legend(fontsize=8, loc="lower left")
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -261,11 +262,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problem", help="whose counts; neurips where it can be had")
+    parser.add_argument("--problem", help="problem to fit (default: neurips if available)")
     parser.add_argument("--topics", type=int, nargs="+", default=[6, 10, 20, 50, 100])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--weights", action="store_true", help="time fits with and without")
+    parser.add_argument("--weights", action="store_true", help="time fits with and without weights")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     options = parser.parse_args()
     name = options.problem or ("docstrings" if problems.available("neurips") else "neurips")

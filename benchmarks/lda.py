@@ -1,16 +1,17 @@
-"""LDA beside scikit-learn and gensim: the evidence lower bound (ELBO), and seconds to it.
+"""LDA compared with scikit-learn and gensim: evidence lower bound (ELBO), and seconds to reach it.
 
-All programs fit in batch mode, with alpha = eta = 1 / K, and their topics are judged by one
-function: samples inferred from gamma = 1 until they rest, then the ELBO of all counts. Programs
-take turns, in this process, on the same number of threads (gensim has one), each after a fit of a
-few rows; a time is the median over the turns. Ours include the fit of their start.
+All programs fit in batch mode, with alpha = eta = 1 / K. Their topics are evaluated by one
+function: samples are inferred from gamma = 1 until convergence, and then the ELBO of all counts is
+computed. The programs run in turn in this process, with the same number of threads (gensim has
+one), each after a fit of a few rows; a time is the median over the repeats. Seconds of this package
+include the fit that it starts from.
 
     python benchmarks/lda.py                          neurips and newsgroups
     python benchmarks/lda.py --problems neurips --peer-iterations 10 --peer-repeats 1
-    python benchmarks/lda.py --smoke                  some seconds, writes nothing
+    python benchmarks/lda.py --smoke                  a few seconds, writes nothing
 
-Writes results/lda.csv, results/lda.png and the table of README.md. A program that is not installed
-is left out.
+Writes results/lda.csv, results/lda.png and the table in README.md. Programs that are not installed
+are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MARKERS = ("<!-- lda:start -->", "<!-- lda:end -->")
 
 
 def elbo_of(X, topics, threads: int) -> float:
-    """ELBO at parameters lambda (K, m), with the best gamma and phi."""
+    """Return the ELBO at parameters lambda (K, m), with optimal gamma and phi."""
     from nmfscale.methods.variational.lda import Inference
     from nmfscale.readers.open import as_counts
 
@@ -43,7 +44,7 @@ def elbo_of(X, topics, threads: int) -> float:
 
 
 def ours(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit this package's LDA; 0 iterations stand for a fit until it has converged."""
+    """Fit the LDA of this package; with 0 iterations, until convergence."""
     import nmfscale
 
     stop = {"max_iter": n_iter, "tol": 0} if n_iter else {}
@@ -54,7 +55,7 @@ def ours(X, K: int, n_iter: int, threads: int, seed: int):
 
 
 def scikit_learn(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit scikit-learn's, for so many iterations."""
+    """Fit scikit-learn's LDA for a number of iterations."""
     from sklearn.decomposition import LatentDirichletAllocation
 
     model = LatentDirichletAllocation(
@@ -65,7 +66,7 @@ def scikit_learn(X, K: int, n_iter: int, threads: int, seed: int):
 
 
 def gensim(X, K: int, n_iter: int, threads: int, seed: int):
-    """Fit gensim's, for so many passes."""
+    """Fit gensim's LDA for a number of passes."""
     from gensim.matutils import Sparse2Corpus
     from gensim.models import LdaModel
 
@@ -82,9 +83,9 @@ MODULES = {"scikit-learn": "sklearn"}
 
 
 def measure(name: str, X, K: int, fits: list[tuple[str, int]], options) -> list[dict]:
-    """Fit with every program in turn; one row each, with medians of the seconds."""
+    """Fit with every program in turn; return one row for each, with median seconds."""
     found: dict[tuple[str, int], list[tuple[float, float, int]]] = {each: [] for each in fits}
-    for program in {program for program, _ in fits}:  # imports and threads
+    for program in {program for program, _ in fits}:  # warm-up of imports and threads
         PROGRAMS[program](X[:50], K, 2, options.threads, options.seed)
     for turn in range(max(options.repeats, options.peer_repeats)):
         for program, n_iter in fits:
@@ -109,7 +110,7 @@ def measure(name: str, X, K: int, fits: list[tuple[str, int]], options) -> list[
 
 
 def compare(rows: list[dict]) -> list[dict]:
-    """Say for every fit of another program how soon one of ours had a higher ELBO."""
+    """Add to every fit of a peer the seconds until this package had a higher ELBO."""
     for row in rows:
         above = [
             ours["seconds"]
@@ -123,7 +124,7 @@ def compare(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw the ELBO missing to the best against seconds, one panel per problem."""
+    """Plot the difference from the best ELBO against seconds, one panel per problem."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["problem"] for row in rows))
@@ -138,15 +139,15 @@ def draw(rows: list[dict], path: Path) -> None:
             )
             seconds, missing = np.array(points).T
             ax.loglog(seconds, missing + 10, "o-", label=program)
-        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, the start included")
+        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, including the start")
         ax.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("ELBO missing to the best + 10")
+    axes[0].set_ylabel("difference from the best ELBO + 10")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=150)
 
 
 def markdown(rows: list[dict], picture: str) -> str:
-    """Return the picture, the table, and the machine."""
+    """Return the picture, the table and a description of the machine."""
     heads = ("problem, K", "program", "iterations", "s", "ELBO", "nmfscale is above after s",
              "times faster")  # fmt: skip
     table: list[tuple[str, ...]] = [heads, ("---",) * len(heads)]
@@ -167,12 +168,12 @@ def markdown(rows: list[dict], picture: str) -> str:
         *("| " + " | ".join(cells) + " |" for cells in table), "",
         f"{report.processor_and_threads(rows[0]['threads'])}; "
         f"{', '.join(f'{name} {version(name)}' for name in programs)}. "
-        f"Medians over turns ({turns}). `{command}`",
+        f"Medians over repeats ({turns}). `{command}`",
     ])  # fmt: skip
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,16 @@
-"""LDA from a fitted topic model beside LDA from as many seconds of EM: the ELBO against seconds.
+"""LDA from a fitted topic model compared with LDA from EM of the same duration: ELBO over time.
 
-As in section 4 of Carbonetto et al.: a random start and 50 EM iterations, which are not counted,
-then a fit of the topic model by the default method until it has converged, or EM for the seconds
-that this took; from the end of each variational EM with topics as points and a uniform prior of the
-proportions, without momentum as there, and with it. Counts are arranged before, and seconds include
-the fit or EM.
+As in section 4 of Carbonetto et al., every run begins with a random start and 50 EM iterations,
+which are not counted. Then the topic model is fitted by the default method until convergence, or EM
+runs for the same number of seconds. From the result of each, variational EM is run with point
+estimates of the topics and a uniform prior of the proportions, without momentum as in the paper,
+and with it. Counts are arranged beforehand, and seconds include the fit or EM.
 
     python benchmarks/lda_starts.py                          the paper's A and B, three real ones
     python benchmarks/lda_starts.py --problems neurips --starts 1
-    python benchmarks/lda_starts.py --smoke                  some seconds, writes nothing
+    python benchmarks/lda_starts.py --smoke                  a few seconds, writes nothing
 
-Writes results/lda_starts.csv, results/lda_starts.png and the table of README.md.
+Writes results/lda_starts.csv, results/lda_starts.png and the table in README.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def timed_fit(counts, L, F, **options) -> tuple[float, object]:
 
 
 def topic_models(counts, L, F, threads: int) -> dict[str, tuple[float, object]]:
-    """Fit by the default method, then by EM for as long: seconds and model of each."""
+    """Fit by the default method, then by EM for the same time; return seconds and models."""
     fitted = timed_fit(counts, L, F, n_threads=threads)
     begun = time.perf_counter()
     em = timed_fit(
@@ -63,7 +63,7 @@ def lda_from(model, counts, momentum: bool, n_iter: int, threads: int) -> np.nda
 
 
 def measure(name: str, K: int, options) -> list[dict]:
-    """Run LDA from both ends of every start, with and without momentum: one curve each."""
+    """Run LDA from both models of every start, with and without momentum; return the curves."""
     from nmfscale import as_counts
 
     X, curves = problems.load_counts(name), []
@@ -87,7 +87,7 @@ def measure(name: str, K: int, options) -> list[dict]:
 
 
 def table_rows(curves: list[dict]) -> list[dict]:
-    """Return the points of the curves that are written down."""
+    """Return the points of the curves that are written to the file."""
     rows = []
     for curve in curves:
         known = {name: value for name, value in curve.items() if name not in ("seconds", "elbo")}
@@ -99,11 +99,11 @@ def table_rows(curves: list[dict]) -> list[dict]:
 
 
 def draw(curves: list[dict], path: Path) -> None:
-    """Draw the ELBO that is missing to the best from the same start, one panel per problem."""
+    """Plot the difference from the best ELBO of the same start, one panel per problem."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(curve["problem"] for curve in curves))
-    n_rows = -(-(len(names) + 1) // 3)  # the legend has a panel of its own
+    n_rows = -(-(len(names) + 1) // 3)  # the legend has its own panel
     figure = Figure(figsize=(11, 3.3 * n_rows), layout="constrained")
     axes = figure.subplots(n_rows, 3, squeeze=False).ravel()
     for ax, name in zip(axes, names, strict=False):
@@ -115,14 +115,14 @@ def draw(curves: list[dict], path: Path) -> None:
                 color=COLOURS[curve["start"]], linestyle="-" if curve["momentum"] else "--",
                 linewidth=1.2,
             )  # fmt: skip
-        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, the fit or EM included")
+        ax.set(title=f"{name}, K = {here[0]['K']}", xlabel="seconds, including the fit or EM")
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[::3]:
-        ax.set_ylabel("ELBO missing to the best\nfrom the same start")
+        ax.set_ylabel("difference from the best ELBO\nfrom the same start")
     for ax in axes[len(names) :]:
         ax.set_axis_off()
     for start, colour in COLOURS.items():
-        label = f"LDA from {'a fitted ' if start != 'EM' else 'as long of '}{start}"
+        label = f"LDA from {'a fitted ' if start != 'EM' else 'the same seconds of '}{start}"
         axes[len(names)].plot([], [], color=colour, label=label)
     for line, label in (("--", "without momentum"), ("-", "with momentum")):
         axes[len(names)].plot([], [], color="grey", linestyle=line, label=label)
@@ -131,7 +131,7 @@ def draw(curves: list[dict], path: Path) -> None:
 
 
 def markdown(curves: list[dict], options) -> str:
-    """Return the picture, and how far LDA from the fit is above LDA from EM, by iteration."""
+    """Return the picture, and the ELBO of LDA from the fit minus that from EM, by iteration."""
     shown = [i for i in SHOWN if i <= options.iterations]
     heads = ["problem, K", "start", "s of fit and of EM", "iterations", "log-likelihood",
              *(f"ELBO, {i}" for i in shown), "with momentum"]  # fmt: skip
@@ -153,14 +153,14 @@ def markdown(curves: list[dict], options) -> str:
     return "\n".join([
         "![LDA from a fit and from EM](results/lda_starts.png)", "",
         *("| " + " | ".join(cells) + " |" for cells in table), "",
-        f"From the fit less from EM, after so many iterations of LDA; the last column is after "
+        f"LDA from the fit minus LDA from EM, by iterations of LDA; the last column is after "
         f"{options.iterations}. "
         f"{report.processor_and_threads(options.threads)}. `{command}`",
     ])  # fmt: skip
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

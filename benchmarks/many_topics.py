@@ -1,15 +1,15 @@
 """From ten to a thousand topics: seconds of the start, of the fit and of transform, and memory.
 
-Counts have 100 topics. Every number of topics is a process of its own: `PoissonNMF` from its
-default start to its end or for so many iterations, then `transform` of all samples. The start is
-what passes before the first iteration, whose seconds are taken to be those of the second. Memory is
-what the process grows by at its peak.
+The counts have 100 topics. Each number of topics runs in its own process: `PoissonNMF` from its
+default start, until convergence or for a maximum number of iterations, then `transform` of all
+samples. The time of the start is the time until the end of the first iteration minus the time of
+the second iteration. Memory is the peak growth of the process.
 
     python benchmarks/many_topics.py
     python benchmarks/many_topics.py --topics 10 50 --iterations 20
-    python benchmarks/many_topics.py --smoke                  some seconds, writes nothing
+    python benchmarks/many_topics.py --smoke                  a few seconds, writes nothing
 
-Writes results/many_topics.csv, results/many_topics.png and the table of README.md.
+Writes results/many_topics.csv, results/many_topics.png and the table in README.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRUE_TOPICS, TOTAL = 100, 150
 
 
 def simulated(n_samples: int, n_features: int):
-    """Counts of samples of 150 counts or so, each of a few of 100 topics."""
+    """Return samples of about 150 counts, each from a few of 100 topics."""
     import scipy.sparse as sp
 
     rng = np.random.default_rng(0)
@@ -42,14 +42,14 @@ def simulated(n_samples: int, n_features: int):
 
 
 def measure(K: int, options) -> dict:
-    """Fit and transform with so many topics, in this process."""
+    """Fit and transform with a number of topics, in this process."""
     from nmfscale import PoissonNMF, as_counts
 
     counts = as_counts(simulated(*options.shape))
     counts.layout()
     memory = peers.Memory()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not converged after so many iterations
+        warnings.simplefilter("ignore")  # not converged after the maximum number of iterations
         model = PoissonNMF(
             K, max_iter=options.iterations, random_state=0, n_threads=options.threads
         ).fit(counts)
@@ -68,7 +68,7 @@ def measure(K: int, options) -> dict:
 
 
 def measured_alone(K: int, options) -> dict:
-    """Do that in a process of its own."""
+    """Call `measure` in a separate process."""
     command = [sys.executable, __file__, "--alone", "--topics", str(K)]
     for name in ("iterations", "threads"):
         command += [f"--{name}", str(getattr(options, name))]
@@ -79,7 +79,7 @@ def measured_alone(K: int, options) -> dict:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw seconds and memory against the number of topics."""
+    """Plot seconds and memory against the number of topics."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -90,7 +90,7 @@ def draw(rows: list[dict], path: Path) -> None:
     left.set(xlabel="topics", ylabel="seconds")
     left.legend(frameon=False)
     right.loglog(K, [row["peak_growth_mb"] for row in rows], "o-", color="C3")
-    right.set(xlabel="topics", ylabel="peak memory beside the counts, MB")
+    right.set(xlabel="topics", ylabel="peak memory without the counts, MB")
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
@@ -118,7 +118,7 @@ def markdown(rows: list[dict], options) -> str:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

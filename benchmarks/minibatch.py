@@ -1,13 +1,13 @@
-"""Beside scikit-learn's MiniBatchNMF on the same file: seconds to equal log-likelihoods.
+"""Comparison with scikit-learn's MiniBatchNMF on the same file: seconds to equal log-likelihoods.
 
-Counts are drawn from a real fit and packed (as in out_of_core.py).  MiniBatchNMF reads the store in
-batches of rows and is given them by `partial_fit`, again and again; after every pass the clock is
-stopped for the exact log-likelihood of its factors, loadings fitted to them by this package.  This
-package fits from the same file, its log-likelihood at an iteration is taken in the same way.  Both
+Counts are simulated from a real fit and packed (as in out_of_core.py). MiniBatchNMF gets batches of
+rows from the store by `partial_fit`, pass after pass. After every pass, the clock is stopped to
+compute the exact log-likelihood of its factors, with loadings fitted by this package. This package
+fits from the same file, and its log-likelihood at an iteration is computed in the same way. Both
 start from the same factors.
 
     python benchmarks/minibatch.py                 1.7e7 nonzeros
-    python benchmarks/minibatch.py --smoke         some seconds, writes nothing
+    python benchmarks/minibatch.py --smoke         a few seconds, writes nothing
 
 Writes results/minibatch.csv and results/minibatch.png.
 """
@@ -29,7 +29,7 @@ BATCH = 1024
 
 
 def loglik_of(counts, F, threads: int) -> float:
-    """Poisson log-likelihood at factors F (m, K) and the loadings that fit them best."""
+    """Return the Poisson log-likelihood at factors F (m, K) with optimal loadings."""
     from nmfscale import PoissonNMF
 
     model = PoissonNMF(F.shape[1], max_iter=1, tol=0, n_threads=threads, dtype="float64")
@@ -41,7 +41,7 @@ def loglik_of(counts, F, threads: int) -> float:
 
 
 def ours(path: Path, F, n_iter: tuple[int, ...], threads: int, limit: str) -> list[dict]:
-    """Fits that are stopped after a number of iterations."""
+    """Fit this package for several numbers of iterations."""
     from nmfscale import PoissonNMF, StoredCounts
 
     rows = []
@@ -58,7 +58,7 @@ def ours(path: Path, F, n_iter: tuple[int, ...], threads: int, limit: str) -> li
 
 
 def theirs(path: Path, F, passes: tuple[int, ...], threads: int) -> list[dict]:
-    """MiniBatchNMF by partial_fit."""
+    """Fit MiniBatchNMF by partial_fit."""
     import scipy.sparse as sp
     from sklearn.decomposition import MiniBatchNMF
     from threadpoolctl import threadpool_limits
@@ -96,7 +96,7 @@ def theirs(path: Path, F, passes: tuple[int, ...], threads: int) -> list[dict]:
 
 
 def compare(rows: list[dict]) -> list[dict]:
-    """For every point of MiniBatchNMF, when this package is at least as far."""
+    """Return, for each point of MiniBatchNMF, when this package reaches its log-likelihood."""
     out = []
     for row in [row for row in rows if row["program"] == "MiniBatchNMF"]:
         reached = [
@@ -111,7 +111,7 @@ def compare(rows: list[dict]) -> list[dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Log-likelihood missing against seconds."""
+    """Plot the difference from the best log-likelihood against seconds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.6), layout="constrained")
@@ -121,23 +121,23 @@ def draw(rows: list[dict], path: Path) -> None:
         points = [row for row in rows if row["program"] == program]
         missing = [best - row["loglik"] + 1 for row in points]
         axes.loglog([row["seconds"] for row in points], missing, "o-", label=program)
-    axes.set(xlabel="seconds", ylabel="log-likelihood missing to the best + 1")
+    axes.set(xlabel="seconds", ylabel="difference from the best log-likelihood + 1")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
+    parser.add_argument("--problem", default="pbmc_facs", help="problem to simulate from")
     parser.add_argument("--nonzeros", type=float, default=1.7e7)
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-limit", default="900MB")
-    parser.add_argument("--folder", type=Path, help="for the store; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for the store; default: temporary")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
-"""20 Newsgroups as Haddock et al. prepared it: five classes of thirteen groups, TF-IDF.
+"""20 Newsgroups as prepared by Haddock et al.: five classes of thirteen groups, TF-IDF.
 
-Their split: as many documents of each class as the smallest has, drawn by ``random.sample`` after
-``random.seed(1)``; of these a fifth is for tests, of the rest a quarter for validation, which joins
-the training set once parameters are chosen.
+Their split: from each class, as many documents as the smallest class has are drawn by
+``random.sample`` after ``random.seed(1)``. A fifth of these is the test set. A quarter of the rest
+is the validation set, which joins the training set once parameters are chosen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ assert len(STOP_WORDS) == 179
 
 
 class Split(NamedTuple):
-    """TF-IDF of training and test documents, their classes, and the groups of both joined."""
+    """TF-IDF of training and test documents, their classes, and the groups of all documents."""
 
     train: object
     train_labels: np.ndarray
@@ -54,7 +54,7 @@ class Split(NamedTuple):
 
 
 def texts(archive: Path) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Return documents and groups of each class, in the order in which scikit-learn has them."""
+    """Return documents and groups of each class, in the order of scikit-learn."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(archive) as file:
             file.extractall(folder, filter="data")
@@ -76,7 +76,7 @@ def texts(archive: Path) -> dict[str, tuple[list[str], np.ndarray]]:
 
 
 def split(documents: dict[str, tuple[list[str], np.ndarray]], seed: int | None = None) -> Split:
-    """Return the authors' split, or another for each seed."""
+    """Return the authors' split, or a different split for each seed."""
     draw, cut = random.Random(1 if seed is None else seed), 42 if seed is None else seed
     size = min(len(texts) for texts, _ in documents.values())
     parts: dict[str, list] = {name: [] for name in ("train", "test", "val")}

@@ -1,19 +1,21 @@
-"""What the noisy topic model can find: area under the curve (AUC) of noisy pairs, beside ceilings.
+"""Noisy pairs that the noisy topic model finds: area under the curve (AUC), compared with ceilings.
 
-Counts are simulated with K = 5 topics, 10,000 features and 1,000 counts a sample; some pairs of a
+Counts are simulated with K = 5 topics, 10,000 features and 1,000 counts per sample. Some pairs of a
 feature and a topic are noisy, with variance 2 of u. Pairs are ranked by theta, and by
-abs(n - m) / sqrt(m), the departure of a topic's counts n in a feature from the expected m.
+abs(n - m) / sqrt(m), which measures how far the counts n of a feature in a topic are from their
+expected value m.
 
-- ceiling: the likelihood ratio of n, with the counts of each topic, loadings and means known; no
-  method can be above it. Then theta of these n, and the ceiling of infinitely many samples.
-- held: a fit with the true loadings and means held.
+- ceiling: the likelihood ratio of n, with known counts of each topic, loadings and means; no method
+  can exceed it. Also theta estimated from these n, and the ceiling with infinitely many samples.
+- held: a fit with the true loadings and means fixed.
 - fit: everything is estimated, from the default start. Topics are matched by their loadings.
-- from truth: the same from the true loadings. The ELBOs of both are beside that of `held`.
+- from truth: everything is estimated, from the true loadings. The ELBOs of fit and from truth are
+  relative to that of held.
 
-    python benchmarks/noisy_topics.py                 all settings, some minutes
-    python benchmarks/noisy_topics.py --smoke         some seconds, writes nothing
+    python benchmarks/noisy_topics.py                 all settings, a few minutes
+    python benchmarks/noisy_topics.py --smoke         a few seconds, writes nothing
 
-Writes results/noisy_topics.csv and the table of README.md. It is no timing.
+Writes results/noisy_topics.csv and the table in README.md. It measures no times.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ K, NOISY_VARIANCE = 5, 2.0
 
 
 class Setting(NamedTuple):
-    """Samples, share of noisy pairs, Dirichlet parameter of loadings, variance of other pairs."""
+    """Samples, share of noisy pairs, Dirichlet parameter of loadings, variance of the rest."""
 
     samples: int
     share: float
@@ -49,12 +51,12 @@ SETTINGS = [
 
 
 def auc(noisy, scores) -> float:
-    """Area under the curve of pairs, the noisy ones scored higher."""
+    """Return the area under the curve; noisy pairs should have higher scores."""
     return float(roc_auc_score(noisy.ravel(), scores.ravel()))
 
 
 def log_ratio(n, m, variance: float):
-    """Log-likelihood ratio of noisy and ordinary pairs with n counts, where m are expected."""
+    """Return the log-likelihood ratio of noisy and ordinary pairs with counts n and means m."""
 
     def of_noise(variance: float):
         return nbinom.logpmf(n, 1 / variance, 1 / (1 + m * variance))
@@ -64,7 +66,7 @@ def log_ratio(n, m, variance: float):
 
 
 def ceilings(truth, setting: Setting, rng) -> dict[str, float]:
-    """AUC with the counts of each topic known; and with u itself."""
+    """Return the AUC with known counts of each topic, and with known u."""
     from nmfscale.methods.variational.gamma_noise import best_theta
 
     m = np.outer(truth.mu, truth.L.sum(axis=0))
@@ -82,7 +84,7 @@ def ceilings(truth, setting: Setting, rng) -> dict[str, float]:
 
 
 def judged(model, truth, name: str) -> dict[str, float]:
-    """AUC of a fit by theta and by departure, and how near its loadings are to the true ones."""
+    """Return the AUC of a fit by theta and by departure, and the correlation of its loadings."""
     near = np.nan_to_num(np.corrcoef(truth.L.T, model.loadings_.T)[:K, K:])
     _, topics = linear_sum_assignment(-near)
     n, m = (each[topics].T for each in (model.topic_counts_, model.expected_counts_))
@@ -94,7 +96,7 @@ def judged(model, truth, name: str) -> dict[str, float]:
 
 
 def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
-    """Simulate counts and fit them three times."""
+    """Simulate counts and fit them three times: held, fit, from truth."""
     import nmfscale
 
     X, truth = nmfscale.simulate_noisy_topics(
@@ -115,7 +117,7 @@ def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
 
 
 def markdown(rows: list[dict], seeds: int) -> str:
-    """Return the table and what was run."""
+    """Return the table and the command."""
     heads = ("samples, noisy, Dirichlet, other variance", "ceiling (theta; many samples)", "held",
              "fit", "correlation of loadings", "ELBO - held", "from truth",
              "ELBO - held")  # fmt: skip
@@ -140,7 +142,7 @@ def markdown(rows: list[dict], seeds: int) -> str:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

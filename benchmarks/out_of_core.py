@@ -1,11 +1,11 @@
-"""Counts larger than memory: packing, and fits from the packed store beside fits in memory.
+"""Counts larger than memory: packing, and fits from the packed store compared with fits in memory.
 
-Counts are drawn from the factors of a real fit of pbmc_facs, a block of rows at a time, and packed
-without ever being in memory. Every fit is a process of its own, alternating, and reports its
-seconds an iteration and the highest memory it held.
+Counts are simulated from the factors of a real fit of pbmc_facs, one block of rows at a time, and
+packed without ever being in memory as a whole. Each fit runs in its own process, alternately, and
+reports its seconds per iteration and its peak memory.
 
-    python benchmarks/out_of_core.py                         1e8 nonzeros in memory and from a file
-    python benchmarks/out_of_core.py --nonzeros 1e8 1e9      and 1e9, from the file alone
+    python benchmarks/out_of_core.py                         1e8 nonzeros, in memory and from a file
+    python benchmarks/out_of_core.py --nonzeros 1e8 1e9      and 1e9, only from the file
     python benchmarks/out_of_core.py --nonzeros 1e6          a smoke run
 
 Writes results/out_of_core.csv and results/out_of_core.png.
@@ -30,12 +30,12 @@ import report
 from nmfscale.readers.stream import RowStream
 
 N_ITER = 10
-# Above this, counts are fitted from the file alone.
+# Above this number of nonzeros, counts are fitted only from the file.
 MOST_IN_MEMORY = 3e8
 
 
 class DrawnRows(RowStream):
-    """Rows drawn from a fit, the same ones whenever they are asked for; stands in for a file."""
+    """Rows simulated from a fit, reproducible by position; used in place of a file reader."""
 
     def __init__(self, L, F, n_rows: int, groups: int):
         self.L, self.F, self.n_groups = L, np.ascontiguousarray(F), groups
@@ -44,7 +44,7 @@ class DrawnRows(RowStream):
         self._made: dict[int, object] = {}
 
     def _group(self, number: int):
-        """A thousand rows; beyond the first `groups` thousands they come again in another order."""
+        """Return 1,000 rows; after the first `groups` thousands, they repeat in a new order."""
         from nmfscale.datasets.simulate import simulate_from_factors
 
         source = number % self.n_groups
@@ -55,7 +55,7 @@ class DrawnRows(RowStream):
         return self._made[source][order]
 
     def rows(self, start: int, stop: int):
-        """Compressed rows start:stop."""
+        """Return rows start:stop in compressed form."""
         import scipy.sparse as sp
 
         from nmfscale.counts.base import RowRange
@@ -68,13 +68,13 @@ class DrawnRows(RowStream):
         return CompressedRows(RowRange(start, X.indptr, X.indices, X.data), X.shape, True, None, [])
 
     def chunks(self, max_bytes: int):
-        """All rows, some thousands at a time."""
+        """Yield all rows, a few thousand at a time."""
         for start in range(0, self.shape[0], 5000):
             yield self.rows(start, min(start + 5000, self.shape[0]))
 
 
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
-    """Draw and pack counts; the seconds of packing do not count those of drawing."""
+    """Simulate and pack counts; the seconds of packing exclude the simulation."""
     from nmfscale.datasets.simulate import simulate_from_factors
     from nmfscale.readers.file_counts import FileCounts
     from nmfscale.storage.store_writer import pack
@@ -132,7 +132,7 @@ print(json.dumps({{
 
 
 def fit(path: Path, where: str, limit: str, dtype: str, K: int, threads: int) -> dict:
-    """Fit in a process of its own."""
+    """Fit in a separate process."""
     words = [sys.executable, "-P", "-c", FIT.format(K=K)]
     words += [str(report.HERE), str(path), where, limit, dtype, str(N_ITER), str(threads)]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
@@ -140,7 +140,7 @@ def fit(path: Path, where: str, limit: str, dtype: str, K: int, threads: int) ->
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Seconds an iteration and nonzero, and memory, by place."""
+    """Plot seconds per iteration and nonzero, and memory, in memory and from a file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -148,7 +148,7 @@ def draw(rows: list[dict], path: Path) -> None:
     labels = [f"{row['where']}\n{row['nonzeros'] / 1e6:,.0f} million" for row in rows]
     per_nonzero = [1e9 * row["seconds_per_iteration"] / row["nonzeros"] for row in rows]
     left.bar(labels, per_nonzero, color="C0")
-    left.set_ylabel("ns an iteration and nonzero")
+    left.set_ylabel("ns per iteration and nonzero")
     right.bar(labels, [row["peak_bytes"] / 1e9 for row in rows], color="C1", label="peak memory")
     right.plot(labels, [row["csr_bytes"] / 1e9 for row in rows], "k_", ms=30, label="counts as CSR")
     right.set_ylabel("GB")
@@ -159,18 +159,18 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problem", default="pbmc_facs", help="where the real fit comes from")
+    parser.add_argument("--problem", default="pbmc_facs", help="problem to simulate from")
     parser.add_argument("--nonzeros", type=float, nargs="+", default=[1e8])
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory-limit", nargs="+", default=["900MB", "2GB"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", type=Path, help="for the stores; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for stores; default: temporary")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     arguments = parser.parse_args()
     arguments.results.mkdir(parents=True, exist_ok=True)

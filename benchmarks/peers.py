@@ -1,6 +1,6 @@
-"""Programs that fit Poisson NMF: one function each, one signature, one result.
+"""Programs that fit Poisson NMF: one function each, with the same signature and result.
 
-Run as a script it is one measurement in a fresh process:
+As a script, it performs one measurement in a fresh process:
 ``python peers.py FOLDER PEER ITERATIONS THREADS`` reads a stored problem and prints JSON.
 """
 
@@ -26,9 +26,9 @@ from problems import Problem, restore
 
 @dataclass
 class Run:
-    """What a fit left behind: (seconds, log-likelihood) points in order, memory in bytes.
+    """Result of a fit: (seconds, log-likelihood) points in order, memory in bytes.
 
-    ``final`` is the log-likelihood of the factors handed back, evaluated afresh.
+    ``final`` is the log-likelihood of the returned factors, computed by ``Problem.loglik``.
     """
 
     points: list[tuple[float, float]]
@@ -37,16 +37,16 @@ class Run:
     final: float = float("nan")
     iterations_per_point: int = 1
     peak: float = float("nan")
-    # Seconds by a second clock that leaves something out, and what that clock is called.
+    # Seconds of a second clock that excludes part of the work, and the name of this clock.
     second_clock: str = ""
     second_seconds: list[float] = field(default_factory=list)
 
 
 class Memory:
-    """Growth of this process's resident memory since the object was made.
+    """Growth of the resident memory of this process since the object was created.
 
-    The kernel's own high-water mark, reset first; ``ru_maxrss`` would still hold that of the
-    parent process, since it outlives exec.
+    It uses the peak that the operating system records, after resetting it. ``ru_maxrss`` would
+    include the peak of the parent process, because it survives exec.
     """
 
     def __init__(self):
@@ -55,19 +55,19 @@ class Memory:
 
     @staticmethod
     def read(name: str) -> int:
-        """One field of /proc/self/status, in bytes."""
+        """Return one field of /proc/self/status, in bytes."""
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
     def growth(self) -> int:
-        """Peak so far less the start."""
+        """Return the peak minus the value at the start."""
         return self.read("VmHWM") - self.before
 
 
 def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **settings) -> Run:
-    """Run this package for a fixed number of iterations, all diagnostics on.
+    """Run this package for a fixed number of iterations, with all diagnostics.
 
-    One clock includes arranging the counts for the kernels, the second is that of the loop.
+    The first clock includes arranging the counts for the kernels. The second excludes it.
     """
     import nmfscale
     from nmfscale.kernels import level
@@ -89,9 +89,9 @@ def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **sett
 
 
 def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 10) -> Run:
-    """Run multiplicative updates; between blocks the clock stands still for the exact value.
+    """Run multiplicative updates; the clock is stopped between blocks for the exact value.
 
-    A block costs one look at the divergence, which is how often ``NMF.fit`` looks at it.
+    Each block evaluates the divergence once, as often as ``NMF.fit`` does.
     """
     import sklearn
     from sklearn.decomposition import non_negative_factorization
@@ -111,7 +111,7 @@ def fit_sklearn(problem: Problem, n_iter: int, n_threads: int, *, block: int = 1
 
 
 def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
-    """Run fastTopics through Rscript: extrapolated SCD, four inner steps, its own report on."""
+    """Run fastTopics by Rscript: extrapolated SCD, four inner iterations, with its report."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         X = sp.csc_matrix(problem.X)
@@ -126,7 +126,7 @@ def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
             np.ascontiguousarray(array, dtype=dtype).tofile(folder / f"{file}.bin")
         script = Path(__file__).with_name("fasttopics.R")
         numbers = (*X.shape, problem.n_components, n_iter, n_threads)
-        # Its threads are its own; a second layer of BLAS threads only gets in their way.
+        # It uses its own threads; additional BLAS threads would slow it down.
         process = subprocess.Popen(
             [rscript(), str(script), str(folder), *map(str, numbers)],
             stdout=subprocess.PIPE, text=True, bufsize=1,
@@ -148,7 +148,7 @@ def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
             np.fromfile(folder / f"{file}.bin") for file in ("loglik", "timing", "L_end", "F_end")
         )
     factors = L.reshape(problem.L.shape), F.reshape(problem.F.shape)
-    # It adds 1e-8 inside the logarithm; at the end the difference is known exactly.
+    # It adds 1e-8 inside the logarithm; the difference is computed exactly at the end.
     exact = loglik + (problem.loglik(*factors) - loglik[-1])
     points = list(zip(seconds, exact.tolist(), strict=True))
     result = Run(points, told["version"], factors, peak=float(told["peak"]))
@@ -157,12 +157,12 @@ def fit_fasttopics(problem: Problem, n_iter: int, n_threads: int) -> Run:
 
 
 def rscript() -> str | None:
-    """Path of the Rscript to use: the environment variable NMFSCALE_RSCRIPT, or the one found."""
+    """Return the path of Rscript: that of NMFSCALE_RSCRIPT, or the one on the search path."""
     return os.environ.get("NMFSCALE_RSCRIPT") or shutil.which("Rscript")
 
 
 def fasttopics_missing() -> str:
-    """Reason why fastTopics cannot be run, or an empty text."""
+    """Return the reason why fastTopics cannot be run, or an empty string."""
     program = rscript()
     if program is None:
         return "no Rscript found (set NMFSCALE_RSCRIPT to name one)"
@@ -178,7 +178,7 @@ def fasttopics_missing() -> str:
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to fit, its iterations, whether it reaches its limit in them, and turns at most."""
+    """A program, its iterations, whether they reach its limit, and its maximum repeats."""
 
     fit: Callable[..., Run]
     n_iter: int
@@ -208,12 +208,12 @@ PEERS = {
 
 
 def run(problem: Problem, peer: str, n_iter: int, n_threads: int) -> Run:
-    """Warm up, then measure: memory from before a fit of two iterations on, time of the next."""
+    """Warm up, then measure memory from a fit of two iterations on, and time in the next fit."""
     fit = PEERS[peer].fit
     if fit is fit_fasttopics:
         result = fit(problem, n_iter, n_threads)
     else:
-        # A handful of rows first, so that imports and thread pools do not count as memory.
+        # First fit a few rows, so that imports and thread pools do not count as memory.
         rows = np.argsort(-np.diff(problem.X.indptr))[:50]
         few = problem.X[rows]
         used = np.asarray(few.sum(axis=0)).ravel() > 0

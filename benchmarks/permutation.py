@@ -1,20 +1,21 @@
-"""Permutation tests of groups: seconds beside plain NumPy, and the power of each statistic.
+"""Permutation tests of groups: speed compared with plain NumPy, and the power of each statistic.
 
---speed: cosines of all pairs of five groups for 10,000 labellings of 6,427 samples. NumPy's loops
-label anew, add up the rows of each group and take the cosines, one labelling after the other; they
-do a tenth of the labellings, and their seconds are scaled up. The product of matrices takes 64
-labellings at a time, in single precision. Programs take turns; a time is the median over the turns,
-by the wall and by the processors, memory what the process grows by at its peak.
+--speed: cosines of all pairs of five groups for 10,000 labellings of 6,427 samples. The loops in
+NumPy process one labelling after the other: they assign new labels, sum the rows of each group and
+compute the cosines. They run a tenth of the labellings, and their seconds are scaled up. The matrix
+product processes 64 labellings at a time, in single precision. The programs run in turn. A time is
+the median over the repeats, as elapsed time and as CPU time; memory is the peak growth of the
+process.
 
---power: how often tests at the 5% level find that one of four groups of 50 samples differs, in one
-frequent topic, in one rare topic or slightly in all of 20. Statistics judge the same simulated
-samples.
+--power: the share of simulations in which tests at the 5% level detect that one of four groups of
+50 samples differs, in one frequent topic, in one rare topic, or slightly in all 20 topics. All
+statistics use the same simulated samples.
 
-    python benchmarks/permutation.py                 both, some minutes
+    python benchmarks/permutation.py                 both, a few minutes
     python benchmarks/permutation.py --speed
-    python benchmarks/permutation.py --smoke         some seconds, writes nothing
+    python benchmarks/permutation.py --smoke         a few seconds, writes nothing
 
-Writes results/permutation_speed.csv, results/permutation_power.csv, a picture and the tables of
+Writes results/permutation_speed.csv, results/permutation_power.csv, a picture and the tables in
 README.md.
 """
 
@@ -42,26 +43,26 @@ N_GROUPS, AT_ONCE = 5, 64
 
 
 def cosines(sums: np.ndarray) -> np.ndarray:
-    """Cosines of all pairs of groups, of sums (..., groups, topics)."""
+    """Return cosines of all pairs of groups, from sums of shape (..., groups, topics)."""
     unit = sums / np.linalg.norm(sums, axis=-1, keepdims=True)
     products = unit @ np.swapaxes(unit, -1, -2)
     return products[..., *np.triu_indices(sums.shape[-2], 1)]
 
 
 def masks(rows: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Pick the rows of each group and add them up."""
+    """Select the rows of each group and sum them."""
     shuffled = rng.permutation(labels)
     return np.stack([rows[shuffled == g].sum(axis=0) for g in range(N_GROUPS)])
 
 
 def reduceat(rows: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Permute the rows, groups one after the other."""
+    """Permute the rows, then sum contiguous groups."""
     sizes = np.bincount(labels, minlength=N_GROUPS)
     return np.add.reduceat(rows[rng.permutation(len(rows))], np.cumsum(sizes) - sizes, axis=0)
 
 
 def one_hot(rows: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Multiply rows by the indicators of groups."""
+    """Multiply the rows by indicators of the groups."""
     return (rng.permutation(labels) == np.arange(N_GROUPS)[:, None]).astype(float) @ rows
 
 
@@ -69,13 +70,13 @@ LOOPS = {"loop, masks": masks, "loop, reduceat": reduceat, "loop, one-hot produc
 
 
 def loop(add_up: Callable, rows: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
-    """Cosines of n labellings, one after the other."""
+    """Return the cosines of n labellings, one by one."""
     rng = np.random.default_rng(0)
     return np.stack([cosines(add_up(rows, labels, rng)) for _ in range(n)])
 
 
 def together(rows: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
-    """Cosines of n labellings, 64 in one product of matrices."""
+    """Return the cosines of n labellings, 64 in each matrix product."""
     rng, rows, found = np.random.default_rng(0), rows.astype(np.float32), []
     for first in range(0, n, AT_ONCE):
         size = min(AT_ONCE, n - first)
@@ -87,7 +88,7 @@ def together(rows: np.ndarray, labels: np.ndarray, n: int) -> np.ndarray:
 
 
 def ours(rows: np.ndarray, labels: np.ndarray, n: int, threads: int):
-    """The test of this package: the same cosines, their p-values and adjustments."""
+    """Run the test of this package: the same cosines, with p-values and adjustments."""
     return permutation_test(
         rows, labels, statistic="cosine", scope="all", n_permutations=n, n_threads=threads,
         random_state=0,
@@ -95,14 +96,14 @@ def ours(rows: np.ndarray, labels: np.ndarray, n: int, threads: int):
 
 
 def seconds(function: Callable) -> np.ndarray:
-    """Return how long a call takes, by the wall and by the processors."""
+    """Return the elapsed seconds and the CPU seconds of a call."""
     begin = np.array([time.perf_counter(), time.process_time()])
     function()
     return np.array([time.perf_counter(), time.process_time()]) - begin
 
 
 def measure_speed(samples: int, topics: int, n: int, repeats: int) -> list[dict]:
-    """Let all programs take turns."""
+    """Run all programs in turn."""
     rng = np.random.default_rng(1)
     rows, labels = rng.dirichlet(np.full(topics, 0.1), samples), rng.integers(0, N_GROUPS, samples)
     part = max(1, n // 10)
@@ -110,7 +111,7 @@ def measure_speed(samples: int, topics: int, n: int, repeats: int) -> list[dict]
     for name, add_up in LOOPS.items():
         programs[name, 1] = (n / part, lambda add_up=add_up: loop(add_up, rows, labels, part))
     programs["product of matrices", 1] = (n / part, lambda: together(rows, labels, part))
-    ours(rows, labels, 100, 2)  # to warm up
+    ours(rows, labels, 100, 2)  # warm-up
     turns: dict[tuple[str, int], list[np.ndarray]] = {key: [] for key in programs}
     for _ in range(repeats):
         for key, (scale, run) in programs.items():
@@ -142,7 +143,7 @@ def measure_speed(samples: int, topics: int, n: int, repeats: int) -> list[dict]
 
 
 def pearson(tables: np.ndarray) -> np.ndarray:
-    """Chi-square of sums beside what margins expect, each divided by the table's total."""
+    """Return the chi-square of sums and those expected from the margins, over the total."""
     tables = tables / tables.sum(axis=(1, 2), keepdims=True)
     expected = tables.sum(axis=2, keepdims=True) * tables.sum(axis=1, keepdims=True)
     return ((tables - expected) ** 2 / expected).sum(axis=(1, 2))
@@ -150,7 +151,7 @@ def pearson(tables: np.ndarray) -> np.ndarray:
 
 STATISTICS = {"welch": "welch", "hellinger": "hellinger", "cosine": "cosine",
               "balanced": "balanced", "Pearson chi-square": pearson}  # fmt: skip
-# Weight of the topics of the first group: exp(effect) times that of the others.
+# In the first group, the weight of topics is multiplied by exp(effect).
 EFFECTS = {
     "one frequent topic": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
     "one rare topic": (0.0, 0.5, 1.0, 1.5, 2.0, 2.5),
@@ -160,7 +161,7 @@ SAMPLES, TOPICS, CONCENTRATION, LEVEL = 200, 20, 20.0, 0.05
 
 
 def simulate(kind: str, effect: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw proportions of topics, the first with a mean of 20%, the last of 0.3%, and groups."""
+    """Draw groups and topic proportions; the means are 20% (first topic) to 0.3% (last)."""
     labels = np.arange(SAMPLES) % 4
     shift = np.zeros(TOPICS)
     if kind == "all topics slightly":
@@ -174,7 +175,7 @@ def simulate(kind: str, effect: float, rng: np.random.Generator) -> tuple[np.nda
 
 
 def measure_power(n_sets: int, n_permutations: int) -> list[dict]:
-    """Test the same simulated samples by all statistics."""
+    """Test the same simulated samples with all statistics."""
     rows = []
     for kind, effects in EFFECTS.items():
         for effect in effects:
@@ -196,7 +197,7 @@ def measure_power(n_sets: int, n_permutations: int) -> list[dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw the share of sets in which groups differ against the effect, a panel for each kind."""
+    """Plot the rejection rate against the effect, one panel per kind of difference."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
@@ -206,7 +207,7 @@ def draw(rows: list[dict], path: Path) -> None:
         for name in STATISTICS:
             ax.plot([r["effect"] for r in here], [r[name] for r in here], "o-", ms=4, label=name)
         ax.axhline(LEVEL, color="0.6", linestyle=":", zorder=0)
-        ax.set(title=kind, xlabel="effect: log ratio of weights", ylim=(0, 1.02))
+        ax.set(title=kind, xlabel="effect (log ratio of weights)", ylim=(0, 1.02))
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(f"share of sets with p <= {LEVEL}")
     axes[0].legend(frameon=False, fontsize="small")
@@ -217,7 +218,7 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def table(heads: tuple[str, ...], cells: list[tuple[str, ...]], last: str) -> str:
-    """Return a table in Markdown, and what was run."""
+    """Return a table in Markdown, followed by a note and the command."""
     lines = [heads, ("---",) * len(heads), *cells]
     command = report.command()
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "",
@@ -256,7 +257,7 @@ def of_power(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -274,7 +275,7 @@ def main() -> None:
     if options.smoke:
         options.topics, options.samples, options.permutations = [10], 200, 50
         options.repeats, options.sets, n_permutations = 1, 2, 19
-    warnings.simplefilter("ignore")  # of spread, by design
+    warnings.simplefilter("ignore")  # warnings about spread, by design
     both, here = options.speed == options.power, options.results == report.HERE / "results"
     if both or options.speed:
         rows = [

@@ -1,7 +1,7 @@
-"""Benchmark problems: counts, a number of topics, starting factors, the best log-likelihood known.
+"""Benchmark problems: counts, a number of topics, starting factors, the best known log-likelihood.
 
-Real matrices are found through the environment variable ``NMFSCALE_DATA``; the built-in corpus and
-the simulated counts exist everywhere.
+Real matrices are read from the folder in the environment variable ``NMFSCALE_DATA``. The built-in
+corpus and the simulated counts are always available.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import gammaln
 
-# name -> (K, what a distance is measured from: the best known, or each program's own limit)
+# name -> (K, reference of differences: the best known value, or each program's own limit)
 REAL = {"neurips": (10, "best"), "pbmc_facs": (6, "best"), "newsgroups": (10, "own")}
 # name -> (samples, features, K)
 SIMULATED = {
@@ -26,7 +26,7 @@ BUILT_IN = {"docstrings": 10, "docstrings-small": 4}
 PAPER_SIMULATIONS = ("sim_ctm_a", "sim_ctm_b")
 NAMES = (*REAL, *BUILT_IN, *SIMULATED)
 
-# Nonzeros evaluated at a time, so that judging a fit takes no memory worth speaking of.
+# Nonzeros evaluated at a time, so that the evaluation of a fit needs little memory.
 PIECE = 1 << 14
 
 
@@ -34,7 +34,7 @@ PIECE = 1 << 14
 class Problem:
     """Counts X (n, m), start L (n, K) and F (m, K).
 
-    ``goal`` is "best" when all programs end in one optimum, "own" when they may end in several.
+    ``goal`` is "best" if all programs end in the same optimum, "own" if they may not.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Problem:
 
     @property
     def n_components(self) -> int:
-        """Number of topics K."""
+        """Return the number of topics K."""
         return self.L.shape[1]
 
     @property
     def csr_bytes(self) -> int:
-        """Size of the counts in compressed rows, in their own type."""
+        """Return the size of the counts as compressed rows, in their original type."""
         return self.X.data.nbytes + self.X.indices.nbytes + self.X.indptr.nbytes
 
     def loglik(self, L, F) -> float:
-        """Exact Poisson log-likelihood of given factors: in double, by plain NumPy, in pieces."""
+        """Return the exact Poisson log-likelihood of given factors, in float64, by plain NumPy."""
         L, F = np.float64(L), np.float64(F)
         total = -float(L.sum(axis=0) @ F.sum(axis=0))
         starts = np.arange(0, self.X.nnz, PIECE)
@@ -67,7 +67,7 @@ class Problem:
         return total
 
     def store(self, folder: Path) -> None:
-        """Write plain arrays, which load without a second copy in memory."""
+        """Write plain arrays, which are loaded without a second copy in memory."""
         arrays = {"data": self.X.data, "indices": self.X.indices, "indptr": self.X.indptr,
                   "shape": np.array(self.X.shape), "L": self.L, "F": self.F}  # fmt: skip
         for name, array in arrays.items():
@@ -75,7 +75,7 @@ class Problem:
 
 
 def restore(folder: Path) -> Problem:
-    """Read what ``Problem.store`` wrote."""
+    """Read the files of ``Problem.store``."""
     data, indices, indptr, shape, L, F = (
         np.load(folder / f"{name}.npy") for name in ("data", "indices", "indptr", "shape", "L", "F")
     )
@@ -84,14 +84,14 @@ def restore(folder: Path) -> Problem:
 
 
 def reference_folder() -> Path:
-    """Folder of the reference fits, beside the real data."""
+    """Return the folder of the reference fits, a subfolder of the real data."""
     if "NMFSCALE_DATA" not in os.environ:
         raise LookupError("set NMFSCALE_DATA to the folder of the real count matrices")
     return Path(os.environ["NMFSCALE_DATA"]).parent / "reference"
 
 
 def load_counts(name: str) -> sp.csr_matrix:
-    """Counts of one problem."""
+    """Return the counts of a problem."""
     if reason := available(name):
         raise LookupError(reason)
     if name in BUILT_IN:
@@ -107,7 +107,7 @@ def load_counts(name: str) -> sp.csr_matrix:
 
 
 def em_start(X, n_components: int, *, seed: int = 1, n_iter: int = 50):
-    """Random factors after some plain EM: the start that the reference fits use too."""
+    """Return random factors after some EM iterations, the start of the reference fits too."""
     from nmfscale import PoissonNMF
 
     model = PoissonNMF(n_components, solver="em", init="random", random_state=seed,
@@ -116,7 +116,7 @@ def em_start(X, n_components: int, *, seed: int = 1, n_iter: int = 50):
 
 
 def available(name: str) -> str:
-    """Reason why a problem cannot be had here, or an empty text."""
+    """Return the reason why a problem is not available, or an empty string."""
     if name not in (*NAMES, *PAPER_SIMULATIONS):
         return f"{name}: no such problem; there are {', '.join(NAMES)}"
     if name in (*REAL, *PAPER_SIMULATIONS) and "NMFSCALE_DATA" not in os.environ:
@@ -125,7 +125,7 @@ def available(name: str) -> str:
 
 
 def load(name: str) -> Problem:
-    """Make one problem, ready to fit."""
+    """Return a problem that is ready to fit."""
     X = load_counts(name)
     if name in REAL:
         k, goal = REAL[name]

@@ -1,8 +1,9 @@
-"""Where fits end: the default method beside the paper's, from the same random starts.
+"""Final log-likelihoods of the default method and of the paper's, from the same random starts.
 
-A faster method must not end in systematically worse optima. Every start is random factors and a few
-EM iterations, shared by all methods; each fit goes on until its KKT residual is small. The paper's
-method with three inner sweeps in place of four says how far ends differ by chance.
+A faster method must not end in systematically worse optima. Every start consists of random factors
+and a few EM iterations, and is used by all methods. Each fit runs until its KKT residual is small.
+The paper's method with three inner iterations instead of four shows how much results differ by
+chance.
 
     python benchmarks/random_starts.py --problems neurips pbmc_facs newsgroups
 
@@ -41,7 +42,7 @@ def fit_all(problem: problems.Problem, seed: int, options) -> list[dict]:
             k, max_iter=options.max_iter, tol=options.tol, dtype=options.dtype, **settings
         )
         with warnings.catch_warnings():
-            # Not converged is a column of the table.
+            # The table has a column for fits that have not converged.
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(problem.X, L=L, F=F)
         rows.append(
@@ -59,7 +60,7 @@ def fit_all(problem: problems.Problem, seed: int, options) -> list[dict]:
 
 
 def summary(rows: list[dict], method: str) -> str:
-    """Say how many starts a method won beside the paper's, by how much, and if by chance."""
+    """Return how often and by how much a method ended above the paper's, and the p-value."""
     from scipy.stats import wilcoxon
 
     ends = {m: np.array([r["loglik"] for r in rows if r["method"] == m]) for m in UPDATES}
@@ -68,14 +69,14 @@ def summary(rows: list[dict], method: str) -> str:
     chance = wilcoxon(gain).pvalue if len(gain) > 1 and gain.any() else 1.0
     return (
         f"{rows[0]['problem']}, K={rows[0]['K']}: {method} better by more than 1 from {won} "
-        f"starts, worse from {lost}, equal from {len(gain) - won - lost}; less the paper's: "
+        f"starts, worse from {lost}, equal from {len(gain) - won - lost}; minus the paper's: "
         f"median {np.median(gain):+.1f}, mean {gain.mean():+.1f}, Wilcoxon p = {chance:.2f}; "
         f"best of all: {ends[method].max():.1f}, paper {ends['paper'].max():.1f}"
     )
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Draw one panel per problem: the ends of every start, in order of the paper's."""
+    """Plot the final values of every start in the order of the paper's, one panel per problem."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -98,7 +99,7 @@ def draw(rows: list[dict], path: Path) -> None:
             ax.plot(best - ends[method][order], marker, ms=8, mfc="none", label=method)
         ax.set_yscale("symlog", linthresh=10)
         ax.set(title=name, xlabel="random start, worst to best")
-    axes[0, 0].set_ylabel("log-likelihood less than the best of all")
+    axes[0, 0].set_ylabel("difference from the best log-likelihood")
     axes[0, 0].legend()
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -47,16 +47,16 @@ class Curve:
 
 
 def target_of(problem: problems.Problem, curve: Curve, curves: list[Curve]) -> float:
-    """Log-likelihood from which a program's distance is measured."""
+    """Return the log-likelihood that a program is compared with."""
     if problem.goal == "best":
         return problem.best
-    # Where optima differ, a program that does not reach one is held to the paper's.
+    # Where optima differ, a program that does not reach one is compared with the paper's.
     paper = [c for c in curves if c.program == "scd float64"] or [c for c in curves if c.converges]
     return max((curve if curve.converges or not paper else paper[0]).loglik)
 
 
 def table_rows(problem: problems.Problem, curves: list[Curve]) -> list[dict]:
-    """One row per program: what the summary and the README show."""
+    """Return one row per program, for the summary and the README."""
     best = max([problem.best] + [curve.final for curve in curves])
     known = problem.best if np.isfinite(problem.best) else best
     peer_last = [c.loglik[-1] for c in curves if c.program == "scikit-learn"]
@@ -171,7 +171,7 @@ def describe(options, curves: list[Curve]) -> dict:
 
 
 def draw(found: list[tuple[problems.Problem, list[Curve]]], path: Path) -> None:
-    """Draw the distance to the target against seconds, one panel per problem."""
+    """Plot the difference from the target against seconds, one panel per problem."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -228,7 +228,7 @@ def write_csv(path: Path, rows: list[dict]) -> None:
 
 
 def write_readme(text: str, markers: tuple[str, str] = MARKERS) -> None:
-    """Put the table between the markers of every README that has them."""
+    """Write the table between the markers of every README that has them."""
     for path in (HERE / "README.md", HERE.parent / "README.md"):
         content = path.read_text() if path.exists() else ""
         if all(marker in content for marker in markers):

@@ -1,10 +1,10 @@
-"""Seconds, memory and end points of programs that fit Poisson NMF, all in one run.
+"""Seconds, memory and final log-likelihood of programs that fit Poisson NMF, all in one run.
 
-    python benchmarks/run.py                        everything that can be had here
+    python benchmarks/run.py                        all programs and problems that are available
     python benchmarks/run.py --problems neurips --peers "auto float64" fastTopics
-    python benchmarks/run.py --smoke                a few seconds, leaves nothing behind
+    python benchmarks/run.py --smoke                a few seconds, writes nothing
 
-Writes results/*.csv, a picture, and the table between the markers of the README files.
+Writes results/*.csv, a picture, and the table between the markers in the README files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMOKE_PEERS = ["auto float32", "scd float64", "scikit-learn"]
 
 
 def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list[Curve]:
-    """Turn repeated runs into curves; a program with two clocks gives two."""
+    """Convert repeated runs into curves; a program with two clocks gives two curves."""
     curves = []
     for name, repeats in runs.items():
         clocks = {name: [[seconds for seconds, _ in run.points] for run in repeats]}
@@ -56,7 +56,7 @@ def collect(problem: problems.Problem, runs: dict[str, list[peers.Run]]) -> list
 
 
 def compare(problem: problems.Problem, names: list[str], options) -> list[Curve]:
-    """Measure several peers on one problem, taking turns."""
+    """Measure several programs on one problem, in turn."""
     runs: dict[str, list[peers.Run]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / problem.name
@@ -78,7 +78,7 @@ def compare(problem: problems.Problem, names: list[str], options) -> list[Curve]
 
 
 def run_yardstick(script: str, names: list[str], results: Path) -> None:
-    """Run a measuring script on the same problems and keep what it prints."""
+    """Run an external script on the same problems and save its output."""
     arguments = [f"{name}:{problems.REAL[name][0]}" for name in names if name in problems.REAL]
     done = subprocess.run([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
     print(done.stdout, end="", flush=True)
@@ -94,9 +94,9 @@ def parse(arguments=None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", default=list(peers.PEERS), choices=peers.PEERS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--iterations", type=int, help="the same number for every program")
+    parser.add_argument("--iterations", type=int, help="number of iterations of every program")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
-    parser.add_argument("--yardstick", metavar="SCRIPT", help="a script to run beside")
+    parser.add_argument("--yardstick", metavar="SCRIPT", help="external script to run as well")
     parser.add_argument("--smoke", action="store_true", help="smallest problems, writes nothing")
     options = parser.parse_args(arguments)
     if options.smoke:
@@ -106,7 +106,7 @@ def parse(arguments=None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what can be had here, then write it down."""
+    """Measure all available programs and write the results."""
     options = parse()
     names = []
     for name in options.peers:

@@ -1,7 +1,8 @@
-"""Cost and memory against the number of nonzeros and the number of topics.
+"""Time and memory as functions of the number of nonzeros and of topics.
 
-Counts are drawn from the factors of a real fit, rows repeated as often as the size asks for. Every
-point is a fresh process: median seconds of an iteration, peak memory beside the CSR input.
+Counts are simulated from the factors of a real fit, with rows repeated to reach the required size.
+Every point is measured in a fresh process: median seconds per iteration, and peak memory compared
+with the CSR input.
 
     python benchmarks/scaling.py                  1e6 to 1e8 nonzeros at K = 10, K = 5 to 100
     python benchmarks/scaling.py --nonzeros 1e5 1e6 --topics 5 10
@@ -26,7 +27,7 @@ N_ITER = 12
 
 
 def fitted(source: problems.Problem, n_components: int):
-    """Factors of a real fit with so many topics."""
+    """Return the factors of a real fit with a given number of topics."""
     from nmfscale import PoissonNMF
 
     model = PoissonNMF(n_components, max_iter=30, tol=0, random_state=1).fit(source.X)
@@ -34,10 +35,10 @@ def fitted(source: problems.Problem, n_components: int):
 
 
 def drawn(L, F, nonzeros: float) -> problems.Problem:
-    """Counts of about so many nonzeros: rows of the fit, drawn with replacement."""
+    """Return counts with about this many nonzeros: rows of the fit, drawn with replacement."""
     from nmfscale.datasets.simulate import simulate_from_factors
 
-    # A sample of rows tells how many nonzeros a row has.
+    # A sample of rows gives the number of nonzeros per row.
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)
     per_row = simulate_from_factors(L[sample], F, random_state=0).nnz / len(sample)
     rows = np.random.default_rng(1).integers(len(L), size=max(1, round(nonzeros / per_row)))
@@ -65,13 +66,13 @@ def measure(problem: problems.Problem, program: str, threads: int) -> dict:
         "csr_bytes": problem.csr_bytes,
         "factor_bytes": factors,
         "growth_bytes": run.peak,
-        # What the process holds at its peak, the input included and one set of factors not.
+        # Peak memory of the process, including the input but without one copy of the factors.
         "memory_over_csr": (problem.csr_bytes + run.peak - factors) / problem.csr_bytes,
     }
 
 
 def draw(by_size: list[dict], by_topics: list[dict], path: Path) -> None:
-    """Draw seconds against nonzeros and topics, each with a straight line, and memory."""
+    """Plot seconds against nonzeros and topics, each with a linear reference, and memory."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -102,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problem", help="where the real fit comes from")
+    parser.add_argument("--problem", help="problem to simulate from")
     parser.add_argument("--nonzeros", type=float, nargs="+", default=[1e6, 3e6, 1e7, 3e7, 1e8])
     parser.add_argument("--topics", type=int, nargs="+", default=[5, 10, 20, 35, 50, 70, 100])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

@@ -1,15 +1,15 @@
-"""Short documents: how well models complete new samples, beside one topic and scikit-learn's LDA.
+"""Short documents: how well models predict new samples, compared with one topic and scikit-learn.
 
-The words of each document are cut, in random order, into pieces of 8, 30, 100 and 1,000, or joined
-where they are fewer; four fifths of the pieces are fitted, with words of at least five of them.
-Half of each other piece is known, and the perplexity is that of the other half. All are given
-divided by that of LDA with one topic.
+The words of each document are put in random order and cut into pieces of 8, 30, 100 or 1,000 words;
+shorter documents are joined. Four fifths of the pieces are fitted, with the words that occur in at
+least five of them. Half of each remaining piece is known, and the perplexity is that of the other
+half (document completion). All perplexities are divided by that of LDA with one topic.
 
     python benchmarks/short_documents.py                     docstrings, newsgroups, neurips
     python benchmarks/short_documents.py --problems docstrings --lengths 8
-    python benchmarks/short_documents.py --smoke             some seconds, writes nothing
+    python benchmarks/short_documents.py --smoke             a few seconds, writes nothing
 
-Writes results/short_documents.csv and the table of README.md.
+Writes results/short_documents.csv and the table in README.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKERS = ("<!-- short documents:start -->", "<!-- short documents:end -->")
 
 
 def pieces_of(X: sp.csr_matrix, n_words: int, n_most: int, rng) -> sp.csr_array:
-    """Cut documents into pieces of so many words, or join them where they are shorter."""
+    """Cut documents into pieces of a given length; join shorter documents."""
     found, rest = [], np.zeros(0, int)
     for i in rng.permutation(X.shape[0]):
         row = slice(*X.indptr[i : i + 2])
@@ -52,7 +52,7 @@ def halves(X: sp.csr_array, rng) -> tuple[sp.csr_array, sp.csr_array]:
 
 
 def perplexity(proportions: np.ndarray, topics: np.ndarray, X: sp.csr_array) -> float:
-    """Perplexity of counts under mixtures of topics (K, m)."""
+    """Return the perplexity of counts under mixtures of topics (K, m)."""
     counts, total = X.tocoo(), 0.0
     for first in range(0, counts.nnz, problems.PIECE):
         here = slice(first, first + problems.PIECE)
@@ -64,7 +64,7 @@ def perplexity(proportions: np.ndarray, topics: np.ndarray, X: sp.csr_array) -> 
 
 
 def models(K: int, seed: int) -> dict[str, object]:
-    """Return the models to fit, the first of them with one topic."""
+    """Return the models to fit; the first has one topic."""
     from sklearn.decomposition import LatentDirichletAllocation
 
     import nmfscale
@@ -83,7 +83,7 @@ def models(K: int, seed: int) -> dict[str, object]:
 
 
 def measure(name: str, n_words: int, options) -> list[dict]:
-    """Fit every model to pieces of one length; one row each."""
+    """Fit every model to pieces of one length; return one row for each."""
     rng = np.random.default_rng(options.seed)
     X = pieces_of(problems.load_counts(name), n_words, options.words // n_words, rng)
     n_fitted = 4 * X.shape[0] // 5
@@ -108,7 +108,7 @@ def measure(name: str, n_words: int, options) -> list[dict]:
 
 
 def markdown(rows: list[dict]) -> str:
-    """Return the table, and the machine."""
+    """Return the table and the command."""
     names = list(dict.fromkeys(row["model"] for row in rows))
     table: list[tuple[str, ...]] = [
         ("corpus", "words a piece", "pieces", "perplexity of one topic", *names[1:]),
@@ -122,19 +122,19 @@ def markdown(rows: list[dict]) -> str:
         ))  # fmt: skip
     return "\n".join([
         *("| " + " | ".join(cells) + " |" for cells in table), "",
-        f"K = {rows[0]['K']}; models by their share of the perplexity of one topic. "
+        f"K = {rows[0]['K']}; perplexities of models divided by the perplexity of one topic. "
         f"`{report.command()}`",
     ])  # fmt: skip
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problems", nargs="+", default=["docstrings", "newsgroups", "neurips"])
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 30, 100, 1000])
-    parser.add_argument("--words", type=int, default=160_000, help="of all pieces together")
+    parser.add_argument("--words", type=int, default=160_000, help="number of words in all pieces")
     parser.add_argument("--topics", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, default=report.HERE / "results")

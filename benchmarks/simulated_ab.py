@@ -1,9 +1,9 @@
-"""The paper's simulated data sets A and B: expectation-maximisation beside coordinate descent.
+"""The paper's simulated data sets A and B: EM (expectation maximization) and coordinate descent.
 
-Both start from the same 50 EM iterations. On A they end together. On B the log-likelihood after 750
-more EM iterations of four steps is only 0.69 below the best, but topic proportions are off by up to
-0.23 (single steps: 5.3 and 0.41); 200 iterations of coordinate descent from there come within
-0.0001 of the best log-likelihood.
+Both start from the same 50 EM iterations. On A, they reach the same log-likelihood. On B, the
+log-likelihood after 750 more EM iterations of four steps is only 0.69 below the best, but topic
+proportions are off by up to 0.23 (with single steps: 5.3 and 0.41). 200 iterations of coordinate
+descent from there come within 0.0001 of the best log-likelihood.
 
     NMFSCALE_DATA=... python benchmarks/simulated_ab.py
 
@@ -33,7 +33,7 @@ AFTER = "CD from the end of EM"
 
 @dataclass
 class Fit:
-    """Curves of one fit and the topic proportions at its end."""
+    """Curves of one fit and its final topic proportions."""
 
     iteration: np.ndarray
     loglik: np.ndarray
@@ -42,14 +42,14 @@ class Fit:
     F: np.ndarray
 
     def proportions(self) -> np.ndarray:
-        """Topic proportions of every document (n, K)."""
+        """Return the topic proportions of every document (n, K)."""
         from nmfscale.methods.conversion import poisson_to_multinomial
 
         return poisson_to_multinomial(self.L, self.F)[0]
 
 
 def fit(X, L, F, n_iter: int, solver: str, extrapolate: bool, first: int = 0) -> Fit:
-    """Run four inner steps per iteration from given factors, without stopping early."""
+    """Run four inner iterations per iteration from given factors, without early stopping."""
     from nmfscale import PoissonNMF
 
     model = PoissonNMF(
@@ -75,7 +75,7 @@ def experiment(name: str, n_em: int, n_after: int) -> dict[str, Fit]:
 
 
 def draw(found: dict[str, dict[str, Fit]], path: Path) -> None:
-    """Draw one row per data set: distance, KKT residual, proportions of EM against CD."""
+    """Plot for each data set: difference from the best, KKT residual, proportions."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -90,7 +90,7 @@ def draw(found: dict[str, dict[str, Fit]], path: Path) -> None:
             gap = np.maximum(best - curve.loglik, 0.1)
             missing.semilogy(curve.iteration, gap, style, color=color, label=label)
             residual.semilogy(curve.iteration, curve.kkt, style, color=color)
-        missing.set(xlabel="iteration", ylabel="log-likelihood less than the best", title=name)
+        missing.set(xlabel="iteration", ylabel="log-likelihood below the best", title=name)
         residual.set(xlabel="iteration", ylabel="largest KKT residual, relative")
         cd, em = fits["CD, extrapolated"].proportions(), fits["EM"].proportions()
         for topic in range(cd.shape[1]):
@@ -104,7 +104,7 @@ def draw(found: dict[str, dict[str, Fit]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run both data sets, print the gaps, write the figure."""
+    """Run both data sets, print the differences and write the figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

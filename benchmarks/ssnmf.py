@@ -1,15 +1,15 @@
 """SSNMF: tables 2, 4 and 8 of Haddock et al., both solvers, and the authors' package.
 
     python benchmarks/ssnmf.py --news 20news_bydate.tar.xz     all tables
-    python benchmarks/ssnmf.py --tables 2                      one of them
-    python benchmarks/ssnmf.py --tables solvers speed          times: on a quiet machine
-    python benchmarks/ssnmf.py --smoke                         some seconds, writes nothing
+    python benchmarks/ssnmf.py --tables 2                      one table
+    python benchmarks/ssnmf.py --tables solvers speed          times, to be run on a quiet machine
+    python benchmarks/ssnmf.py --smoke                         a few seconds, writes nothing
 
-The archive holds 20 Newsgroups sorted by date, a file for each posting, in folders
-``20news-bydate-train/<group>`` and ``20news-bydate-test/<group>``; without --news it is
-20news_bydate.tar.xz in the folder that NMFSCALE_DATA names. Table 2 needs no data. The authors'
-package is measured where it is installed (``pip install ssnmf torch``). Writes
-results/ssnmf_2.csv and so on, and the tables of README.md.
+The archive contains 20 Newsgroups sorted by date, one file per posting, in folders
+``20news-bydate-train/<group>`` and ``20news-bydate-test/<group>``. Without --news, it is
+20news_bydate.tar.xz in the folder NMFSCALE_DATA. Table 2 needs no data. The authors' package is
+measured if it is installed (``pip install ssnmf torch``). Writes results/ssnmf_2.csv and so on, and
+the tables in README.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sklearn.svm import LinearSVC
 from nmfscale import SSNMF, as_counts, clustering_score
 from nmfscale.methods.ssnmf.steps import Representation
 
-# Table 6: tolerance and weight of the labels.
+# Tolerance and weight of the labels, from table 6 of the paper.
 CHOSEN = {"FF": (1e-4, 100), "FD": (1e-4, 10), "DF": (1e-3, 100), "DD": (1e-3, 1000)}
 PAPER_4 = {
     "FF": 79.37, "FD": 79.51, "DF": 81.88, "DD": 81.50, "NMF + SVM": 70.99, "NB": 82.28,
@@ -51,7 +51,7 @@ PAPER_2 = {
     1: (0.2917, 0.2927, 0.2930, 0.2922), 2: (0.0081, 0.0065, 0.0093, 0.0076),
     3: (0.0078, 0.0109, 0.0071, 0.0075), 4: (0.0204, 0.0199, 0.0210, 0.0172),
 }  # fmt: skip
-# Tables 4 and 8 have so many topics.
+# Number of topics in tables 4 and 8.
 K = 13
 # Of table 2.
 _STARTS = 5
@@ -94,7 +94,7 @@ def centroid_accuracy(data, loss: str) -> float:
 
 
 def table_4(data, others: list, starts: int) -> list[dict]:
-    """Accuracy on the authors' split over starts, and on others with one start each."""
+    """Return accuracies on the authors' split, and on other splits with one start each."""
     programs = {
         losses: lambda d, seed, losses=losses: ssnmf(d, losses, seed).score(d.test, d.test_labels)
         for losses in CHOSEN
@@ -127,7 +127,7 @@ def table_4(data, others: list, starts: int) -> list[dict]:
 
 
 def random_topics(data, rng) -> np.ndarray:
-    """Return loadings of one topic for each document, drawn among those of its class."""
+    """Return one-topic loadings; the topic is drawn at random from those of the class."""
     labels = np.concatenate([data.train_labels, data.test_labels])
     sizes = [len(groups) for groups in newsgroups_text.CLASSES.values()]
     first = np.cumsum([0, *sizes[:-1]])
@@ -136,7 +136,7 @@ def random_topics(data, rng) -> np.ndarray:
 
 
 def table_8(data, starts: int) -> list[dict]:
-    """Mean clustering score of the topics of training and test documents."""
+    """Return the mean clustering score of topics for training and test documents."""
     rng, rows = np.random.default_rng(0), []
     for name in (*CHOSEN, "NMF", "random in the class"):
         scores = []
@@ -161,19 +161,19 @@ def divergence(X, M, loss: str) -> float:
     """Return |X - M|^2, or D(X || M)."""
     if loss == "F":
         return float(((X - M) ** 2).sum())
-    where, M = X > 0, M + 1e-10  # as the authors have it: a fit may have zeros where X has none
+    where, M = X > 0, M + 1e-10  # as the authors do; M may have zeros where X has none
     return float((X[where] * np.log(X[where] / M[where])).sum() - X.sum() + M.sum())
 
 
 def errors_of_draw(draw: int, starts: int, iterations: int) -> dict[tuple[int, str], list[float]]:
-    """Error of the factors at the true means, divided by that of the start; by experiment, losses.
+    """Return errors at the true means, relative to the start, by experiment and losses.
 
-    Fits by coordinate descent end at a stationary point, as 100,000 multiplicative updates do in
-    the paper. Fits from the first `starts` of five starts stand for the others, whose errors they
-    are divided by: these vary much more than where fits end.
+    Fits by coordinate descent end at a stationary point, like the 100,000 multiplicative updates in
+    the paper. Only the first `starts` of five starts are fitted. Their errors are divided by the
+    errors at all five starts, because these vary much more than the final errors.
     """
     warnings.simplefilter("ignore")
-    # experiment: the loss that is measured, noise of X and of Y, a standard deviation or Poisson
+    # experiment: loss of the error, noise of X, noise of Y (a standard deviation, or None: Poisson)
     experiments = {1: ("FF", 1.0, 1.0), 2: ("FD", 0.1, None), 3: ("DF", None, 0.1),
                    4: ("DD", None, None)}  # fmt: skip
     ratios: dict[tuple[int, str], list[float]] = {}
@@ -217,7 +217,7 @@ def errors_of_draw(draw: int, starts: int, iterations: int) -> dict[tuple[int, s
 
 
 def table_2(draws: int, starts: int, iterations: int, processes: int) -> list[dict]:
-    """Means over draws of the true factors, and over starts."""
+    """Return means over draws of the true factors and over starts."""
     with ProcessPoolExecutor(processes) as pool:
         found = list(pool.map(errors_of_draw, range(draws), [starts] * draws, [iterations] * draws))
     return [
@@ -229,13 +229,13 @@ def table_2(draws: int, starts: int, iterations: int, processes: int) -> list[di
 
 
 class ReachedError(Exception):
-    """Raised where a fit has come as far as is wanted."""
+    """Raised when a fit has reached the required loss."""
 
 
 def progress(data, losses: str, seed: int, wanted: float = -np.inf, **options):
     """Return the CPU seconds since the start of a fit, and its loss, after each iteration.
 
-    The fit ends where its loss is as low as `wanted`.
+    The fit ends when its loss is at most `wanted`.
     """
     begun, seen = time.process_time(), []
 
@@ -250,7 +250,7 @@ def progress(data, losses: str, seed: int, wanted: float = -np.inf, **options):
 
 
 def table_solvers(data, starts: int) -> list[dict]:
-    """CPU seconds to the loss of 300 multiplicative updates, by both solvers in turn."""
+    """Return CPU seconds to the loss of 300 multiplicative updates, for both solvers in turn."""
     rows, data = [], data._replace(train=as_counts(data.train, integer="allow"))
     for losses in CHOSEN:
         found = []
@@ -272,16 +272,16 @@ def table_solvers(data, starts: int) -> list[dict]:
 
 
 def peer(data, losses: str, iterations: int) -> tuple[float, float] | None:
-    """Run the authors' package, and ours from the same start; None where it is missing.
+    """Run the authors' package and this one from the same start; None if it is not installed.
 
-    Return its CPU seconds for an iteration, and the largest difference between parameters at the
-    end, divided by the largest parameter.
+    Return its CPU seconds per iteration, and the largest difference between the final parameters
+    divided by the largest parameter.
     """
-    here = sys.path.pop(0)  # where this script is, which has the name of the package
+    here = sys.path.pop(0)  # the folder of this script, which has the same name as the package
     try:
         from ssnmf.ssnmf import SSNMF_N as Peer
     except ImportError as error:
-        print(f"ssnmf is left out: {error}")
+        print(f"ssnmf is skipped: {error}")
         return None
     finally:
         sys.path.insert(0, here)
@@ -303,7 +303,7 @@ def peer(data, losses: str, iterations: int) -> tuple[float, float] | None:
 
 
 def table_speed(data, iterations: int) -> list[dict]:
-    """CPU seconds of an iteration."""
+    """Return CPU seconds per iteration."""
     rows = []
     for losses in CHOSEN:
         theirs, difference = peer(data, losses, iterations) or (np.nan, np.nan)
@@ -318,7 +318,7 @@ def table_speed(data, iterations: int) -> list[dict]:
 
 
 def markdown(rows: list[dict]) -> str:
-    """Return a table."""
+    """Return a table in Markdown."""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     for row in rows:
         digits = dict.fromkeys(("accuracy", "paper", "sd", "other splits", "sd there"), ".2f")
@@ -332,7 +332,7 @@ def markdown(rows: list[dict]) -> str:
 
 
 def write(name: str, rows: list[dict], results: Path) -> None:
-    """Write a table to results/ and into README.md."""
+    """Write a table to results/ and to README.md."""
     with (results / f"ssnmf_{name}.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, rows[0])
         table.writeheader()
@@ -347,29 +347,29 @@ def write(name: str, rows: list[dict], results: Path) -> None:
 
 
 def main() -> None:
-    """Run."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", nargs="+", default=["4", "8", "2", "solvers", "speed"])
     folder = Path(os.environ.get("NMFSCALE_DATA", "."))
     parser.add_argument("--news", type=Path, default=folder / "20news_bydate.tar.xz")
-    parser.add_argument("--starts", type=int, help="default: 11, and 5 for tables 2 and solvers")
-    parser.add_argument("--splits", type=int, default=10, help="besides the authors' own")
+    parser.add_argument("--starts", type=int, help="default: 11; 5 for tables 2 and solvers")
+    parser.add_argument("--splits", type=int, default=10, help="besides the authors' split")
     parser.add_argument("--draws", type=int, default=4, help="of table 2")
-    parser.add_argument("--iterations", type=int, default=200, help="of table 2, at most")
+    parser.add_argument("--iterations", type=int, default=200, help="maximum, for table 2")
     parser.add_argument("--peer-iterations", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="of table 2: processes")
+    parser.add_argument("--threads", type=int, default=1, help="number of processes for table 2")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of fits that end at max_iter, of documents without words
+    warnings.simplefilter("ignore")  # max_iter reached; empty documents
     if options.smoke:
         print(markdown(table_2(1, 1, 3, 1)))
         return
     tables = list(options.tables)
     if {"4", "8", "solvers", "speed"} & set(tables) and not options.news.exists():
-        print(f"all tables but 2 are left out: there is no {options.news}")
+        print(f"all tables except 2 are skipped: file not found: {options.news}")
         tables = [name for name in tables if name == "2"]
     documents = newsgroups_text.texts(options.news) if tables != ["2"] and tables else {}
     data = newsgroups_text.split(documents) if documents else None

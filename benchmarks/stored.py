@@ -1,8 +1,9 @@
-"""fastTopics where R cannot be had: its stored curves, scaled by our own coordinate descent.
+"""fastTopics without R: its stored curves, scaled by this package's coordinate descent.
 
-Both are the same algorithm from the same start, so that they take the same iterations, and what our
-own took longer (or less long) in this run than beside the stored curves is the machine's doing; if
-both used the same instruction set: wider vectors are of no use to fastTopics.
+Both programs run the same algorithm from the same start, so they take the same iterations. If this
+package takes longer (or less long) in this run than in the run of the stored curves, this is
+attributed to the machine. This requires the same instruction set in both runs, because fastTopics
+does not benefit from wider vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PEER, YARD = "fastTopics", "scd float64, loop only"
 
 
 def write(curves: list[Curve], path: Path) -> None:
-    """Keep the curves of a run in which fastTopics took part."""
+    """Store the curves of a run that includes fastTopics."""
     rows = [
         {
             "problem": curve.problem, "program": curve.program, "version": curve.version,
@@ -35,7 +36,7 @@ def write(curves: list[Curve], path: Path) -> None:
 
 
 def read(problem: str, path: Path) -> dict[str, Curve]:
-    """Return the curves of a problem in a file by program."""
+    """Return the stored curves of a problem, by program."""
     points: dict[str, list[dict]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -53,12 +54,12 @@ def read(problem: str, path: Path) -> dict[str, Curve]:
 
 
 def level(curve: Curve) -> str:
-    """Instruction set that a curve of this package was measured with."""
+    """Return the instruction set with which a curve of this package was measured."""
     return curve.version.partition(" ")[2]
 
 
 def scaled(problem: str, curves: list[Curve]) -> list[Curve]:
-    """Return the stored curves of fastTopics as they would be beside the curves of this run."""
+    """Return the stored curves of fastTopics, scaled to the machine of this run."""
     now = [curve for curve in curves if curve.program == YARD]
     files = (read(problem, path) for path in sorted((report.HERE / "results").rglob(NAME)))
     stored = next((c for c in files if now and YARD in c and level(c[YARD]) == level(now[0])), None)
