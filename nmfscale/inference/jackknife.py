@@ -122,9 +122,11 @@ def jackknife_fit(
     0.78, with a slope of 0.97, and missed them by 62% of their size (root mean square), by
     whichever rule refits ended (benchmarks/bootstrap.py, part jackknife). So influences do not
     stand in for replicates. Standard errors were within 25% of those of a bootstrap in a simulation
-    of 400 samples and 3 topics. Do not use it where numbers are small beside their standard error,
-    counts are few, topics are nearly alike, or the fit has not
-    converged; nor for K above about 30: memory is up to 56 K^2 bytes for each sample and for each
+    of 400 samples and 3 topics. In 300 simulated sets of 60 + 60 samples with 200 counts,
+    intervals of 95% held the true mean proportions of groups in 95% and the true frequency of
+    the most frequent feature of each topic in 93%. Do not use it where numbers are small beside
+    their standard error, counts are few, topics are nearly alike, or the fit has not converged;
+    nor for K above about 30: memory is up to 56 K^2 bytes for each sample and for each
     feature, and 64 K more for each feature. Counts are read a piece at a time, and nothing is kept
     of them.
 
