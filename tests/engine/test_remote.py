@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 
 import cluster_tasks as tasks
 import dask.array as da
@@ -52,6 +53,13 @@ def small_blocks(monkeypatch):
 def client():
     with cluster_of(2) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    """Clients by the number of their workers; no fit takes one by default."""
+    with cluster_of(1, active=False) as one, cluster_of(3, active=False) as three:
+        yield {1: one, 3: three}
 
 
 @pytest.fixture
@@ -118,9 +126,8 @@ def test_same_bits_from_several_starts(client, store, init):
 
 @slow
 @pytest.mark.parametrize(("n_workers", "n_threads"), [(1, 4), (3, 2)])
-def test_same_bits_with_any_number_of_workers_and_threads(store, n_workers, n_threads):
-    with cluster_of(n_workers) as other:
-        found = bits(fit(store, other, n_threads=n_threads, max_iter=15))
+def test_same_bits_with_any_number_of_workers_and_threads(clusters, store, n_workers, n_threads):
+    found = bits(fit(store, clusters[n_workers], n_threads=n_threads, max_iter=15))
     assert found == bits(fit(X, max_iter=15))
 
 
@@ -193,13 +200,17 @@ def test_not_inside_a_task(client, store):
 
 
 @pytest.mark.parametrize("blocks", ["one", pytest.param("two", marks=slow)])
-def test_fewer_blocks_than_workers(tmp_path, monkeypatch, opened, blocks):
+def test_fewer_blocks_than_workers(request, tmp_path, monkeypatch, opened, blocks):
     most = {"one": X.size, "two": 1700}[blocks]
     internals.small_blocks(monkeypatch, most)
     pack(as_counts(X), tmp_path / "counts.nmf")
     n_blocks = len(StoredCounts(tmp_path / "counts.nmf").layout().blocks)
     assert n_blocks == {"one": 1, "two": 2}[blocks]
-    with cluster_of(3, processes=blocks == "two") as other:
+    if blocks == "one":  # which no worker takes
+        three = cluster_of(3, processes=False)
+    else:
+        three = nullcontext(request.getfixturevalue("clusters")[3])
+    with three as other:
         assert bits(fit(tmp_path / "counts.nmf", other)) == bits(fit(X))
     assert len(opened) == n_blocks - 1
 
@@ -275,11 +286,10 @@ def checkpointed(source, client, folder, iteration):
 
 
 @slow
-def test_resumed_with_another_number_of_workers(client, store, tmp_path):
+def test_resumed_with_another_number_of_workers(client, clusters, store, tmp_path):
     state = tmp_path / "state"
     checkpointed(store, client, state, 13)
-    with cluster_of(1) as other:
-        fitted = fit(store, other, max_iter=15, checkpoint=state, resume=True)
+    fitted = fit(store, clusters[1], max_iter=15, checkpoint=state, resume=True)
     assert bits(fitted) == bits(fit(X, max_iter=15))
 
 
@@ -314,7 +324,7 @@ with Client(address) as client:
 
 
 @slow
-def test_driver_killed(client, store, tmp_path):
+def test_driver_killed(client, clusters, store, tmp_path):
     state = tmp_path / "state"
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-P", "-c", DRIVER, store, state, client.scheduler.address, 0, BLOCK]
@@ -323,8 +333,7 @@ def test_driver_killed(client, store, tmp_path):
         soon(lambda: len(list(state.glob("checkpoint-*"))) == 2, WALL)
         driver.kill()
     assert any(name.startswith(".nmfscale-") for name in names_besides_checkpoints(state))
-    with cluster_of(1) as other:
-        fitted = fit(store, other, max_iter=40, checkpoint=state, resume=True)
+    fitted = fit(store, clusters[1], max_iter=40, checkpoint=state, resume=True)
     assert bits(fitted) == expected
     soon(lambda: not tasks_known(client))
     assert names_besides_checkpoints(state) <= {"iteration"}
