@@ -173,8 +173,9 @@ def residual(model):
 @pytest.mark.filterwarnings("ignore:PoissonNMF has not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("solver", LOOPS)
-def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(solver, dtype):
-    for seed in range(12):
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.slow)])
+def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(solver, dtype, seeds):
+    for seed in seeds:
         X, tol = make_counts(60, 40, seed=seed), (1e-3, 1e-4, 1e-5)[seed % 3]
         for gain_tol in (0, 1e-6):
             options = {"tol": tol, "gain_tol": gain_tol, "max_iter": 300, "dtype": dtype}

@@ -193,7 +193,7 @@ def test_scikit_learn_with_other_options(estimator, check):
 
 @pytest.mark.parametrize(
     ("place", "n_threads"),
-    [("memory", 1), ("memory", 4), ("file", 2), ("store", 4)],
+    [("memory", 4), ("file", 2), ("store", 4)],
 )
 @every_model
 def test_same_numbers_in_every_place(fit, model, place, n_threads):

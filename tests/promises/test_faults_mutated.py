@@ -12,8 +12,6 @@ from nmfscale.storage.store_writer import pack
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
-N_MUTATIONS = 200
-
 
 def write_store(path):
     counts = as_counts(X)
@@ -149,16 +147,17 @@ INSIDE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("n_mutations", [50, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("write", "contents"),
     [(write_store, contents_of_store), (write_model, contents_of_model)],
     ids=["store", "model"],
 )
-def test_a_file_that_was_changed_anywhere(tmp_path, write, contents):
-    path, chance, n_refused = tmp_path / "changed.h5", np.random.default_rng(0), 0
+def test_a_file_that_was_changed_anywhere(tmp_path, write, contents, n_mutations):
+    path, chance, n_refused = tmp_path / "changed.h5", np.random.default_rng(n_mutations), 0
     write(path)
     whole, expected = path.read_bytes(), contents(path)
-    for number in range(N_MUTATIONS):
+    for number in range(n_mutations):
         path.write_bytes(whole)
         change = [*INSIDE, cut, flip][number % (len(INSIDE) + 2)]
         if change in INSIDE:
@@ -173,4 +172,4 @@ def test_a_file_that_was_changed_anywhere(tmp_path, write, contents):
             assert path.name in str(error), (number, change.__name__)
         else:
             assert found == expected, (number, change.__name__)
-    assert n_refused > 0.6 * N_MUTATIONS
+    assert n_refused > 0.6 * n_mutations
