@@ -170,7 +170,7 @@ def around_change_of_type(patch, function):
 
 def around_choice_of_steps(patch, function):
     """Where the steps of an iteration are chosen: `function(original, schedule, iteration)`."""
-    _around(patch, "methods.poisson.newton.MomentumSchedule.options", function)
+    _around(patch, "methods.poisson.newton.MomentumSchedule.updates", function)
 
 
 def no_start(patch):

@@ -857,7 +857,7 @@ def steps_taken(monkeypatch, X, K, seed, max_iter):
     def note(choose_steps, schedule, iteration):
         rows, columns = choose_steps(schedule, iteration)
         fell = schedule.n_rising < 4
-        taken.append((rows.get("curvature"), columns.get("em_steps"), schedule.gain(3), fell))
+        taken.append((rows.curvature, columns.em_steps, schedule.gain(3), fell))
         return rows, columns
 
     with monkeypatch.context() as patch:
@@ -872,7 +872,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     late = [curvature == kernels.RESCALE for curvature, *_ in taken]
     assert sum(late) > 20
     for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
-        if scaled or (curvature is not None and em_steps is None):
+        if scaled or (curvature is not None and not em_steps):
             assert gain < newton.LATE_BELOW and not fell
     # ... and ends as high as with curvature whose diagonal is new in every iteration
     internals.no_late_iterations(monkeypatch)

@@ -18,8 +18,9 @@ import nmfscale
 from nmfscale import kernels
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.methods.factors import Constraints, aligned_copy
+from nmfscale.methods.poisson.row_update import SHARED, RowUpdate
 from nmfscale.methods.poisson.solvers import SOLVERS
-from nmfscale.methods.poisson.state import SHARED, PoissonState
+from nmfscale.methods.poisson.state import PoissonState
 from nmfscale.readers.open import as_counts
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
@@ -283,18 +284,18 @@ def test_one_block_fused_is_one_block_from_sums(extra, dtype, K):
         for n in (1, 2)
     )
     moves = [
-        {"em_steps": 1, "refresh": True},
-        {"newton_steps": 1, "curvature": kernels.STORE},
-        *[{"newton_steps": 1, "curvature": kernels.REUSE}] * 2,
-        *[{"newton_steps": 1, "curvature": kernels.RESCALE}] * 2,
-        {"newton_steps": 1, "curvature": SHARED, "refresh": True},
-        {"newton_steps": 1, "curvature": SHARED},
+        RowUpdate(em_steps=1, refresh=True),
+        RowUpdate(newton_steps=1, curvature=kernels.STORE),
+        *[RowUpdate(newton_steps=1, curvature=kernels.REUSE)] * 2,
+        *[RowUpdate(newton_steps=1, curvature=kernels.RESCALE)] * 2,
+        RowUpdate(newton_steps=1, curvature=SHARED, refresh=True),
+        RowUpdate(newton_steps=1, curvature=SHARED),
     ]
-    for options in moves:
+    for how in moves:
         at_once, from_sums = (aligned_copy(state.F.values) for state in (fused, summed))
-        kkt = fused.move_columns(at_once, None, **options)
-        (found,) = summed.executor.run(summed.sum_step(**options))
-        assert summed.move_columns(from_sums, found.sums, **options) == kkt
+        kkt = fused.move_columns(how, at_once, None)
+        (found,) = summed.executor.run(summed.sum_step(how))
+        assert summed.move_columns(how, from_sums, found.sums) == kkt
         assert_array_equal(at_once, from_sums)
         for state, values in ((fused, at_once), (summed, from_sums)):
             state.set_factor(values)

@@ -14,13 +14,15 @@ pairs are scaled after each iteration so that the column means of L and F agree.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
 from .objective import FactorModel
+from .row_update import EM, RowUpdate
 from .state import Seen
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
@@ -30,34 +32,24 @@ _ENDS = "kkt_start", "loglik_end"
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
 
 
-class Update(NamedTuple):
-    """Kernel of a solver: EM steps first, then steps of its own; None stands for `inner_iter`."""
-
-    kernel: str
-    em_steps: int | None
-    steps: int | None
-    guarded: bool
-    inner_iter: int
-
-
+# The update of each solver; `inner_iter` replaces the number of its last kind of steps.
 UPDATES = {
-    "em": Update("update_rows", None, 0, False, 4),
-    "ccd": Update("descend", 1, None, False, 1),
-    "scd": Update("descend", 1, None, False, 4),
-    "sn": Update("descend", 1, None, True, 4),
-    "newton": Update("update_rows", 1, None, False, 1),
+    "em": RowUpdate(em_steps=4),
+    "ccd": RowUpdate(1, 1, "descend"),
+    "scd": RowUpdate(1, 4, "descend"),
+    "sn": RowUpdate(1, 4, "descend", guarded=True),
+    "newton": RowUpdate(1, 1),
 }
 
 
-def options_of(solver: str, inner_iter: int | None) -> dict[str, Any]:
-    """Return how many steps of which kind the kernel of a solver takes."""
+def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
+    """Return the update of a solver, with its default number of inner iterations if None."""
     update = UPDATES[solver]
-    inner = inner_iter or update.inner_iter
-    return {
-        "em_steps": inner if update.em_steps is None else update.em_steps,
-        "newton_steps": inner if update.steps is None else update.steps,
-        "guarded": update.guarded,
-    }
+    if inner_iter is None:
+        return update
+    if update.newton_steps:
+        return replace(update, newton_steps=inner_iter)
+    return replace(update, em_steps=inner_iter)
 
 
 def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
@@ -65,9 +57,8 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
 
     Of "newton" the EM step before the Newton step is one step more.
     """
-    options = options_of(solver, inner_iter)
-    one_pass = options["em_steps"] + options["newton_steps"] <= 1
-    return UPDATES[solver].kernel != "update_rows" or not one_pass
+    update = update_of(solver, inner_iter)
+    return update.kernel != "update_rows" or update.em_steps + update.newton_steps > 1
 
 
 class Alternating(FactorModel):
@@ -81,7 +72,7 @@ class Alternating(FactorModel):
         **options: Any,
     ):  # fmt: skip
         super().__init__(*given, **options)
-        self.kernel, self.options = UPDATES[solver].kernel, options_of(solver, inner_iter)
+        self.how = update_of(solver, inner_iter)
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
         self.whole = needs_whole_columns(solver, inner_iter)
@@ -101,7 +92,7 @@ class Alternating(FactorModel):
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self._stand_at("best")
-        seen, terms = state.update_rows(None, em_steps=1, reports=("loglik_start",))
+        seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
         self.at = self.objective.at(state, seen, terms)
         self.last_loglik, self.accepted = self.at["loglik"], True
         self.pending: dict[str, Any] = {}
@@ -164,25 +155,25 @@ class Alternating(FactorModel):
         """
         state = self.state
         self._stand_at(start)
-        rows, _ = state.update_rows(kernel=self.kernel, reports=("kkt_start",), **self.options)
+        rows, _ = state.update_rows(self.how, reports=("kkt_start",))
         step = ExtrapolateRows(self.n_components, Momentum(beta), before=plain, target=start)
         whole = self.whole or self.executor.one_block
         Fn = aligned_copy(state.F.values)
         if whole:
             ((found, _),), sums = self.executor.run(step), None
         else:
-            (found,), sums = state.advance(step, columns=self.options, source=start)
+            (found,), sums = state.advance(step, columns=self.how, source=start)
         changes = state.note_rows(found)
         self.executor.copy(start, "L")
         if whole:
-            columns = state.update_whole_columns(self.kernel, Fn, reports=_ENDS, **self.options)
+            columns = state.update_whole_columns(self.how, Fn, reports=_ENDS)
         else:
-            columns = Seen(kkt=state.move_columns(Fn, sums, **self.options))
+            columns = Seen(kkt=state.move_columns(self.how, Fn, sums))
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
         if whole:
             ((terms, _),) = self.executor.run(state.sample_terms())
         else:  # one more read of the rows
-            seen, terms = state.update_rows(None, em_steps=1, reports=("loglik_start",))
+            seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
             columns = columns._replace(log_mu=seen.log_mu)
         self.pending = {
             "kkt_loadings": rows.kkt / self.objective.scale_L,

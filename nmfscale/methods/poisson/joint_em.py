@@ -20,6 +20,7 @@ import numpy as np
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, aligned_copy, at_floor
 from .objective import FactorModel
+from .row_update import EM
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
 # From so many counts on, a column of F that sums to one may have entries near the floor which
@@ -76,7 +77,7 @@ class JointEM(FactorModel):
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Find the new rows, and see on the way what the present point is worth."""
-        seen, at = self.look("next", em_steps=1)
+        seen, at = self.look(EM, "next")
         self._loglik = at["loglik"]
         if not iteration:
             return None
@@ -86,9 +87,9 @@ class JointEM(FactorModel):
         """Find the new F from the old L, and go to both."""
         state, K = self.state, self.n_components
         self.executor.copy("L", "before")
-        (found,), sums = state.advance(ExtrapolateRows(K), columns={"em_steps": 1}, source="before")
+        (found,), sums = state.advance(ExtrapolateRows(K), columns=EM, source="before")
         new = aligned_copy(state.F.values)
-        kkt = state.move_columns(new, sums, source="before", em_steps=1)
+        kkt = state.move_columns(EM, new, sums, source="before")
         columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))
         floored = at_floor(new[:, :K])
         new[:, :K] /= self._column_scales()

@@ -24,6 +24,7 @@ from ...readers.open import as_counts
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
 from ..transform import design_of, lanes_of, plain_rows, project_rows
+from .row_update import RowUpdate
 from .steps import UpdateRows
 
 
@@ -121,7 +122,7 @@ def _em_steps(counts: CountMatrix, F: Array, L: Array, n_steps: int, n_threads: 
     layout = executor.layout
     design, total = design_of(F, layout.column_order, np.float64)
     executor.put_by("L", lanes_of(layout, L, design.shape[1], np.float64, least=MINVAL))
-    update, out = UpdateRows(design, total, K, options={"em_steps": n_steps}), np.empty_like(L)
+    update, out = UpdateRows(design, total, K, RowUpdate(em_steps=n_steps)), np.empty_like(L)
     for place, made in executor.stream(update):
         out[place.start : place.stop] = plain_rows(layout, place, made["next"], K)
     return out

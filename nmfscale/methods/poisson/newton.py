@@ -23,7 +23,7 @@ components (see `shares_correlations`) all rows share their correlations, found 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
+from .row_update import EM, SHARED, RowUpdate
 from .scales import scale_of_before, scale_of_means, scale_of_priors
-from .state import SHARED
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
@@ -111,28 +111,31 @@ class MomentumSchedule:
     # the means of the columns of L and F have been brought together
     balanced: bool = False
 
-    def options(self, iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the next update of the rows does, and of the columns."""
+    def updates(self, iteration: int) -> tuple[RowUpdate, RowUpdate]:
+        """Return the next update of the rows, and of the columns."""
         fresh = self.curvature_age >= FRESH_EVERY - 1
-        em: dict[str, Any] = {"em_steps": 1}
-        refresh = {"refresh": True} if self.shared and fresh else {}
+        refresh = self.shared and fresh
         if self.warmup:
-            return em | refresh, em | refresh
+            return (replace(EM, refresh=refresh),) * 2
         self.zeros_moved = True
-        newton: dict[str, Any] = {"newton_steps": 1} | refresh
         late = not self.shared and self.slow(LATE_BELOW)
+        curvature = None
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
             self.curvature_age = 0 if fresh else self.curvature_age + 1
             reused = kernels.RESCALE if late and not self.own_totals else kernels.REUSE
             own = kernels.STORE if fresh else reused
-            newton["curvature"] = SHARED if self.shared else own
+            curvature = SHARED if self.shared else own
         else:
             self.curvature_age = FRESH_EVERY
         far = self.gain(3) > EM_ABOVE
-        before = em if far or (self.shared and iteration % 2 == 0) else {}
-        short = em | {"em_longest": EM_LONGEST} if self.columns_whole and not late else {}
-        return before | newton, short | newton
+        newton = RowUpdate(newton_steps=1, curvature=curvature, refresh=refresh)
+        rows = columns = newton
+        if far or (self.shared and iteration % 2 == 0):
+            rows = replace(newton, em_steps=1)
+        if self.columns_whole and not late:
+            columns = replace(newton, em_steps=1, em_longest=EM_LONGEST)
+        return rows, columns
 
     def judge(self, loglik: float) -> bool:
         """Note the log-likelihood of the present point; return whether momentum ran away.
@@ -216,7 +219,7 @@ class Newton(FactorModel):
         )
         self.max_iter, self.momentum = max_iter, momentum
         self.pending: dict[str, Any] = {}
-        self._columns: dict[str, Any] = {}
+        self._columns = EM
         self._loglik = self._kkt_loadings = np.nan
 
     def start(self) -> None:
@@ -237,8 +240,8 @@ class Newton(FactorModel):
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Update the rows, and see on the way what the present point is worth."""
-        rows, self._columns = self.schedule.options(iteration)
-        seen, at = self.look("next", **rows)
+        rows, self._columns = self.schedule.updates(iteration)
+        seen, at = self.look(rows, "next")
         self._loglik = at["loglik"]
         self._kkt_loadings = seen.kkt / self.objective.scale_L
         if not iteration:
@@ -255,8 +258,8 @@ class Newton(FactorModel):
             if not ending:
                 return
             # The last iteration is one of EM: from the best point known it can only rise.
-            schedule.warmup, self._columns = 1, {"em_steps": 1}
-            state.update_rows(em_steps=1)
+            schedule.warmup, self._columns = 1, EM
+            state.update_rows(EM)
         self._advance()
         if ending:
             return
@@ -285,7 +288,7 @@ class Newton(FactorModel):
         rows = state.note_rows(found)
         self.executor.copy("next", "before")
         kkt, columns = state.extrapolate_columns(
-            sums, self.lag, best, momentum._replace(scale=1 / scale), **self._columns
+            self._columns, sums, self.lag, best, momentum._replace(scale=1 / scale)
         )
         self.pending = {
             "blind": not schedule.zeros_moved, "kkt_factors": kkt / self.objective.scale_F,

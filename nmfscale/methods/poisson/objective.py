@@ -20,6 +20,7 @@ from ..factors import (
     sum_lanes,
     weighted_sum,
 )
+from .row_update import EM, RowUpdate
 from .state import TOTALS, PoissonState, Seen
 from .steps import SAMPLES
 
@@ -115,20 +116,20 @@ class FactorModel(Method):
 
     def _look_at_both(self) -> dict[str, Any]:
         """Return the record of the present point, from which nothing moves."""
-        seen, at = self.look(None, em_steps=1)
+        seen, at = self.look(EM, None)
         kkt_loadings = seen.kkt / self.objective.scale_L
         return at | {"kkt_loadings": kkt_loadings, "kkt_factors": self.kkt_factors()}
 
     def kkt_factors(self) -> float:
         """Return the residual of F at the present point, by one read of the columns."""
         state = self.state
-        _, sums = state.advance(columns={"em_steps": 1})
-        moved = state.move_columns(aligned_copy(state.F.values), sums, em_steps=1)
+        _, sums = state.advance(columns=EM)
+        moved = state.move_columns(EM, aligned_copy(state.F.values), sums)
         return moved / self.objective.scale_F
 
-    def look(self, target: str | None, **options: Any) -> tuple[Seen, dict[str, Any]]:
+    def look(self, how: RowUpdate, target: str | None) -> tuple[Seen, dict[str, Any]]:
         """Update the rows into `target`; return what the point is worth where they began."""
-        seen, terms = self.state.update_rows(target, reports=SEEN, **options)
+        seen, terms = self.state.update_rows(how, target, reports=SEEN)
         return seen, self.objective.at(self.state, seen, terms)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

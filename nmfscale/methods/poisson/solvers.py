@@ -21,7 +21,7 @@ from .alternating import UPDATES, Alternating, needs_whole_columns
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
-from .steps import SAMPLED_TOGETHER
+from .row_update import SAMPLED_TOGETHER
 
 SOLVERS = ("auto", "joint-em", *UPDATES)
 # Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.

@@ -28,6 +28,7 @@ from ..factors import (
 )
 from ..measured import GroupSums, own_totals
 from ..slices import sliced_counts
+from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
     ColumnSums,
     Convert,
@@ -39,14 +40,9 @@ from .steps import (
     UpdateRows,
     WeighColumns,
     convert,
-    correlations,
     extrapolate,
-    room_for_curvature,
 )
 
-# A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
-# share, with a margin on the diagonal that makes up for what they do not know of the row.
-SHARED, SHARED_MARGIN = -1, 1.2
 TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
@@ -116,25 +112,20 @@ class PoissonState:
     # L ------------------------------------------------------------------------------------------
 
     def update_rows(
-        self, target: str | None = "next", *, source: str = "L", kernel: str = "update_rows",
-        reports: tuple[str, ...] = (), refresh: bool = False, curvature: int | None = None,
-        **options: Any,
+        self, how: RowUpdate, target: str | None = "next", *, source: str = "L",
+        reports: tuple[str, ...] = (),
     ) -> tuple[Seen, Values]:  # fmt: skip
         """Update every row of L into `target`, F held.
 
         With a report of the log-likelihood the terms of the samples are returned, too.
-        `curvature` is SHARED, or a mode of the kernels, by default the row's own; with `refresh`
-        later steps share the correlations found here; `options` are those of `kernels.RowProblem`.
         """
-        if curvature == SHARED:
-            options["correlation"], curvature = self._shared["L"].astype(self.dtype), None
         update = UpdateRows(
-            self.F.values, self.total_of_rows(), self.n_components, source, target, kernel,
-            options, reports, curvature, refresh,
+            self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
+            self._correlation("L", how),
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (found, _), *of_samples = self.executor.run(update, *terms)
-        if refresh:
+        if how.refresh:
             self._share("L", found["correlations"])
         seen = Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan))
         return seen, of_samples[0].values if of_samples else {}
@@ -147,6 +138,10 @@ class PoissonState:
         shared[lower] = shared.T[lower] = found[:-1] / max(found[-1], 1e-300)
         np.fill_diagonal(shared, SHARED_MARGIN)
         self._shared[side] = shared
+
+    def _correlation(self, side: str, how: RowUpdate) -> Array | None:
+        """Return the correlations that an update of a factor uses, if rows share them."""
+        return self._shared[side].astype(self.dtype) if how.curvature == SHARED else None
 
     def total_of_rows(self) -> Array:
         """Return u, the column sums of F (stride,), or those of each group (n_groups, stride)."""
@@ -183,18 +178,16 @@ class PoissonState:
         own = np.where(own > 0, own, found["sums"].sum(axis=0))
         return own_totals(own.astype(self.dtype), self.F.prior())
 
-    def problem_of_F(self, design: Array, *, curvature: int | None = None, **options: Any) -> Any:
+    def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
         """Return the row problem of F, with the column sums of L unless `prior_of_F` has them."""
-        if curvature == SHARED:
-            options["correlation"] = self._shared["F"].astype(self.dtype)
+        moves = None
         if self.constraints.topics is not None:
             moves = np.zeros(self.stride, self.dtype)
             moves[: self.n_components] = ~self.constraints.topics
-            options["moves"] = moves
         total = self.total_L.astype(self.dtype)
         if self.measured is not None:
             total = np.zeros_like(total)
-        return kernels.RowProblem(design, total, self.n_components, floor=MINVAL, **options)
+        return how.problem(design, total, self.n_components, self._correlation("F", how), moves)
 
     def whole_columns(self) -> Any:
         """Return the columns of all blocks as the kernels take them, weighted if samples are."""
@@ -214,7 +207,7 @@ class PoissonState:
             )
         return self._curvature_F
 
-    def sum_step(self, source: str = "L", refresh: bool = False, **options: Any) -> SumColumns:
+    def sum_step(self, how: RowUpdate, source: str = "L") -> SumColumns:
         """Return the step that adds up what F needs to move, as `move_columns` has it.
 
         Where counts stay in memory, they are weighted once.
@@ -222,61 +215,55 @@ class PoissonState:
         if self.weights is not None and self.executor.keeps_counts:
             if self.executor.get_blocks("weighted") is None:
                 self.executor.run(WeighColumns(str(self.dtype)))
-        curvature = options.pop("curvature", None)
-        parts = self._parts(curvature, bool(options.get("newton_steps")))
-        if curvature == SHARED:
-            options["correlation"] = self._shared["F"].astype(self.dtype)
-        return SumColumns(
-            self.F.values, self.n_components, options, parts, refresh, source, self._room
-        )
+        parts = self._parts(how)
+        return SumColumns(self.F.values, self.n_components, parts, how.refresh, source, self._room)
 
-    def _parts(self, curvature: int | None, newton: bool) -> tuple[Part, ...]:
+    def _parts(self, how: RowUpdate) -> tuple[Part, ...]:
         """Say which statistics: fewer for columns whose curvature is reused or shared."""
         n_slices = len(self.F.values) // LANES
         n_less = 0
-        if curvature == SHARED:
+        if how.curvature == SHARED:
             n_less = n_slices
-        elif curvature is not None:
+        elif how.curvature is not None:
             n_less = len(self.curvature_F())
         less: dict[int | None, int] = {
             SHARED: kernels.SUM_DIAGONAL,
             kernels.REUSE: kernels.SUM_DIAGONAL,
             kernels.RESCALE: kernels.SUM_GRADIENT,
         }
-        wanted = [less.get(curvature, kernels.SUM_FULL), kernels.SUM_FULL]
-        if not newton:
+        wanted = [less.get(how.curvature, kernels.SUM_FULL), kernels.SUM_FULL]
+        if not how.newton_steps:
             wanted = [kernels.SUM_GRADIENT] * 2
         places = [Part(0, n_less, wanted[0]), Part(n_less, n_slices, wanted[1])]
         return tuple(part for part in places if part.last > part.first)
 
     def move_columns(
-        self, out: Array | None, sums: Sums | None, arrays: dict[str, Any] | None = None, *,
-        source: str = "L", refresh: bool = False, curvature: int | None = None, **options: Any,
+        self, how: RowUpdate, out: Array | None, sums: Sums | None, *, source: str = "L",
+        **arrays: Any,
     ) -> float:  # fmt: skip
         """Move every row of F into `out`, from `sums` or, of a single block, from its columns.
 
-        The largest KKT residual where F stood is returned.
+        The largest KKT residual where F stood is returned. `arrays` are arguments of the kernels.
         """
         F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
-        arrays = {"kkt_start": kkt, **self.prior_of_F(source), **(arrays or {})}
-        if curvature not in (None, SHARED):
-            arrays |= {"curvature": self.curvature_F(), "curvature_mode": curvature}
+        arrays |= {"kkt_start": kkt, **self.prior_of_F(source)}
+        if how.mode is not None:
+            arrays |= {"curvature": self.curvature_F(), "curvature_mode": how.mode}
         if sums is None:
             L = self.executor.get(source)
-            problem = self.problem_of_F(L, curvature=curvature, **options)
+            problem = self.problem_of_F(how, L)
             sliced = self.whole_columns()
-            if refresh:
+            if how.refresh:
                 found = correlations(sliced, problem, F, self.n_components, self.n_threads)
             kernels.update_rows(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
         else:
-            problem = self.problem_of_F(F, curvature=curvature, **options)
-            parts = self._parts(curvature, bool(options.get("newton_steps")))
-            for part, numbers in zip(parts, sums, strict=False):
+            problem = self.problem_of_F(how, F)
+            for part, numbers in zip(self._parts(how), sums, strict=False):
                 kernels.step(
                     problem, numbers, F, out, wanted=part.wanted, first=part.first,
                     n_threads=self.n_threads, **arrays,
                 )  # fmt: skip
-            found = sums[-1] if refresh else None
+            found = sums[-1] if how.refresh else None
         if found is not None:
             self._share("F", found)
         if out is not None and self.F.fixed is not None:
@@ -284,16 +271,16 @@ class PoissonState:
         return self.F.largest(kkt)
 
     def advance(
-        self, *steps: Step, columns: dict[str, Any], source: str = "L"
+        self, *steps: Step, columns: RowUpdate, source: str = "L"
     ) -> tuple[list[Values], Sums | None]:
         """Run steps and, if counts make several blocks, add up in the same pass what F needs."""
         if self.executor.one_block:
             return [found.values for found in self.executor.run(*steps)] if steps else [], None
-        *found, sums = self.executor.run(*steps, self.sum_step(source, **columns))
+        *found, sums = self.executor.run(*steps, self.sum_step(columns, source))
         return [each.values for each in found], sums.sums
 
     def extrapolate_columns(
-        self, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum, **options: Any
+        self, how: RowUpdate, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum
     ) -> tuple[float, dict[str, float]]:
         """Move F and extrapolate it in its own memory; return the KKT residual and the changes.
 
@@ -305,7 +292,7 @@ class PoissonState:
         to = Extrapolation(
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
-        kkt = self.move_columns(None, sums, {"extrapolation": to.operand}, **options)
+        kkt = self.move_columns(how, None, sums, extrapolation=to.operand)
         found = to.found()
         if stay is not None:
             factor.values[factor.fixed], lag[factor.fixed] = stay, 0
@@ -329,14 +316,14 @@ class PoissonState:
         return self.note_columns(found)
 
     def update_whole_columns(
-        self, kernel: str, out: Array, *, reports: tuple[str, ...] = (), **options: Any
+        self, how: RowUpdate, out: Array, *, reports: tuple[str, ...] = ()
     ) -> Seen:
         """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
         L, fixed = self.executor.get("L"), self.F.fixed
         sliced = self.whole_columns()
         seen = {name: np.zeros(len(out)) for name in reports}
-        getattr(kernels, kernel)(
-            sliced, self.problem_of_F(L, **options), self.F.values, out,
+        getattr(kernels, how.kernel)(
+            sliced, self.problem_of_F(how, L), self.F.values, out,
             n_threads=self.n_threads, **seen, **self.prior_of_F(),
         )  # fmt: skip
         if fixed is not None:
@@ -344,7 +331,7 @@ class PoissonState:
             if "loglik_end" in seen:  # seen where these would have gone
                 again = np.zeros(len(out))
                 kernels.update_rows(
-                    sliced, self.problem_of_F(L), out, None, loglik_end=again,
+                    sliced, self.problem_of_F(RowUpdate(), L), out, None, loglik_end=again,
                     slices=np.flatnonzero(fixed.reshape(-1, LANES).any(axis=1)),
                     n_threads=self.n_threads,
                 )  # fmt: skip

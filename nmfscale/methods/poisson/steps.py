@@ -21,11 +21,8 @@ from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
 from ..measured import own_totals, totals_of_groups
 from ..slices import sliced_counts
+from .row_update import EM, RowUpdate, correlations, room_for_curvature
 
-# The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
-KEPT_FROM = 2
-# Slices whose correlations are in memory at a time: those of many components are large.
-SAMPLED_TOGETHER = 16
 # What is known of the samples besides their loadings.
 SAMPLES = "weights", "fixed", "pseudo", "rate", "groups"
 
@@ -36,58 +33,23 @@ def rows_of(block: Block, name: str, n_components: int) -> Factor:
     return Factor(block[name], block.n_rows, n_components, **known)
 
 
-def room_for_curvature(longest: Array, n_components: int) -> Array:
-    """Return memory for the curvature of long rows: for those with which keeping it saves work.
-
-    It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
-    """
-    size = kernels.packed_size(n_components)
-    n_long = int((longest >= KEPT_FROM * size).sum())
-    return np.zeros((n_long, size, LANES), np.uint16)
-
-
-def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
-    """Add up the correlations of a sample of rows, packed, and their weight.
-
-    The sample is the smaller the more components there are, so that it costs no more than an
-    update of all rows.
-    """
-    every = max(1, K // 4)
-    sampled = range(0, sliced.n_slices, every)
-    total = np.zeros(kernels.packed_size(K) + 1)
-    room = np.empty((SAMPLED_TOGETHER, len(total)))
-    for i in range(0, len(sampled), SAMPLED_TOGETHER):
-        some = sampled[i : i + SAMPLED_TOGETHER]
-        found = room[: len(some)]
-        kernels.correlations(
-            sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads
-        )
-        kernels.sum_slices(found, total)
-    return total
-
-
 @dataclass(frozen=True)
 class UpdateRows(Step):
     """Updates every row of L while F is held; says what was seen where the update began.
 
     F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
-    features of each group of rows (n_groups, stride); `options` are of `kernels.RowProblem`.
-    Without a `target` only the `reports`, "loglik_start" or "kkt_start", are made.
-    `curvature_mode` says whether a second-order step stores its curvature (STORE), or reuses what
-    was stored, with today's diagonal (REUSE) or rescaled by today's numerators (RESCALE);
-    `refresh`, whether to report correlations that later steps share.
+    features of each group of rows (n_groups, stride). Without a `target` only the `reports`,
+    "loglik_start" or "kkt_start", are made. `correlation` (K, K) is what rows share, if they do.
     """
 
     F: Any
     total: Array
     n_components: int
+    how: RowUpdate = EM
     source: str = "L"
     target: str | None = "next"
-    kernel: str = "update_rows"
-    options: dict[str, Any] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
-    curvature_mode: int | None = None
-    refresh: bool = False
+    correlation: Array | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -96,8 +58,8 @@ class UpdateRows(Step):
     def arrays(self) -> RowArrays:
         """Names of the row arrays."""
         stored, new = ("curvature",), () if self.target is None else (self.target,)
-        reuses = self.curvature_mode in (kernels.REUSE, kernels.RESCALE)
-        makes = (*new, *stored) if self.curvature_mode == kernels.STORE else new
+        reuses = self.how.mode in (kernels.REUSE, kernels.RESCALE)
+        makes = (*new, *stored) if self.how.mode == kernels.STORE else new
         return RowArrays((self.source, *SAMPLES, *(stored if reuses else ())), makes, new)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -108,22 +70,22 @@ class UpdateRows(Step):
         if total.ndim == 2:
             prior = own_totals(totals_of_groups(block, total, total.dtype), prior)
             total = np.zeros_like(total[0])
-        problem = kernels.RowProblem(self.F, total, self.n_components, floor=MINVAL, **self.options)
+        problem = self.how.problem(self.F, total, self.n_components, self.correlation)
         seen = {name: np.zeros(len(rows.values)) for name in self.reports}
         arrays: dict[str, Any] = {**seen}
-        if self.curvature_mode is not None:
+        if self.how.mode is not None:
             stored = block.get("curvature")
-            if self.curvature_mode == kernels.STORE:
+            if self.how.mode == kernels.STORE:
                 stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
                 block.put("curvature", stored)
-            arrays |= {"curvature": stored, "curvature_mode": self.curvature_mode}
+            arrays |= {"curvature": stored, "curvature_mode": self.how.mode}
         found: Values = {}
-        if self.refresh:
+        if self.how.refresh:
             found["correlations"] = correlations(
                 sliced, problem, rows.values, self.n_components, n_threads
             )
         out = None if self.target is None else block.empty(self.target, rows.values)
-        getattr(kernels, self.kernel)(
+        getattr(kernels, self.how.kernel)(
             sliced, problem, rows.values, out, n_threads=n_threads, **arrays, **prior
         )
         if out is not None and rows.fixed is not None:
@@ -296,7 +258,6 @@ class SumColumns(Step):
 
     F: Any
     n_components: int
-    options: dict[str, Any]
     parts: tuple[Part, ...]
     refresh: bool = False
     source: str = "L"
@@ -323,9 +284,7 @@ class SumColumns(Step):
         """Add the share of a block."""
         L = block[self.source]
         sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads, self.room), len(L))
-        problem = kernels.RowProblem(
-            L, np.zeros(L.shape[1], L.dtype), self.n_components, floor=MINVAL, **self.options
-        )
+        problem = RowUpdate().problem(L, np.zeros(L.shape[1], L.dtype), self.n_components)
         if self.refresh:
             sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
         for part, out in zip(self.parts, sums, strict=False):

@@ -100,7 +100,7 @@ class MeanField(Method):
     def sum_counts(self, design: Array, source: str) -> Step:
         """Return the step that adds up the counts of each topic in features, for `counts_of`."""
         parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
-        return SumColumns(design, self.n_components, {}, parts, source=source)
+        return SumColumns(design, self.n_components, parts, source=source)
 
     def counts_of(self, sums: Sums, design: Array) -> Array:
         """Return expected counts (m, K) of each topic, in lane order, from what was added up."""

@@ -190,9 +190,7 @@ class NoisyTopics(MeanField):
         factors = mu[:, None] * noise.mean
         sizes = np.zeros(self.stride)
         sizes[:K] = np.maximum(factors.sum(axis=0), LEAST)
-        move = UpdateRows(
-            design, sizes, K, "gamma", "next", options={"em_steps": 1}, reports=("loglik_start",)
-        )
+        move = UpdateRows(design, sizes, K, source="gamma", reports=("loglik_start",))
         add = self.sum_counts(design, "gamma")
         (seen, _), (moved, _), (_, sums) = self.executor.run(move, Movement(K), add)
         found = self.counts_of(sums, design)

@@ -1,0 +1,103 @@
+"""One update of the rows of a factor: which steps it takes, and with which curvature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import kernels
+from ...counts.sell import LANES
+from ..factors import MINVAL, Array
+
+# The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
+KEPT_FROM = 2
+# Slices whose correlations are in memory at a time: those of many components are large.
+SAMPLED_TOGETHER = 16
+# A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
+# share, with a margin on the diagonal that makes up for what they do not know of the row.
+SHARED, SHARED_MARGIN = -1, 1.2
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """One update of the rows of a factor while the other factor is held.
+
+    Attributes
+    ----------
+    em_steps : int
+        Number of EM steps.
+    newton_steps : int
+        Number of second-order steps after them: Newton steps, or sweeps of coordinate descent.
+    kernel : {"update_rows", "descend"}
+        Kernel that takes Newton steps, or sweeps.
+    guarded : bool
+        Whether sweeps use the step size of scalar Newton.
+    em_longest : int
+        Rows of slices with more entries take no EM steps.
+    curvature : int or None
+        Of a Newton step. None: computed for each row. STORE, REUSE and RESCALE are modes of the
+        kernels: computed and stored, stored with a new diagonal, or stored and rescaled by the new
+        numerators. SHARED: correlations that all rows share, with the diagonal of each row.
+    refresh : bool
+        Whether to compute the correlations that later updates share.
+    """
+
+    em_steps: int = 0
+    newton_steps: int = 0
+    kernel: str = "update_rows"
+    guarded: bool = False
+    em_longest: int = 1 << 62
+    curvature: int | None = None
+    refresh: bool = False
+
+    @property
+    def mode(self) -> int | None:
+        """Mode of the kernels in which stored curvature is used; None without."""
+        return None if self.curvature == SHARED else self.curvature
+
+    def problem(
+        self, design: Array, total: Array, n_components: int, correlation: Array | None = None,
+        moves: Array | None = None,
+    ) -> Any:  # fmt: skip
+        """Return the row problem with these steps; arguments as in `kernels.RowProblem`."""
+        return kernels.RowProblem(
+            design, total, n_components, moves=moves, floor=MINVAL, em_steps=self.em_steps,
+            newton_steps=self.newton_steps, em_longest=self.em_longest, guarded=self.guarded,
+            correlation=correlation,
+        )  # fmt: skip
+
+
+# One EM step.
+EM = RowUpdate(em_steps=1)
+
+
+def room_for_curvature(longest: Array, n_components: int) -> Array:
+    """Return memory for the curvature of long rows: for those with which keeping it saves work.
+
+    It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
+    """
+    size = kernels.packed_size(n_components)
+    n_long = int((longest >= KEPT_FROM * size).sum())
+    return np.zeros((n_long, size, LANES), np.uint16)
+
+
+def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
+    """Add up the correlations of a sample of rows, packed, and their weight.
+
+    The sample is the smaller the more components there are, so that it costs no more than an
+    update of all rows.
+    """
+    every = max(1, K // 4)
+    sampled = range(0, sliced.n_slices, every)
+    total = np.zeros(kernels.packed_size(K) + 1)
+    room = np.empty((SAMPLED_TOGETHER, len(total)))
+    for i in range(0, len(sampled), SAMPLED_TOGETHER):
+        some = sampled[i : i + SAMPLED_TOGETHER]
+        found = room[: len(some)]
+        kernels.correlations(
+            sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads
+        )
+        kernels.sum_slices(found, total)
+    return total
