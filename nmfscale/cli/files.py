@@ -70,6 +70,8 @@ def _text(path: str) -> str:
     """Read text, plain or gzip."""
     from ..readers.name_files import text_of_file
 
+    if not os.path.exists(path):  # at once: reading waits for files that are not there yet
+        raise FileNotFoundError(f"No such file: {path}")
     return text_of_file(Path(path))
 
 
@@ -81,8 +83,13 @@ def _lines(text: str) -> list[str]:
 
 def file_and_column(given: str) -> tuple[str, str | None]:
     """Split FILE:COLUMN; what is the name of a file as it stands has no column."""
-    path, mark, column = given.rpartition(":")
-    return (path, column) if mark and path and not os.path.exists(given) else (given, None)
+    if os.path.exists(given):
+        return given, None
+    parts = given.split(":")
+    splits = [(":".join(parts[:i]), ":".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
+    splits = [split for split in splits if split[0]]
+    there = [split for split in splits if os.path.exists(split[0])]  # columns may have colons
+    return next(iter(there + splits), (given, None))
 
 
 def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | None]:
@@ -97,15 +104,36 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
         return _matched(path, *_names_and_column(path, rows, column), n_samples, sample_names)
     widths = {len(row) for row in rows if row != [""]}
     if widths == {1}:
+        _check_separator(path, [row[0] for row in rows if row != [""]], sample_names)
         labels = _as_many(path, [row[0] for row in rows], n_samples, "labels", "samples")
         return [_label(label) for label in labels]
     if widths != {2}:
-        raise ValueError(f"{path} must hold a label, or a sample name and a label, on each line.")
+        columns = [name for name in rows[0][1:] if name] if rows else []
+        choose = f"; or give a column too, as {path}:COLUMN, of: {', '.join(columns)}"
+        raise ValueError(
+            f"{path} must hold a label, or a sample name and a label, on each line"
+            f"{choose if len(columns) > 1 else ''}."
+        )
     if sample_names is None:
         raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
     pairs = [row for row in rows if row != [""]]
     names, of_names = [row[0] for row in pairs], [_label(row[1]) for row in pairs]
     return _by_name(path, names, of_names, sample_names)
+
+
+def _check_separator(path: str, lines: list[str], sample_names: Any) -> None:
+    """Refuse lines that are each a name and a label, but separated by what is not looked for."""
+    from ..counts.names import as_text
+
+    known = set() if sample_names is None else set(as_text(sample_names).tolist())
+    for mark in ";,| ":
+        # the first line may be a header
+        if lines[1:] and all(mark in line and line.split(mark)[0] in known for line in lines[1:]):
+            end = "or" if path.lower().removesuffix(".gz").endswith(".csv") else "or, in a .csv,"
+            raise ValueError(
+                f"{path} has names and labels separated by {mark!r}, as in {lines[1]!r}: separate "
+                f"them by a TAB (.tsv) {end} by a comma."
+            )
 
 
 # What R and pandas write where there is no label.
@@ -157,6 +185,8 @@ def _names_and_column(
         raise ValueError(
             f"{path} has no column {column!r} in its first line: {known or 'nothing'}."
         )
+    if header.count(column) > 1:
+        raise ValueError(f"{path} has {header.count(column)} columns {column!r}: rename them.")
     at = header.index(column)
     # R leaves out the head of the names
     shift = 1 if body and all(len(row) == len(header) + 1 for row in body) else 0
@@ -170,7 +200,7 @@ def _matched(
     path: str, names: Any, labels: Any, n_samples: int, sample_names: Any
 ) -> list[str | None]:
     """Return labels in the order of the samples: by name, or as they stand if there are none."""
-    labels = [None if label is None else str(label) for label in labels]
+    labels = [None if label is None else _label(str(label)) for label in labels]
     if sample_names is None:
         if len(labels) != n_samples:
             raise ValueError(
@@ -199,8 +229,10 @@ def _by_name(
             )
     missing = [name for name in wanted if name not in label_of]
     if missing:
+        beside = f"; it has {given[0]!r}" if len(missing) == len(wanted) and given else ""
         raise ValueError(
-            f"{path} has no label for {len(missing):,} samples such as {missing[0]!r}."
+            f"{path} has no label for {len(missing):,} of {len(wanted):,} samples, such as "
+            f"{missing[0]!r}{beside}."
         )
     if repeated := repeated_names(wanted):
         raise ValueError(

@@ -50,14 +50,14 @@ def open_h5ad(
         names: dict[str, Any] = {
             "sample_names": strings(_index(obs, shape[0])),
             "feature_names": strings(_index(var, shape[1])),
-            "groups": None if groups is None else _labels(file, groups, shape[0]),
+            "groups": None if groups is None else _with_missing(_labels(file, groups, shape[0])),
         }
         failed.pop_all()
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
 
 
 def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the names of the samples of a file and their labels in a column of obs."""
+    """Return the names of the samples of a file and their labels in a column of obs, or None."""
     with guarded_hdf5(path) as file:
         obs = need(file, "obs")
         if column is None:
@@ -115,11 +115,11 @@ def _fields(frame: Any) -> tuple[str, ...]:
 
 
 def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
-    """One column of obs, its categories written out."""
+    """One column of obs, its categories written out, None where there is no label."""
     obs = need(file, "obs")
     known = list(obs if is_group(obs) else _fields(obs))
     if column not in known:
-        names = ", ".join(name for name in known if name != "__categories")
+        names = ", ".join(_columns(obs))
         raise ValueError(f"{file.filename}: no column {column!r} in obs; its columns: {names}.")
     if is_group(obs):
         values = _values(need(obs, column), size)
@@ -128,7 +128,19 @@ def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
         categories = find(file, f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories, _values(categories))
-    return _withtext_of(values)
+    values = _withtext_of(values)
+    missing = np.fromiter((v is None or v != v for v in values.tolist()), bool, len(values))
+    if missing.any():
+        values = values.astype(object)
+        values[missing] = None
+    return values
+
+
+def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels with a label for what has none, as of AnnData objects in memory."""
+    if labels.dtype.kind != "O":
+        return labels
+    return np.array(["missing" if label is None else label for label in labels.tolist()], object)
 
 
 def _values(node: Any, size: int | None = None) -> NDArray[Any]:
@@ -137,7 +149,7 @@ def _values(node: Any, size: int | None = None) -> NDArray[Any]:
         if "codes" in node:
             return _decoded(_values(need(node, "codes"), size), node, _values(node["categories"]))
         values = _values(need(node, "values"), size).astype(object)
-        values[_values(need(node, "mask"), len(values)).astype(bool)] = "missing"
+        values[_values(need(node, "mask"), len(values)).astype(bool)] = None
         return values
     values = column_of(values_of(node), node, size)
     if "categories" in node.attrs:
@@ -152,7 +164,7 @@ def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArra
         found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
         raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
     # The code of a missing value, -1, finds the last entry.
-    return np.append(_withtext_of(categories).astype(object), "missing")[codes]
+    return np.append(_withtext_of(categories).astype(object), None)[codes]
 
 
 def _withtext_of(values: NDArray[Any]) -> NDArray[Any]:

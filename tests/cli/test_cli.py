@@ -625,6 +625,38 @@ class TestPlot:
         (tmp_path / "labels.txt").write_text(f"x\n{cell}\n")
         assert read_groups(str(tmp_path / "labels.txt"), 2, None) == ["x", None]
 
+    def test_missing_labels_of_an_h5ad_file(self, tmp_path):
+        anndata, pandas = (pytest.importorskip(name) for name in ("anndata", "pandas"))
+        obs = {
+            "kind": pandas.Categorical(["x", None, "x", "missing"]),
+            "of_text": pandas.Categorical(["x", "nan", "NA", "y"]),
+            "number": [1.5, np.nan, 0.5, 0.5],
+            "whole": pandas.array([1, None, 0, 0], dtype="Int64"),
+            "a:b": ["p", "q", "p", "q"],
+        }
+        path = tmp_path / "cells.h5ad"
+        anndata.AnnData(np.ones((4, 1)), obs=pandas.DataFrame(obs, index=[*"abcd"])).write_h5ad(
+            path
+        )
+        found = {name: read_groups(f"{path}:{name}", 4, [*"abcd"]) for name in obs}
+        assert found == {
+            "kind": ["x", None, "x", "missing"], "of_text": ["x", None, None, "y"],
+            "number": ["1.5", None, "0.5", "0.5"], "whole": ["1", None, "0", "0"],
+            "a:b": [*"pqpq"],
+        }  # fmt: skip
+        counts = nmfscale.read_counts(path, groups="number")
+        assert counts.groups.tolist() == [1.5, "missing", 0.5, 0.5]
+
+    @pytest.mark.parametrize("given", ["no.csv", "no.csv:kind"])
+    def test_a_file_that_is_not_there_is_refused_at_once(self, given):
+        with pytest.raises(FileNotFoundError, match=r"^No such file: no\.csv$"):
+            read_groups(given, 2, None)
+
+    def test_a_column_that_occurs_twice_is_refused(self, tmp_path):
+        (tmp_path / "labels.csv").write_text("name,kind,kind\na,x,y\nb,x,z\n")
+        with pytest.raises(ValueError, match=r"labels\.csv has 2 columns 'kind': rename them"):
+            read_groups(f"{tmp_path / 'labels.csv'}:kind", 2, ["a", "b"])
+
     @pytest.mark.parametrize(
         ("text", "model", "complaint"),
         [
@@ -635,9 +667,12 @@ class TestPlot:
                 "60 samples: its first line, 'type', looks like a h",
             ),
             ('cell 0\t"a\ncell 1\ta\n', "named.h5", "groups.tsv, line 2: unexpected end of data; "),
-            ("cell 0\ta\n", "named.h5", "no label for 59 samples such as 'cell 1'"),
+            ("cell 0\ta\n", "named.h5", "no label for 59 of 60 samples, such as 'cell 1'."),
             ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
-            ("a\tb\tc\n", "named.h5", "must hold a label, or a sample name and a label"),
+            ("a\tb\tc\n", "named.h5", "on each line; or give a column too, as "),
+            ("id;type\ncell 0;a\ncell 1;b\n", "named.h5", "separated by ';', as in 'cell 0;a'"),
+            ("cell 0,a\ncell 1,b\n", "named.h5", "separated by ',', as in 'cell 1,b'"),
+            ("old 0\ta\n", "named.h5", "60 of 60 samples, such as 'cell 0'; it has 'old 0'."),
             ("", "named.h5", "must hold a label"),
             ("gr\xfcn\n", "named.h5", "groups.tsv is not UTF-8"),
         ],
@@ -677,7 +712,7 @@ class TestPlot:
         capsys.readouterr()
         err = failure(capsys, "plot", *words, f"{path}:sex", "--force")
         assert "no column 'sex'" in err and "kind" in err
-        with pytest.raises(ValueError, match="has no label for 1 samples such as 'cell 60'"):
+        with pytest.raises(ValueError, match="has no label for 1 of 61 samples, such as 'cell 60'"):
             read_groups(f"{path}:kind", 61, [*names, "cell 60"])
         with pytest.raises(ValueError, match="60 labels for 59 samples, and the model has no"):
             read_groups(f"{path}:kind", 59, None)
