@@ -304,8 +304,7 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
                 f"the model was fitted with {name}, which the jackknife does not know: use "
                 "bootstrap_fit, or fit without."
             )
-    F = model.components_.T * getattr(model, "scales_", 1.0)
-    F = np.ascontiguousarray(F, dtype=np.float64)
+    F = np.ascontiguousarray(model.poisson_factors()[1], dtype=np.float64)
     return F, gamma_prior(model.prior_factors, F.shape, "prior_factors", names=names_of(model, 1))
 
 

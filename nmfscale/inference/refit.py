@@ -27,9 +27,10 @@ from ..counts.warn import warn_caller
 from ..engine.memory import fits_within, reads_anew
 from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
-from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
+from ..methods.conversion import poisson_to_multinomial
 from ..methods.matching import match_columns
 from ..methods.poisson.solvers import poisson_needs
+from ..models.poisson_nmf import PoissonNMF
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 from .fit_counts import counts_of_fit
@@ -187,11 +188,12 @@ def bootstrap_fit(
     in_means = sample_weights(weighting, design, labels, given.weights * (counts.row_totals > 0))
     if labels is not None:
         check_groups(labels, in_means)
+    L, F = fitted.poisson_factors()
     task = RefitTask(
         clone(fitted).set_params(n_init=1, verbose=0, callback=None, random_state=0), counts,
-        *_factors(fitted, given.rows), given.weights, given.fixed, place[design.of_sample], starts,
-        None if labels is None else labels.codes, features=chosen[0], samples=chosen[1],
-        in_means=in_means,
+        np.ascontiguousarray(L[given.rows]), F, given.weights, given.fixed,
+        place[design.of_sample], starts, None if labels is None else labels.codes,
+        features=chosen[0], samples=chosen[1], in_means=in_means,
     )  # fmt: skip
     job = run_replicates(
         task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
@@ -213,10 +215,7 @@ def bootstrap_fit(
 
 
 def _check_estimator(estimator: Any) -> None:
-    import inspect
-
-    given = inspect.signature(estimator.fit).parameters if hasattr(estimator, "fit") else ()
-    if not {"row_weights", "L", "F"} <= set(given):
+    if not isinstance(estimator, PoissonNMF):
         raise ValueError(
             f"estimator is a {type(estimator).__name__}: PoissonNMF or TopicModel is needed, whose "
             "fit takes weights of samples and factors to start from."
@@ -243,14 +242,6 @@ def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
     if n_threads is not None:
         fresh.set_params(n_threads=n_threads)
     return fresh.fit(counts)
-
-
-def _factors(fitted: Any, rows: Any = slice(None)) -> tuple[Array, Array]:
-    """Return L (n, K) of some samples, and F (m, K), of the Poisson NMF."""
-    L, F = fitted.loadings_[rows], fitted.components_.T
-    if hasattr(fitted, "scales_"):
-        L, F = multinomial_to_poisson(L, F, fitted.size_factors_[rows], fitted.scales_)
-    return np.ascontiguousarray(L), np.ascontiguousarray(F)
 
 
 def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
@@ -357,7 +348,7 @@ class RefitTask(ReplicateTask):
         times = drawn[self.unit]
         model = clone(self.estimator).set_params(n_threads=n_threads, **options)
         model.fit(counts, L=self.L, F=self.F, row_weights=self.weights * times, **self.fixed)
-        L, F = _factors(model)
+        L, F = model.poisson_factors()
         match, cosine = match_columns(self.F, F)
         found = self.numbers_of(L[:, match], F[:, match], times)
         return {name: values.astype(np.float32) for name, values in found.items()} | {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from ..methods.merging import merged_factors
 from .base import Fitted
@@ -176,6 +177,43 @@ class PoissonNMF(CountFactorization):
     >>> model.converged_
     True
     """
+
+    def poisson_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the loadings and factors of the fitted Poisson NMF.
+
+        A further fit of either model can start from them: ``model.fit(X, L=L, F=F)``.
+
+        Returns
+        -------
+        L : ndarray of shape (n_samples, n_components)
+            Loadings. Those of a :class:`TopicModel` include the size factors of the samples, so
+            that its expected counts are ``L @ F.T``.
+        F : ndarray of shape (n_features, n_components)
+            Factors, of the same dtype.
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+
+        Examples
+        --------
+        >>> from nmfscale import TopicModel
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> L, F = TopicModel(n_components=2, random_state=1).fit(X).poisson_factors()
+        >>> (L @ F.T).round(2) + 0
+        array([[4., 0., 2., 0.],
+               [0., 3., 0., 6.],
+               [8., 0., 4., 0.],
+               [4., 3., 2., 6.]])
+        """
+        check_is_fitted(self, "components_")
+        L, F = self._factors()
+        return np.ascontiguousarray(L), np.ascontiguousarray(F)
+
+    def _factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return L and F: the inverse of `_keep`."""
+        return self.loadings_, self.components_.T
 
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
         self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)

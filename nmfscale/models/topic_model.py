@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..methods.conversion import poisson_to_multinomial
+from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.merging import averaged, summed
 from .base import Fitted
 from .poisson_nmf import PoissonNMF
@@ -42,8 +42,7 @@ dtype, n_threads, memory_limit, random_state, verbose, callback
     size_factors_ : ndarray of shape (n_samples,)
         Expected total of each sample.
     scales_ : ndarray of shape (n_components,)
-        Scale of each factor of the Poisson NMF: ``multinomial_to_poisson(loadings_, components_.T,
-        size_factors_, scales_)`` gives back its loadings and factors.
+        Sum of each factor of the Poisson NMF, see :meth:`poisson_factors`.
     loglik_ : float
         Multinomial log-likelihood of the fit.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
@@ -86,6 +85,10 @@ measured_, batch_
         self.size_factors_ = totals if sizes is None else totals * sizes.astype(totals.dtype)
         self.scales_ = scales
         self.loglik_ = float(fitted.history["loglik_multinomial"][-1])
+
+    def _factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        frequencies = self.components_.T
+        return multinomial_to_poisson(self.loadings_, frequencies, self.size_factors_, self.scales_)
 
     def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
         expected = self.size_factors_.astype(np.float64) @ self.loadings_

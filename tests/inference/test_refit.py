@@ -41,9 +41,8 @@ def test_a_replicate_is_a_fit_of_copied_samples(data):
     found = bootstrap_fit(model, X, units=units, n_replicates=1, random_state=4, samples=[3])
     (drawn,) = draws_below(child(np.random.SeedSequence(4), 0).generate_state(4, np.uint64), [45])
     rows = np.concatenate([np.flatnonzero(units == u) for u in drawn])
-    copied = TopicModel(3, tol=1e-6).fit(
-        X[rows], L=model.loadings_[rows], F=model.components_.T * model.scales_
-    )
+    L, F = model.poisson_factors()
+    copied = TopicModel(3, tol=1e-6).fit(X[rows], L=L[rows], F=F)
     np.testing.assert_allclose(found.components.replicates[0], copied.components_, atol=2e-3)
     assert found.n_reordered == 0 and found.proportions.estimate.shape == (1, 3)
 
@@ -270,7 +269,7 @@ def test_counts_of_another_fit_or_order_are_refused(data, change, ask):
 def test_replicates_keep_weights_and_what_the_fit_held(data, tmp_path):
     """Without, half of the estimates would lie outside of their own intervals."""
     X, _, plain = data
-    F = plain.components_.T * plain.scales_
+    F = plain.poisson_factors()[1]
     weights = np.where(np.arange(90) < 45, 0.1, 3.0)
     held = {"F": F, "fixed_topics": [False, True, False], "row_weights": weights}
     TopicModel(3, random_state=0).fit(X, **held).save(tmp_path / "model.h5")
