@@ -1,4 +1,4 @@
-"""Compile the Cython and C kernels; everything else about the package is in pyproject.toml.
+"""Compile the Cython and C kernels; all other package settings are in pyproject.toml.
 
 Two environment variables change the build:
 
@@ -19,18 +19,18 @@ from setuptools.errors import CompileError, LinkError
 OPENMP = os.environ.get("NMFSCALE_OPENMP", "1") != "0"
 DEBUG = os.environ.get("NMFSCALE_DEBUG", "0") != "0"
 
-# Each variant has its own build folder, so that switching between them never reuses an object.
+# Each variant has its own build folder, so that object files are never reused between variants.
 BUILD = "build/" + ("debug" if DEBUG else "release") + ("" if OPENMP else "-serial")
 
-# No -march and no -ffast-math: slices_*.c choose their instruction set themselves, and results
-# must not depend on how the compiler reorders or contracts a sum.
+# No -march, because slices_*.c select their own instruction sets. No -ffast-math, because the
+# compiler must not reorder or contract sums.
 COMPILE_ARGS = [
-    # Python's own arguments ask for -g, which for these kernels is a third of the compiler's time.
+    # Python's arguments include -g, which takes a third of the compile time of these kernels.
     *(["-O1"] if DEBUG else ["-O3", "-g0"]),
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fstrict-overflow",  # against Python's own -fwrapv, which costs a sixth of the speed
+    "-fstrict-overflow",  # overrides Python's -fwrapv, which makes the kernels a sixth slower
 ]
 OPENMP_ARGS = {  # platform: (compiler arguments, linker arguments)
     "darwin": (["-Xpreprocessor", "-fopenmp"], ["-lomp"]),
@@ -42,7 +42,7 @@ OPENMP_COMPILE, OPENMP_LINK = (
 
 HEADERS = sorted(glob("nmfscale/*/*.h") + glob("nmfscale/*/*.pxd"))
 
-# wraparound stays off in a debug build too: there a negative index must be an error.
+# wraparound stays off in debug builds too, so that a negative index is an error.
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": DEBUG,
@@ -54,7 +54,7 @@ DIRECTIVES = {
 
 
 def extension(source):
-    """Describe the extension module of one .pyx file; `levels` alone links the C arithmetic."""
+    """Return the extension module of one .pyx file; only `levels` links the C arithmetic."""
     name = os.path.splitext(source)[0].replace(os.sep, ".")
     arithmetic = sorted(glob("nmfscale/kernels/slices_*.c")) if name.endswith(".levels") else []
     return Extension(
@@ -70,7 +70,7 @@ def extension(source):
 
 
 class BuildExt(build_ext):
-    """Compile extensions side by side, and the instruction sets of one: each takes a while."""
+    """Compile extensions, and the C files of an extension, in parallel."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -79,20 +79,20 @@ class BuildExt(build_ext):
     def build_extensions(self):
         if self.compiler.compiler_type == "msvc":
             raise CompileError("the kernels need GCC or Clang (on Windows: --compiler=mingw32)")
-        compile_in_turn = self.compiler.compile
+        compile_files = self.compiler.compile
 
-        def compile_side_by_side(sources, **options):
+        def compile_in_parallel(sources, **options):
             with ThreadPool(min(len(sources), self.parallel)) as pool:
-                objects = pool.map(lambda source: compile_in_turn([source], **options), sources)
+                objects = pool.map(lambda source: compile_files([source], **options), sources)
             return [name for names in objects for name in names]
 
-        self.compiler.compile = compile_side_by_side
+        self.compiler.compile = compile_in_parallel
         try:
             super().build_extensions()
         except (CompileError, LinkError) as error:
             if not OPENMP:
                 raise
-            remedy = "If the compiler has no OpenMP, set NMFSCALE_OPENMP=0 and build again."
+            remedy = "If the compiler lacks OpenMP, set NMFSCALE_OPENMP=0 and build again."
             raise type(error)(f"{error}\n{remedy}") from error
 
 
