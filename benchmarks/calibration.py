@@ -137,8 +137,8 @@ def table(rows: list[dict]) -> str:
     n = sorted({int(row["sets"]) for row in rows})
     counted = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
     legend = (
-        f"Percent of {counted} sets. Nominal values: 5 for tests, 95 for intervals. Bold: deviates by "
-        "more than three standard errors. `python benchmarks/calibration.py`"
+        f"Percent of {counted} sets. Nominal values: 5 for tests, 95 for intervals. Bold: deviates "
+        "by more than three standard errors. `python benchmarks/calibration.py`"
     )
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", legend])
 
