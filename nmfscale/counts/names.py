@@ -174,10 +174,27 @@ def same_topics(one: Any, other: Any) -> Any:
 
     If the names of the topics differ between the tables, columns are matched by position.
     """
-    names, given = names_of(one, 1), names_of(other, 1)
-    if names is None or given is None or len(names) != len(given) or set(names) != set(given):
-        return other
-    return matched(other, names, "factors", axis=1, of="topics", whom="loadings")
+    return of_topics(other, names_of(one, 1))
+
+
+def of_topics(values: Any, topics: Any) -> Any:
+    """Return a table or a Series with its topics in this order, where it has the same topics."""
+    axis = 1 if getattr(values, "ndim", 0) == 2 else 0
+    given = names_of(values, axis) if hasattr(values, "iloc") else None
+    if topics is None or given is None or sorted_text(topics) != sorted_text(given):
+        return values
+    return matched(values, topics, "factors", axis=axis, of="topics", whom="loadings")
+
+
+def names_of_topics(L: Any, F: Any) -> Array | None:
+    """Return the names of the topics of two factors in their common order, or None."""
+    found = names_of(same_topics(L, F), 1)
+    return names_of(L, 1) if found is None else found
+
+
+def sorted_text(names: Iterable[Any]) -> list[str]:
+    """Return names as text in the order of the alphabet."""
+    return sorted(as_text(names).tolist())
 
 
 def places_of(

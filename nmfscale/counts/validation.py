@@ -44,6 +44,12 @@ class EntryNames(NamedTuple):
     sample_names: Any = None
     feature_names: Any = None
 
+    @property
+    def holder(self) -> str:
+        """What holds the counts: a file, or X, and the estimator to which it was passed."""
+        caller = self.whom.split(" (")[0]
+        return f"X passed to {self.whom}" if caller != "X" and caller.isidentifier() else self.whom
+
     def entry(self, row: int, column: int, value: Any) -> str:
         """Describe one entry: row and column, with their names if known, and its value."""
         of_row, of_column = (
@@ -167,18 +173,20 @@ def rows_of_blocks(
 def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
     """Return a two-dimensional array of real numbers, without a copy if it is one already."""
     if isinstance(matrix, np.ma.MaskedArray) and np.ma.getmaskarray(matrix).any():
-        raise ValueError(f"{names.whom} has masked entries; fill them (.filled) before the fit.")
+        raise ValueError(f"{names.holder} has masked entries; fill them (.filled) before the fit.")
     try:
         array = np.asarray(matrix)
     except (RuntimeError, TypeError) as error:
-        what = f"{names.whom} is a {type(matrix).__name__}, which NumPy cannot convert to an array"
+        what = (
+            f"{names.holder} is a {type(matrix).__name__}, which NumPy cannot convert to an array"
+        )
         raise ObjectTypeError(f"{what}: {error}") from error
     check_kind(array.dtype, names, array)
     if array.dtype.kind == "O" and array.ndim:
         array = _numbers(array, names, first)
     elif array.dtype.kind == "O":
         raise ValueError(
-            f"Expected 2D array, got scalar array instead: {names.whom} is a "
+            f"Expected 2D array, got scalar array instead: {names.holder} is a "
             f"{type(array.item()).__name__}, which is not a supported matrix of counts."
         )
     checked: Array = check_array(array, dtype=None, ensure_all_finite=False)
@@ -194,11 +202,11 @@ def check_kind(dtype: np.dtype[Any], names: EntryNames, array: Array | None) -> 
         first = f" ({names.entry(0, 0, reprlib.repr(array[:1, :1].tolist()[0][0]))})"
     if dtype.kind == "c":
         raise ValueError(
-            f"Complex data not supported: {names.whom} has dtype {dtype}{first}. "
+            f"Complex data not supported: {names.holder} has dtype {dtype}{first}. "
             "Pass its real part if that holds the counts."
         )
     raise ValueError(
-        f"{names.whom} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
+        f"{names.holder} has dtype {dtype}{first}: dtype='numeric' is not compatible with it. "
         f"{_TEXT_TO_NUMBERS if dtype.kind in 'SUT' else _TO_NUMBERS}"
     )
 
@@ -219,7 +227,7 @@ def _numbers(array: Array, names: EntryNames, first: int = 0) -> Array:
                 is_text = isinstance(value, (str, bytes))
                 why, remedy = ("", _TEXT_TO_NUMBERS) if is_text else (f" ({error})", _TO_NUMBERS)
                 raise EntryTypeError(
-                    f"{names.whom} has an entry that is not a number: {where}{why}. {remedy}"
+                    f"{names.holder} has an entry that is not a number: {where}{why}. {remedy}"
                 ) from None
         raise
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import matched, names_of, same_topics
+from ..counts.names import matched, names_of_topics
 from ..engine.protocol import Executor, Method
 from ..methods.factors import Constraints, balancing_scales
 from ..methods.measured import Measured
@@ -23,7 +23,13 @@ from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, refusal_of, start_of
 from .base import CountModel, Fitted
 from .held_factors import HeldFactors
-from .validation import check_penalty, constraints_of, measured_features, sizes_of
+from .validation import (
+    check_penalty,
+    check_topics_of_priors,
+    constraints_of,
+    measured_features,
+    sizes_of,
+)
 
 Array = NDArray[Any]
 
@@ -232,7 +238,8 @@ class CountFactorization(HeldFactors):
         refusal = refusal_of(self.solver, self.inner_iter)
         counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
         dtype = self._dtype()
-        topics = names_of(same_topics(L, F), 1)
+        topics = names_of_topics(L, F)
+        check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = sizes_of(size_factors, counts)

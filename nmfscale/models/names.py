@@ -29,7 +29,7 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
     """
     for name in {"feature_names_in_", "feature_labels_"} & vars(estimator).keys():
         delattr(estimator, name)
-    if hasattr(X, "columns"):
+    if _is_frame(X):
         validate_data(estimator, X, reset=True, skip_check_array=True)
     else:
         _check_n_features(estimator, counts, reset=True)
@@ -38,6 +38,11 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         of_text = all(isinstance(name, str) for name in names)
         kept = "feature_names_in_" if of_text else "feature_labels_"
         setattr(estimator, kept, np.asarray(names, dtype=object))
+
+
+def _is_frame(X: Any) -> bool:
+    """Tell whether X is a DataFrame whose columns scikit-learn checks; it refuses repeated ones."""
+    return hasattr(X, "columns") and bool(getattr(X.columns, "is_unique", True))
 
 
 def matched_counts(
@@ -53,7 +58,7 @@ def matched_counts(
     of 0 ("zero").
     """
     # of a DataFrame with columns of text; other columns are no concern of scikit-learn
-    is_frame = hasattr(X, "columns") and _get_feature_names(X) is not None
+    is_frame = _is_frame(X) and _get_feature_names(X) is not None
     names, known = counts.feature_names, names_of(estimator, 1)
     whom = type(estimator).__name__
     if names is None or known is None:

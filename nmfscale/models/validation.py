@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.names import matched, name_array, of_features, of_samples, plain, shown
+from ..counts.names import (
+    matched,
+    name_array,
+    of_features,
+    of_samples,
+    of_topics,
+    plain,
+    shown,
+    such_as,
+)
 from ..methods.factors import Constraints
 from ..methods.measured import Measured
 from ..methods.poisson.priors import gamma_prior, real_numbers
@@ -250,6 +259,21 @@ def constraints_of(
             names=counts.sample_names,
         ),  # fmt: skip
     )
+
+
+def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any) -> None:
+    """Refuse priors with the topics of L and F in another order.
+
+    Priors are parameters of an estimator, which meet other fits, without names, by position.
+    """
+    for name, prior in (("prior_factors", prior_factors), ("prior_loadings", prior_loadings)):
+        for values in prior if isinstance(prior, tuple) else (prior,):
+            if of_topics(values, topics) is not values:
+                raise ValueError(
+                    f"{name} has the topics of L and F in another order, {such_as(topics)}, ...: "
+                    "priors of an estimator are taken by position. Give the columns of all in one "
+                    "order."
+                )
 
 
 def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measured | None:

@@ -552,6 +552,12 @@ def test_what_is_no_table_of_numbers(X, message):
         as_counts(X)
 
 
+def test_messages_say_what_was_passed_to_an_estimator():
+    for X in (np.ma.masked_equal(TABLE, 7), np.array([["a", "b"]]), 1j * TABLE):
+        with pytest.raises(ValueError, match="X passed to PoissonNMF has "):
+            as_counts(X, whom="PoissonNMF")
+
+
 @pytest.mark.parametrize("value", [{"foo": "bar"}, "two", [1], 1j])
 def test_objects_that_are_no_numbers(value):
     X = TABLE.astype(object)

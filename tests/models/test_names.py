@@ -130,6 +130,16 @@ def test_features_that_are_missing_are_named():
         fitted().score(named(X[:, :10], NAMES[:10]))
 
 
+@pytest.mark.parametrize("names", [[*"abca"], [7, 8, 9, 7]])
+def test_a_table_may_have_several_columns_of_one_name(names):
+    table = pd.DataFrame([[1, 2, 3, 4], [4, 0, 2, 1], [0, 3, 1, 2]], columns=names)
+    model = nmfscale.TopicModel(2, max_iter=2, tol=0, random_state=0)
+    plain = model.fit_transform(table.to_numpy())
+    np.testing.assert_array_equal(model.fit(table).transform(table), plain)
+    with pytest.raises(ValueError, match=f"have one name, such as {names[0]!r}, and cannot"):
+        model.transform(table.iloc[:, [1, 2, 0, 3]])
+
+
 def test_names_of_several_features_are_refused():
     counts, names = shuffled(X, 2)
     twice = np.where(names == "other1", "gene3", names)

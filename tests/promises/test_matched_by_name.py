@@ -146,6 +146,20 @@ def test_arguments_of_fits(model):
                 of_tables.fit(COUNTS, **tables | {name: renamed})
 
 
+def test_topics_of_priors():
+    """Topics of a prior are those of the factors by name; a fit refuses another order."""
+    factors = pd.DataFrame(L, columns=TOPICS), pd.DataFrame(F, columns=TOPICS)
+    of_topics, table = pd.Series([1.5, 3.0], TOPICS), pd.DataFrame(PRIOR, columns=TOPICS)
+    turned = TOPICS[::-1]
+    for ask in (nmfscale.logposterior_poisson, nmfscale.logposterior_multinomial):
+        for prior in (of_topics, table):
+            expected = ask(X, L, F, prior_factors=prior.to_numpy())
+            assert ask(X, *factors, prior_factors=prior[turned]) == expected
+            assert ask(X, factors[0], F, prior_factors=prior[turned]) == expected
+            with pytest.raises(ValueError, match="prior_factors has the topics of L and F in anot"):
+                nmfscale.PoissonNMF(K, prior_factors=prior[turned]).fit(X, F=factors[1])
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_arguments_of_transform_and_score():
     model = nmfscale.PoissonNMF(K, prior_loadings=shuffled(1 + L, SAMPLES), **FEW).fit(COUNTS)

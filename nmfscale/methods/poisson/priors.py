@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from ...counts.names import matched, shown
+from ...counts.names import matched, names_of_topics, of_topics, shown
 from ...counts.structure import non_negative
 from ..factors import Array
 from ..likelihood import checked_factors, loglik_multinomial, loglik_poisson
@@ -36,18 +36,19 @@ def real_numbers(values: Any, name: str) -> Array:
 
 def gamma_prior(
     given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0,
-    names: Any = None,
+    names: Any = None, topics: Any = None,
 ) -> tuple[Array, Array] | None:  # fmt: skip
     """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
 
     They are those of parameters times `unit`, which broadcasts to them. Tables with a row for each
-    sample or feature are matched with their `names`.
+    sample or feature are matched with their `names`, and what has the same topics with `topics`.
     """
     if given is None:
         return None
     if isinstance(given, tuple) and len(given) != 2:
         raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
     alpha, rate = given if isinstance(given, tuple) else (given, None)
+    alpha, rate = (of_topics(value, topics) for value in (alpha, rate))
     alpha, rate = (
         matched(value, names, f"{name}: {what}", of="rows", whom="the factor")
         if getattr(value, "ndim", 0) == 2
@@ -201,9 +202,10 @@ def logposterior_poisson(
     >>> round(logposterior_poisson([[2, 0], [1, 3]], L, F, prior_factors=(2.0, 1.0)), 4)
     -7.7123
     """
+    topics = names_of_topics(L, F)
     counts, L, F = checked_factors(X, L, F)
     priors = [
-        (values, gamma_prior(given, values.shape, name, names=names))
+        (values, gamma_prior(given, values.shape, name, names=names, topics=topics))
         for name, values, given, names in (
             ("prior_factors", F, prior_factors, counts.feature_names),
             ("prior_loadings", L, prior_loadings, counts.sample_names),
@@ -252,8 +254,11 @@ def logposterior_multinomial(
     >>> round(logposterior_multinomial([[2, 0], [1, 3]], L, F, prior_factors=2.0), 4)
     -2.3671
     """
+    topics = names_of_topics(L, F)
     counts, L, F = checked_factors(X, L, F)
-    prior = gamma_prior(prior_factors, F.shape, "prior_factors", names=counts.feature_names)
+    prior = gamma_prior(
+        prior_factors, F.shape, "prior_factors", names=counts.feature_names, topics=topics
+    )
     sums = F.sum(axis=0)
     if prior is not None and not sums.all():
         raise ValueError(
