@@ -1,1 +1,1 @@
-"""Tasks on a Dask cluster, tried again and elsewhere until they are done."""
+"""Tasks on a Dask cluster, retried on other workers until they are done."""

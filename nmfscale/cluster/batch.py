@@ -1,7 +1,8 @@
-"""One batch of tasks on a cluster: which run, which are done, which have to be run again.
+"""One batch of tasks on a cluster: which tasks run, which are done, and which must run again.
 
-Dask restarts what a dead worker was doing.  What it leaves to its users is here: workers that stall
-without dying, tasks that kill their worker, results and data that went with a worker.
+Dask restarts the tasks of a dead worker.  This module handles the cases that Dask leaves to its
+users: workers that stall without dying, tasks that kill their worker, and results and data that
+are lost with a worker.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..counts.warn import warn_caller
 from .tasks import (
@@ -28,19 +29,23 @@ from .tasks import (
     WorkerDiedError,
 )
 
-# Seconds without a result from the scheduler before it counts as lost.
+if TYPE_CHECKING:
+    from .pool import WorkerPool
+
+# Seconds without an answer from the scheduler after which it counts as lost.
 RPC_TIMEOUT = 30
+# Seconds between checks of what has finished.
 PULSE = 0.1
 
 
 def futures_of(task: Task) -> list[Any]:
-    """Return the results of other tasks that a task takes."""
+    """Return the arguments of a task that are futures: results of other tasks."""
     return [arg for arg in task.args if hasattr(arg, "add_done_callback")]
 
 
 @dataclass
 class Attempt:
-    """One submission of a task, of which several copies may run."""
+    """One submission of a task; several copies of a task may run at once."""
 
     number: int
     future: Any
@@ -54,7 +59,7 @@ class TaskBatch:
     """Tasks that run on a cluster, and their results."""
 
     def __init__(
-        self, pool: Any, name: str, function: Any, tasks: list[Task], keep: bool, even: bool
+        self, pool: WorkerPool, name: str, function: Any, tasks: list[Task], keep: bool, even: bool
     ):
         self.pool, self.name, self.function, self.tasks = pool, name, function, tasks
         self.keep, self.even = keep, even
@@ -65,9 +70,9 @@ class TaskBatch:
         self.note: Callable[[int, Any], None] | None = None
         self.failures = dict.fromkeys(range(len(tasks)), 0)
         self.sends = [set(task.sends) for task in tasks]
-        # Tasks whose worker died. One of them may have killed it: each is tried alone.
+        # Tasks whose worker died. Any of them may have killed it, so each is tried alone.
         self.suspects: deque[int] = deque()
-        # Tasks that the scheduler forgot, as their worker, or one that had their data, died.
+        # How often the scheduler forgot each task, because its worker or one with its data died.
         self.forgotten = dict.fromkeys(range(len(tasks)), 0)
         self.last_result_at = self.last_copy_at = self.last_check_at = time.monotonic()
         self.submissions = count(1)
@@ -77,7 +82,7 @@ class TaskBatch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Cancel what still runs."""
+        """Cancel the tasks that still run."""
         futures = [f.future for f in self.running.values() if f.future.status == "pending"]
         self.running = {}
         if futures and self.pool.client.status == "running":
@@ -95,12 +100,12 @@ class TaskBatch:
         return [by_number[number] for number in range(len(self.tasks))]
 
     def inputs(self) -> list[Any]:
-        """Return the results of other tasks that the tasks which still run take."""
+        """Return the results of other tasks that the unfinished tasks need."""
         unfinished = {attempt.number for attempt in self.running.values()}
         return [future for number in unfinished for future in futures_of(self.tasks[number])]
 
     def is_stuck(self) -> bool:
-        """Whether a task that runs may give no result by itself."""
+        """Whether a running task may never finish: it failed, or its workers are gone."""
         here = self.pool.workers()
         return any(
             attempt.future.status not in ("pending", "finished")
@@ -109,10 +114,10 @@ class TaskBatch:
         )
 
     def results(self, note: Callable[[int, Any], None] | None = None) -> list[Any]:
-        """Wait for all results: slow tasks get a second copy, failed ones are submitted again.
+        """Wait for all results; start second copies of slow tasks, and resubmit failed ones.
 
-        With `note` each result goes there as soon as it comes, with its task's number, and None
-        is kept in its place.
+        With `note`, each result is passed to `note(number, result)` as soon as it arrives, and the
+        returned list has None in its place.
         """
         self.note = note
         while len(self.values) < len(self.tasks):
@@ -127,7 +132,7 @@ class TaskBatch:
         return [self.values[number] for number in range(len(self.tasks))]
 
     def completed(self) -> list[str]:
-        """Return the keys that are done, after a while if there are none yet."""
+        """Return the keys of finished tasks; wait a moment if there are none yet."""
         keys = []
         with suppress(queue.Empty):
             keys.append(self.done_keys.get(timeout=PULSE))
@@ -136,7 +141,7 @@ class TaskBatch:
         return keys
 
     def complete_together(self, keys: list[str]) -> bool:
-        """Fetch several results at once; whether all of them were to be had."""
+        """Fetch the results of several finished tasks at once; return whether that succeeded."""
         attempts = [self.running[key] for key in keys if key in self.running]
         finished = all(attempt.future.status == "finished" for attempt in attempts)
         if self.keep or len(attempts) < 2 or not finished:
@@ -151,7 +156,7 @@ class TaskBatch:
         return True
 
     def submit(self, number: int, avoid: str | None = None) -> None:
-        """Submit one task, perhaps once more."""
+        """Submit one task, again if it was submitted before; not to worker `avoid` if possible."""
         workers = self.pool.wait_for_workers()
         preferred = self.placement[self.tasks[number].affinity]
         targets = [preferred] if preferred in workers and preferred != avoid else []
@@ -159,24 +164,24 @@ class TaskBatch:
         self.send([number], targets)
 
     def send(self, numbers: list[int], targets: list[str]) -> None:
-        """Submit tasks to these workers if possible: many at once cost the scheduler less."""
+        """Submit tasks, preferably to `targets`; together, which costs the scheduler less."""
         tasks = [self.tasks[number] for number in numbers]
-        given = []
+        data = []
         for number, task in zip(numbers, tasks, strict=True):
             sent = {name: self.pool.sent(name, targets) for name in self.sends[number]}
-            given.append(None if futures_of(task) else sent)
+            data.append(None if futures_of(task) else sent)
         keys = [f"{self.key_prefix}-{number}-{next(self.submissions)}" for number in numbers]
         futures = self.pool.client.map(
-            self.pool.perform, [self.function] * len(tasks), [task.args for task in tasks], given,
+            self.pool.perform, [self.function] * len(tasks), [task.args for task in tasks], data,
             key=keys, pure=False, workers=targets, allow_other_workers=not self.pool.excluded,
-            # results are combined as soon as they are there, so that few of them wait
+            # combining has priority: results are combined as they arrive, so that few accumulate
             priority=0 if self.even else 1,
         )  # fmt: skip
         for number, future in zip(numbers, futures, strict=True):
             self.track(Attempt(number, future, targets))
 
     def track(self, attempt: Attempt) -> None:
-        """Note when the future of a task is done."""
+        """Record the end of a task in `done_keys`."""
 
         def note(done: Any) -> None:
             attempt.ended = time.monotonic()
@@ -186,7 +191,7 @@ class TaskBatch:
         attempt.future.add_done_callback(note)
 
     def complete(self, key: str) -> None:
-        """Take a result, or what came in its place."""
+        """Handle a finished future: keep its result, or deal with its failure."""
         attempt = self.running.pop(key, None)
         if attempt is None:
             return
@@ -224,24 +229,24 @@ class TaskBatch:
             attempt.fetch_seconds *= 2
             key = attempt.future.key
             holders = self.pool.holders([key]).get(key, set()) - self.pool.silent()
-            if not holders:  # its worker died since
+            if not holders:  # its worker has died meanwhile
                 self.submit(number)
             elif attempt.fetch_seconds < self.pool.retry.task / 4:
                 self.track(attempt)
-            else:  # nobody reaches its worker
+            else:  # its worker cannot be reached
                 error.__dict__["worker"] = min(holders)
                 self.fail(number, error)
             return
         except Exception as error:
             if attempt.future.status != "error":
                 raise
-            # the result was lost on its way, and its task failed when Dask did it again
+            # the result was lost in transfer, and its task failed when Dask ran it again
             self.fail(number, error)
             return
         self.keep_result(number, result)
 
     def keep_result(self, number: int, result: TaskResult) -> None:
-        """Keep a result, and note who gave it."""
+        """Keep a result, and record which worker computed it."""
         self.last_result_at = time.monotonic()
         self.pool.seconds[self.name].append(result.seconds)
         self.pool.note_done(self.tasks[number].affinity, result.worker)
@@ -251,20 +256,20 @@ class TaskBatch:
             self.note(number, result.value)
 
     def cancel_copies(self, number: int) -> None:
-        """Cancel the copies of a task that has its result."""
+        """Cancel the other copies of a task whose result has arrived."""
         copies = [f.future for f in self.running.values() if f.number == number]
         if copies:
             self.pool.client.cancel(copies, force=True)
 
     def fail(self, number: int, error: BaseException) -> None:
-        """Try again what may go better next time; give up the rest."""
+        """Resubmit a task whose failure may pass; raise other errors, and after too many tries."""
         worker, self.last_result_at = getattr(error, "worker", None), time.monotonic()
         inputs = futures_of(self.tasks[number])
         if any(future.status not in ("pending", "finished") for future in inputs):
-            raise self.results_lost("to be made again") from error
+            raise self.results_lost("lost and must be computed again") from error
         if isinstance(error, MissingArraysError):
             if inputs:
-                raise self.results_lost("to be made again, from what was not sent along") from error
+                raise self.results_lost("lost, and need arrays that were not sent") from error
             if error.args[0] not in self.sends[number]:
                 self.sends[number].add(error.args[0])
                 self.submit(number)
@@ -278,7 +283,7 @@ class TaskBatch:
         kind, again = type(error).__name__, self.pool.retry.attempts
         was_forgotten = isinstance(error, (CancelledError, LoopCancelledError))
         if was_forgotten and self.forgotten[number] < again:
-            # no failure of this task, unless it is the one that kills its workers
+            # not counted as a failure, unless it recurs: then this task may kill its workers
             self.forgotten[number] += 1
             self.submit(number)
             return
@@ -297,7 +302,7 @@ class TaskBatch:
             self.submit(number, avoid=worker)
 
     def check_progress(self) -> None:
-        """Without a result for a while: find what is lost, slow, or without end."""
+        """If no result has arrived for a while, look for lost, slow and stalled tasks."""
         now, retry = time.monotonic(), self.pool.retry
         idle = now - self.last_result_at
         if idle < min(retry.late, 1.0):
@@ -320,9 +325,9 @@ class TaskBatch:
             self.start_copies()
 
     def resubmit_lost(self) -> None:
-        """Submit again what waits for workers that are gone.
+        """Resubmit tasks that wait for workers that are gone.
 
-        A scheduler that had no workers for a moment forgets that others would do as well.
+        A scheduler that had no workers for a moment forgets that other workers may run the tasks.
         """
         here = self.pool.workers()
         waiting = [key for key, f in self.running.items() if not here.keys() & set(f.targets)]
@@ -340,19 +345,19 @@ class TaskBatch:
         lost_tasks = {attempt.number for attempt in gone}
         left = {attempt.number for attempt in self.running.values()}
         for number in sorted(lost_tasks):
-            if left | lost_tasks == {number}:  # so that no other task has killed the worker
+            if left | lost_tasks == {number}:  # it ran alone: no other task has killed the worker
                 self.fail(number, WorkerDiedError("its worker died"))
             elif number not in left:
                 self.submit(number)
 
     def results_lost(self, where: str) -> BlockFailedError:
-        """Return what to raise when results that tasks need are gone."""
+        """Return the error for results that tasks need and that are lost; `where` completes it."""
         error = BlockFailedError(f"results are {where}. {self.pool.hint}".strip())
         error.results_lost = True
         return error
 
     def avoid_silent_workers(self) -> None:
-        """Do without workers that give no sign of life, long before the scheduler does."""
+        """Stop using workers that have fallen silent, long before the scheduler gives them up."""
         if time.monotonic() - self.last_check_at < 1.0:
             return
         self.last_check_at = time.monotonic()
@@ -376,7 +381,7 @@ class TaskBatch:
             self.submit(number)
 
     def start_copies(self) -> None:
-        """Start what runs once more at other workers: the first result counts."""
+        """Start a second copy of each running task on another worker; the first result counts."""
         self.last_copy_at = time.monotonic()
         busy = self.pool.busy()
         copies: dict[int, list[str]] = defaultdict(list)
@@ -389,7 +394,7 @@ class TaskBatch:
             self.submit(number, avoid=worker)
 
     def time_out(self, idle: float) -> None:
-        """Count what runs as failed."""
+        """Count all running tasks as failed."""
         self.last_result_at = self.last_copy_at = time.monotonic()
         attempts, self.running = list(self.running.values()), {}
         self.pool.client.cancel([attempt.future for attempt in attempts], force=True)

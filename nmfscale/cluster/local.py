@@ -1,8 +1,8 @@
-"""Dask clusters on this machine, the certificates that protect them, clients of clusters anywhere.
+"""Dask clusters on this machine, TLS certificates for them, and clients of any cluster.
 
-Whoever reaches a scheduler or a worker can run code as the user who started it.  Everything here
-therefore listens on the loopback address, or speaks TLS with those who hold the cluster's key.
-Web pages (dashboard, health, metrics) know no TLS: they are on the loopback address always.
+Anyone who can connect to a scheduler or worker can run code as the user who started it.  All
+connections here therefore use the loopback address, or TLS with the cluster's own key.  Web pages
+(dashboard, health, metrics) do not support TLS and always use the loopback address.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 
-# A worker that was lost is noticed within a minute and its work done by others: dask waits five
-# minutes, or for ever, and gives a task up after three workers that died with it.  It also ends the
-# watcher of a worker 15 s after that died, if it happens to be away again just then.
+# A lost worker is detected within a minute, and other workers take over its tasks.  By default,
+# Dask waits five minutes or forever, and fails a task after three workers that died with it.  It
+# also stops restarting a worker that is away again 15 s after it died.
 _SETTINGS = {
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.no-workers-timeout": "120s",
@@ -33,7 +33,7 @@ _SETTINGS = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.comm.timeouts.tcp": "30s",
     "distributed.deploy.lost-worker-timeout": "1w",
-    # what every process does besides, for the dashboard, is 3 % of a processor by default
+    # by default, work for the dashboard takes 3 % of a processor in every process
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
 }
@@ -46,7 +46,7 @@ def is_loopback(address: str) -> bool:
 
 
 def make_certificates(folder: str | Path) -> None:
-    """Write a key and certificates, good for a year, to a private folder that has none yet."""
+    """Write a key and certificates, valid for a year, to a private folder, unless it has some."""
     folder = Path(folder)
     if any((folder / name).exists() for name in _NAMES):
         return
@@ -69,7 +69,7 @@ def make_certificates(folder: str | Path) -> None:
 
 
 def read_certificates(folder: str | Path) -> Any:
-    """Return the `distributed.Security` of a folder of certificates, if they can be used."""
+    """Return the `distributed.Security` for a folder of certificates, after checking them."""
     from distributed import Security
 
     folder = Path(folder).resolve()
@@ -77,7 +77,7 @@ def read_certificates(folder: str | Path) -> Any:
     for path in paths:
         if not path.is_file():
             raise FileNotFoundError(
-                f"{folder} has no {path.name}: give the folder that `nmfscale cluster --tls` "
+                f"{folder} has no {path.name}: pass the folder that `nmfscale cluster --tls` "
                 "wrote, or a new one."
             )
     _check_private(paths[-1], "600")
@@ -90,7 +90,7 @@ def read_certificates(folder: str | Path) -> Any:
         _shake_hands(security)
     except ssl.SSLError as error:
         raise ValueError(
-            f"the certificates in {folder} are of no use ({error.reason or error}): remove the "
+            f"the certificates in {folder} cannot be used ({error.reason or error}): remove the "
             "folder and start the cluster again."
         ) from error
     return security
@@ -99,12 +99,13 @@ def read_certificates(folder: str | Path) -> Any:
 def _check_private(path: Path, mode: str) -> None:
     if path.stat().st_mode & 0o077:
         raise PermissionError(
-            f"others may read {path}, and so use the cluster: chmod {mode} {shlex.quote(str(path))}"
+            f"other users can read {path}, and so control the cluster: chmod {mode} "
+            f"{shlex.quote(str(path))}"
         )
 
 
 def _shake_hands(security: Any) -> None:
-    """Let a client and a scheduler of these certificates meet in memory."""
+    """Perform a TLS handshake between a client and a scheduler in memory."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = security.get_connection_args("client")["ssl_context"].wrap_bio(down, up)
     scheduler = security.get_listen_args("scheduler")["ssl_context"]
@@ -119,16 +120,17 @@ def local_cluster(
     memory_limit: int | None = None, local_directory: str | Path | None = None,
     security: Any = None,
 ) -> Iterator[Any]:  # fmt: skip
-    """Run a scheduler, and workers in processes of their own, as long as the context lasts.
+    """Run a scheduler and worker processes on this machine for the duration of the context.
 
-    Every worker does one task at a time and is started again when it dies.  Ctrl-C reaches the
-    calling process, not the workers.  `host` is a numeric address; without `security` others must
-    not reach it.  `port` 0 is any that is free; without `dashboard_port` there is no dashboard.
-    `memory_limit` is that of one worker, an equal share of the machine's by default.  What workers
-    put on disk is in a new folder in `local_directory`, which is removed in the end.
+    Each worker runs one task at a time, and is restarted when it dies.  Ctrl-C reaches the calling
+    process only, not the workers.  `host` is a numeric address; without `security` it must be a
+    loopback address.  `port` 0 chooses a free port.  Without `dashboard_port` there is no
+    dashboard.  `memory_limit` is that of one worker in bytes, by default an equal share of the
+    machine's memory.  Workers write files to a new folder in `local_directory`, which is removed
+    at the end.
     """
     if security is None and not is_loopback(host):
-        raise ValueError(f"others can reach {host}: a cluster there needs certificates.")
+        raise ValueError(f"other machines can reach {host}: a cluster there needs certificates.")
     import dask
     from distributed import LocalCluster
 
@@ -141,7 +143,7 @@ def local_cluster(
         dask.config.set({**_SETTINGS, "temporary-directory": scratch}),
     ):
         try:
-            with _interrupts_held():
+            with _interrupts_blocked():
                 cluster = LocalCluster(
                     n_workers=n_workers, threads_per_worker=1, processes=True,
                     host=f"[{host}]" if ":" in host else host, scheduler_port=port,
@@ -154,19 +156,20 @@ def local_cluster(
             yield cluster
         finally:
             if cluster is not None:
-                # Not to be patient with a scheduler that a client has shut down.
+                # A client may have shut down the scheduler: do not wait long for it.
                 with dask.config.set({"distributed.comm.timeouts.connect": "5s"}):
                     cluster.close()
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back; threads started meanwhile, and their processes, never get it.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C; threads started inside, and their processes, inherit that permanently.
 
-    A terminal sends it to all processes at once, but a fit that is interrupted needs its workers
-    until the iteration has ended.
+    A terminal sends Ctrl-C to all processes at once, but an interrupted fit needs its workers until
+    the iteration has ended.
     """
-    # Otherwise started by the first of those threads, which it would leave open to Ctrl-C.
+    # Started here, because the first of these threads would otherwise start it, and starting it
+    # unblocks Ctrl-C in that thread.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -177,7 +180,7 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def local_client(n_workers: int, security: Any = None) -> Iterator[Any]:
-    """Connect to a cluster that lasts as long as the context, without a dashboard."""
+    """Yield a client of a new local cluster without a dashboard."""
     from distributed import Client
 
     with local_cluster(n_workers, security=security) as cluster, Client(cluster) as client:
@@ -188,21 +191,21 @@ def local_client(n_workers: int, security: Any = None) -> Iterator[Any]:
 def connected(
     address: str, security: Any = None, timeout: float = CONNECT_SECONDS
 ) -> Iterator[Any]:
-    """Connect to a cluster that runs already, not as the client that others find by default.
+    """Yield a client of a running cluster; it does not become Dask's default client.
 
-    `timeout`: seconds until a scheduler that does not answer is given up.
+    `timeout` is the number of seconds to wait for an answer of the scheduler.
     """
     from distributed import Client
 
     client, why = None, ""
     try:
-        # One that fails to connect as the default leaves dask's configuration pointing at it.
+        # A default client that fails to connect would remain in Dask's configuration.
         client = Client(address, security=security, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())
     if client is None:
-        # A client that failed is closed when it is collected: if that happens while another one
-        # starts, both wait for ever for one lock.
+        # A failed client is closed by garbage collection: if that happens while another client
+        # starts, both wait forever for the same lock.
         gc.collect()
         raise ConnectionError(
             f"cannot use the scheduler at {address} ({why}): check that it runs there "

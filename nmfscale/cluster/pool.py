@@ -1,6 +1,6 @@
-"""The workers of a Dask cluster, and pure tasks on them: tried again until they are done.
+"""The workers of a Dask cluster: which are there, where tasks run, which data they have received.
 
-Nothing is known here of models.
+Tasks are pure functions, and are retried until they are done. This module knows no models.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .tasks import (
     WorkerDiedError,
 )
 
-# For what a worker says of itself, in seconds.
+# Seconds to wait for the result of a probe of a worker.
 _PROBE_TIMEOUT = 10
-# Above this share of its memory a worker gets no more tasks.
+# A worker that uses more than this share of its memory gets no more tasks.
 _BUSY = 0.8
 
 
 def active_client() -> Any:
-    """Return the client that is active, None if there is none to wait for or this is a task."""
+    """Return the active client that a fit can wait for; None without one, or inside a task."""
     if "distributed" not in sys.modules or in_task():
         return None
     from distributed import default_client
@@ -46,12 +46,12 @@ def active_client() -> Any:
         client = default_client()
     except ValueError:
         return None
-    # a fit waits for results, which one that is asynchronous gets only when nobody waits
+    # a fit blocks until results arrive, and would block the event loop of an asynchronous client
     return None if client.status in ("closed", "closing") or client.asynchronous else client
 
 
 def in_task(*, of_pool: bool = False) -> bool:
-    """Whether this is a task of a worker; `of_pool`: one that keeps other tasks waiting."""
+    """Whether this code runs in a task of a worker; with `of_pool`, in one that takes a slot."""
     from distributed import get_worker
     from distributed.threadpoolexecutor import thread_state
 
@@ -63,7 +63,7 @@ def in_task(*, of_pool: bool = False) -> bool:
 
 
 def worker_memory() -> int | None:
-    """Return the bytes that the worker of this task may hold, None if there is no limit."""
+    """Return the memory limit in bytes of this task's worker, or None without a limit."""
     from distributed import get_worker
 
     limit = get_worker().memory_manager.memory_limit
@@ -71,9 +71,9 @@ def worker_memory() -> int | None:
 
 
 def memory_of_task() -> int | None:
-    """Return the bytes that a worker may hold together with this task: its share of what is free.
+    """Return how many bytes the process may use with this task's share of the free memory.
 
-    None where this is no task, or its worker has no limit.
+    None outside of a task, or if its worker has no limit.
     """
     if "distributed" not in sys.modules or not in_task():
         return None
@@ -86,14 +86,14 @@ def memory_of_task() -> int | None:
     return held + max(0, int(_BUSY * limit) - held) // int(get_worker().state.nthreads)
 
 
-def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> TaskResult:
-    """Run a task on a worker."""
+def perform(function: Callable[..., Any], args: tuple[Any, ...], data: Any) -> TaskResult:
+    """Run a task on a worker; `data`, unless None, is its last argument."""
     from distributed import get_worker
 
     worker, begin = str(get_worker().address), time.monotonic()
     args = tuple(arg.value if isinstance(arg, TaskResult) else arg for arg in args)
     try:
-        value = function(*args) if given is None else function(*args, given)
+        value = function(*args) if data is None else function(*args, data)
     except Exception as error:
         error.__dict__["worker"] = worker
         raise
@@ -101,7 +101,7 @@ def perform(function: Callable[..., Any], args: tuple[Any, ...], given: Any) -> 
 
 
 def _in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Start work that may wait for ever; the list gets its result, or its exception."""
+    """Start work that may block forever; the list receives its result, or its exception."""
     found: list[Any] = []
 
     def run() -> None:
@@ -116,10 +116,10 @@ def _in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]
 
 
 class WorkerPool:
-    """The workers that a client's scheduler knows, whoever started the cluster.
+    """The workers of a client's cluster.
 
-    `fetch`, called with a name, returns what is to be sent to workers under it; `hint` says in
-    messages how the computation can be taken up again.
+    `fetch(name)` returns the data to send to workers under this name. `hint` tells users in
+    messages how to resume the computation.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WorkerPool:
         self._slow_until: dict[str, float] = {}
         self._placement: dict[int, str] = {}
         self._sent: dict[str, Any] = {}
-        # not by way of the scheduler, unless workers cannot be reached from here
+        # fetch results directly from workers; through the scheduler if they cannot be reached
         self._direct, self._fetch_seconds = True, 10.0
         self._seen: tuple[float, dict[str, int]] = (-1e9, {})
         self._silent: tuple[float, set[str]] = (-1e9, set())
@@ -142,7 +142,7 @@ class WorkerPool:
     perform = staticmethod(perform)
 
     def workers(self) -> dict[str, int]:
-        """Return the workers that are not excluded, and how many tasks each does at a time."""
+        """Return the workers that are not excluded, and how many tasks each runs at a time."""
         at, found = self._seen
         if time.monotonic() - at > 1.0:
             found = self._ask(self.client.scheduler.ncores, workers=None)
@@ -150,18 +150,18 @@ class WorkerPool:
         return {worker: n for worker, n in found.items() if worker not in self.excluded}
 
     def busy(self) -> dict[str, str]:
-        """Return the worker of every key that is being computed."""
+        """Return the worker of each key that is being computed."""
         found = self._ask(self.client.scheduler.processing, workers=None)
         return {str(key): worker for worker, keys in found.items() for key in keys}
 
     def silent(self) -> set[str]:
-        """Return the workers that were not heard of lately, though others were."""
+        """Return the workers without a recent heartbeat, while other workers had one."""
         at, found = self._silent
         if time.monotonic() - at > 1.0:
             known = self._ask(self.client.scheduler.identity)["workers"]
             heard = {worker: each["last_seen"] for worker, each in known.items()}
             last = max(heard.values(), default=0.0)
-            # the more workers there are, the less often the scheduler wants to hear of each
+            # with more workers, the scheduler asks for heartbeats less often
             most = max(self.retry.silent, 3 + 3 * len(heard) / 200)
             found = {worker for worker, when in heard.items() if last - when > most}
             self._silent = time.monotonic(), found
@@ -173,12 +173,12 @@ class WorkerPool:
         return {str(key): set(workers) for key, workers in found.items()}
 
     def only_at(self, workers: set[str], keys: Iterable[str]) -> set[str]:
-        """Return the keys whose results these workers have and no other."""
+        """Return the keys whose results no other workers have."""
         return {key for key, found in self.holders(keys).items() if found and found <= workers}
 
     def fetch_together(self, futures: list[Any]) -> list[TaskResult] | None:
-        """Return the results of futures that are done, None if one of them is not to be had."""
-        # it may wait for ever for a result whose worker died
+        """Return the results of finished futures, or None if one of them cannot be fetched."""
+        # gather may block forever if the worker of a result died
         thread, found = _in_background(
             lambda: self.client.gather(futures, errors="raise", direct=self._direct)
         )
@@ -206,11 +206,11 @@ class WorkerPool:
             raise self.scheduler_lost(str(error) or type(error).__name__) from error
 
     def scheduler_lost(self, why: str) -> SchedulerLostError:
-        """Return what to raise when the scheduler does not answer."""
+        """Return the error for a scheduler that does not answer."""
         return SchedulerLostError(f"the scheduler does not answer ({why}). {self.hint}".strip())
 
     def wait_for_workers(self) -> dict[str, int]:
-        """Return the workers, as soon as there are any."""
+        """Return the workers; wait until there is at least one."""
         begin, told = time.monotonic(), False
         while not (found := self.workers()):
             if time.monotonic() - begin > self.retry.workers:
@@ -219,12 +219,12 @@ class WorkerPool:
                 warn_caller(f"no workers: waiting up to {self.retry.workers:g} s for one")
                 told = True
             time.sleep(min(0.5, self.retry.workers / 4))
-        if told:  # a worker that dies while its nanny still starts it does not come back
+        if told:  # a worker that dies while its nanny starts it is not restarted: let it settle
             time.sleep(1.0)
         return found
 
     def each(self, function: Callable[..., Any], *args: Any, seconds: float = 30) -> dict[str, Any]:
-        """Run a function on every worker: its result, or its exception."""
+        """Run a function on every worker; return each worker's result or exception."""
         futures = {
             worker: self.client.submit(
                 function, *args, workers=[worker], allow_other_workers=False, pure=False,
@@ -242,7 +242,7 @@ class WorkerPool:
         for worker, future in futures.items():
             try:
                 if future.status == "pending":
-                    raise TimeoutError("no answer, or no sign of life")
+                    raise TimeoutError("no answer in time")
                 out[worker] = future.result(timeout=_PROBE_TIMEOUT)
             except (CancelledError, LoopCancelledError):
                 out[worker] = WorkerDiedError("it died")
@@ -252,23 +252,24 @@ class WorkerPool:
         return out
 
     def tell_all(self, function: Callable[..., Any], *args: Any, seconds: float = 1.0) -> None:
-        """Run a function on all workers that answer in time; whether any did is not known."""
+        """Run a function on all workers that can be reached in time; do not wait for results."""
         if self.client.status == "running":
-            # it may wait as long as the link of a worker is down
+            # client.run may block as long as the connection to a worker is down
             tell = partial(self.client.run, function, *args, on_error="ignore")
             _in_background(tell)[0].join(seconds)
 
     def placement(self, numbers: Iterable[int], even: bool = True) -> dict[int, str]:
-        """Say where tasks should run: where they did before, not at slow workers.
+        """Return the worker for each task: the one that ran it before, unless it is slow.
 
-        If it has to be `even`, no worker has more of them than its share.
+        With `even`, no worker gets more tasks than its share.
         """
         workers, ready = self._ready()
         numbers = sorted(set(numbers))
         slots = [worker for worker in ready for _ in range(workers[worker])]
         n_slots = len(slots)
         if self._placement.keys().isdisjoint(numbers):
-            # neighbours together, as trees join them; one more where the last is, a small one
+            # consecutive tasks on the same worker, because trees combine neighbours; the last
+            # task is small, so its worker gets the remainder
             at = (((i + 1) * n_slots - 1) // len(numbers) for i in range(len(numbers)))
             self._placement |= {n: slots[slot] for n, slot in zip(numbers, at, strict=True)}
         load = dict.fromkeys(ready, 0)
@@ -287,33 +288,33 @@ class WorkerPool:
         return {number: self._placement[number] for number in numbers}
 
     def note_done(self, number: int, worker: str) -> None:
-        """Note where a task was done, by a worker that does what it should."""
+        """Record the worker that has run a task, which therefore is not slow."""
         self._placement[number] = worker
         self._slow_until.pop(worker, None)
 
     def mark_slow(self, workers: Iterable[str]) -> None:
-        """Give these workers less to do for a while."""
+        """Prefer other workers to these for a while."""
         self._slow_until.update(dict.fromkeys(workers, time.monotonic() + self.retry.task))
 
     def _ready(self) -> tuple[dict[str, int], list[str]]:
-        """Return all workers, as soon as there are any, and those that are not slow, if any."""
+        """Return all workers, and those that are not slow (all if every one is); wait for one."""
         workers, now = self.wait_for_workers(), time.monotonic()
         return workers, [w for w in workers if self._slow_until.get(w, 0.0) <= now] or [*workers]
 
     def sent(self, name: str, targets: list[str]) -> Any:
-        """Return the future of what is sent under a name, sent again if it is lost."""
+        """Return the future of the data with a name; send the data if needed, or lost."""
         future = self._sent.get(name)
         if future is None or future.status in ("cancelled", "lost"):
             self._sent[name] = future = self._send(self.fetch(name), targets)
         return future
 
     def _send(self, data: Any, targets: list[str]) -> Any:
-        """Send data to a worker, one of `targets` at first, or to another if it does not answer."""
+        """Send data to one of `targets`, or to another worker if it does not answer."""
         end = time.monotonic() + self.retry.task
         for attempt in count(1):
             _, ready = self._ready()
             worker = next((w for w in targets if w in ready), ready[0])
-            # it may wait as long as the worker's link is down
+            # scatter may block as long as the connection to the worker is down
             send = partial(self.client.scatter, [data], hash=False, workers=[worker])
             thread, found = _in_background(send)
             while thread.is_alive() and worker not in self.silent():
@@ -323,32 +324,32 @@ class WorkerPool:
             self.mark_slow([worker])
             if attempt >= 2 * self.retry.attempts and time.monotonic() > end:
                 break
-            # where all workers die at once, others start in a few seconds
+            # if all workers die at once, new ones may start within seconds
             time.sleep(min(1.0, 0.05 * attempt))
         why = found[0] if found else "no answer"
         raise ClusterError(f"data cannot be sent to the workers ({why}). {self.hint}".strip())
 
     def forget_all_at(self, workers: set[str]) -> set[str]:
-        """Forget what was sent and is at these workers only; return its names."""
+        """Forget sent data that only these workers have; return the names."""
         keys = {future.key: name for name, future in self._sent.items()}
         lost = {keys[key] for key in self.only_at(workers, keys)}
         self.forget(lost)
         return lost
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let workers drop what was sent under these names."""
+        """Let workers release the data sent under these names."""
         for name in names:
             self._sent.pop(name, None)
 
     def forget_all(self, but: str | None = None) -> None:
-        """Let workers drop what was sent, except under names that begin so."""
+        """Let workers release all sent data, except under names that start with `but`."""
         self.forget([name for name in self._sent if but is None or not name.startswith(but)])
 
     def run(self, name: str, function: Callable[..., Any], tasks: list[Task]) -> list[Any]:
-        """Run tasks and return what they return, in order.
+        """Run tasks, and return their results in order.
 
-        The function is pure: it may run several times, at several workers at once.  What it raises
-        is raised, unless it is a fault of the worker or its files; that is a ClusterError.
+        The function must be pure: it may run several times, and on several workers at once.  Its
+        exceptions are raised here; faults of a worker or its files raise a ClusterError.
         """
         with self.batch(name, function, tasks) as batch:
             batch.send_all()
@@ -358,9 +359,9 @@ class WorkerPool:
         self, name: str, function: Callable[..., Any], tasks: list[Task], *, keep: bool = False,
         even: bool = True,
     ) -> TaskBatch:  # fmt: skip
-        """Return a batch of tasks, none of which is submitted yet; see `placement` for `even`.
+        """Return a batch of tasks that are not submitted yet; `even` is as in `placement`.
 
-        With `keep` results stay with the workers, and futures are returned.
+        With `keep`, results stay on the workers, and the batch returns futures.
         """
         return TaskBatch(self, f"nmfscale-{name}", function, tasks, keep, even)
 
@@ -368,5 +369,5 @@ class WorkerPool:
         self, name: str, function: Callable[..., Any], tasks: list[Task],
         combine: Callable[..., Any], fan_in: int,
     ) -> Any:  # fmt: skip
-        """Run tasks and combine their results, neighbours first, in a fixed tree on the workers."""
+        """Run tasks and combine their results on the workers, in a fixed tree of neighbours."""
         return TreeReduction(self, name, function, combine, fan_in).result(tasks)

@@ -1,8 +1,8 @@
-"""Answers of tasks on a cluster, combined in a fixed tree.
+"""Reduction on a cluster: the results of tasks are combined in a fixed tree.
 
-Tasks and tree go out as one graph, so that nothing waits for the driver between two levels.  As
-soon as something is not as it should be, the tree is taken back and worked through level by level,
-with all the care of a `TaskBatch`.
+All tasks and combinations are submitted at once, so that no level of the tree waits for the client.
+As soon as a task fails or takes long, the tree is cancelled and processed level by level instead,
+with the fault tolerance of a `TaskBatch`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batch import TaskBatch
 from .tasks import BlockFailedError, Task, TaskResult
 
+if TYPE_CHECKING:
+    from .pool import WorkerPool
+
 
 class TreeReduction:
-    """Runs tasks and combines their results, at most `fan_in` at a time, neighbours first.
+    """Runs tasks and combines their results in a tree, `fan_in` neighbours at a time.
 
-    `function` is what tasks run; `combine` takes several of its results and gives one; both pure.
+    Tasks run `function`; `combine` takes several of its results and returns one. Both must be pure.
     """
 
     def __init__(
-        self, pool: Any, name: str, function: Callable[..., Any], combine: Callable[..., Any],
-        fan_in: int,
+        self, pool: WorkerPool, name: str, function: Callable[..., Any],
+        combine: Callable[..., Any], fan_in: int,
     ):  # fmt: skip
         self.pool, self.name = pool, name
         self.function, self.combine, self.fan_in = function, combine, fan_in
 
     def result(self, tasks: list[Task]) -> Any:
-        """Run tasks and return the one result that theirs come to."""
+        """Run tasks, and return the combination of all results."""
         retry, begin = self.pool.retry, time.monotonic()
         for attempt in count(1):
             try:
@@ -42,17 +45,17 @@ class TreeReduction:
                     result = self._at_once(leaves)
                     return self._level_by_level(leaves) if result is None else result.value
             except BlockFailedError as error:
-                # results that the tree needs may have gone with their workers
+                # results that the tree needs may be lost with their workers
                 gone = isinstance(error.__cause__, (CancelledError, LoopCancelledError))
                 if not (gone or error.results_lost):
                     raise
-                # workers that die all the time do not count as failures of these tasks
+                # workers that keep dying do not count as failures of these tasks
                 if attempt >= retry.attempts and (gone or time.monotonic() - begin > retry.workers):
                     raise
         raise AssertionError("unreachable")
 
     def _above(self, level: list[Any], placement: list[int], keep: bool = True) -> TaskBatch:
-        """Return the batch that combines the results of a level, each where its first is."""
+        """Return the batch that combines a level's results, each on the worker of its first."""
         size = self.fan_in
         tasks = [
             Task(f"{self.name} {i}", tuple(level[i : i + size]), placement[i])
@@ -64,7 +67,7 @@ class TreeReduction:
         return made
 
     def _at_once(self, leaves: TaskBatch) -> TaskResult | None:
-        """Submit everything; None as soon as it takes long or something fails."""
+        """Submit the whole tree; return None as soon as it takes long or a task fails."""
         pool, since, n_done = self.pool, time.monotonic(), 0
         level, placement = leaves.send_all(), [task.affinity for task in leaves.tasks]
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What is said of tasks on a cluster: tasks, results, retry, and what may go wrong."""
+"""Tasks on a cluster, their results, the retry policy, and errors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 
 class ClusterError(RuntimeError):
-    """A computation on a cluster cannot go on."""
+    """A computation on a cluster cannot continue."""
 
 
 class NoWorkersError(ClusterError):
-    """All workers are gone and none came back."""
+    """All workers are gone, and none has come back."""
 
 
 class SchedulerLostError(ClusterError):
-    """The scheduler is gone, and with it all that it was told."""
+    """The scheduler is gone, and with it all submitted tasks and results."""
 
 
 class BlockFailedError(ClusterError):
-    """One task failed again and again."""
+    """One task failed repeatedly."""
 
     results_lost = False
 
@@ -29,37 +29,37 @@ class WorkerDiedError(OSError):
 
 
 class UnfitWorkerError(RuntimeError):
-    """A worker cannot do what the others do; tasks that raise it are tried elsewhere."""
+    """A worker cannot run a task as other workers do; the task is retried elsewhere."""
 
 
 class MissingArraysError(LookupError):
-    """A task needs arrays of these names, which were not sent along."""
+    """A task needs arrays with these names, which were not sent with it."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to wait, in seconds, and how often to try."""
+    """Waiting times in seconds, and the number of attempts."""
 
-    # for a worker to come (back) when there is none
+    # wait for a worker if there is none
     workers: float = 300.0
-    # failures of one task before the computation is given up
+    # failures of one task after which the computation fails
     attempts: int = 3
-    # without any result before tasks are cancelled and tried again; five times the median of tasks
-    # if that is longer
+    # time without any result after which running tasks are cancelled and retried; five times the
+    # median duration of tasks if that is longer
     task: float = 60.0
-    # without a sign of life from a worker, when others gave some, before it gets no more tasks
+    # time without a heartbeat, while other workers had one, after which a worker gets no new tasks
     silent: float = 5.0
-    # without any result before a second copy of what runs is started, or a tree is combined level
-    # by level; twice the median of tasks if that is longer
+    # time without any result after which second copies of running tasks are started, or a tree is
+    # combined level by level; twice the median duration of tasks if that is longer
     late: float = 1.0
 
 
 class Task(NamedTuple):
     """One task of a batch.
 
-    `label` is for messages.  The function gets a dict of what is sent along under the names `sends`
-    as its last argument, unless one of `args` is the future of another task.  Tasks of the same
-    `affinity` go to the same worker if possible.
+    `label` names it in messages.  The function receives a dict with the data sent under the names
+    `sends` as its last argument, unless one of `args` is the future of another task.  Tasks with
+    the same `affinity` run on the same worker if possible.
     """
 
     label: str
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """What a task returned, where, and how many seconds it took."""
+    """The value that a task returned, its worker, and its duration in seconds."""
 
     value: Any
     worker: str

@@ -1,1 +1,1 @@
-"""Files and objects of others: every source of counts, opened by one door."""
+"""Readers of counts in files and in objects of other libraries."""

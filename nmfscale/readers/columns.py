@@ -1,4 +1,4 @@
-"""Some of the columns of counts, in an order that was asked for."""
+"""Selections of the columns of counts, in any order."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..storage.store import StoredCounts
 from .file_counts import FileCounts
 from .stream import RowStream
 
-# Share of the counts above which a warning says that they are left out, and names that it shows.
+# A warning names left-out features if they have more than this share of the counts, and shows
+# this many names.
 _FEW = 0.01
 _NAMED = 3
-# Bytes a nonzero count that a block of a store takes while its rows are put together.
+# Bytes for each nonzero count of a store's block while its rows are converted.
 _STORE_BYTES = 60
 
 
 def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> CountMatrix:
-    """Return counts whose column j is column ``columns[j]`` of those that are given.
+    """Return counts whose column j is column ``columns[j]`` of the given counts.
 
-    Where that is -1, column j has no counts; `names` of all columns are then needed where the
-    counts have names. The counts are in memory if those that are given are; if not, they are read
-    from there, a block at a time.
+    If that is -1, column j has no counts; `names` of all columns are then needed if the counts have
+    names. The result is in memory if the given counts are; otherwise it reads them block by block.
     """
     stream = SelectedColumns(counts, columns, names)
     found: CountMatrix
@@ -41,10 +41,10 @@ def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> Coun
 
 
 def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
-    """Return counts without those in some columns, a mask (m,).
+    """Return counts in which the columns of a mask (m,) are empty.
 
-    A warning says so and why, unless they are fewer than one count in a hundred: some words of
-    held-out texts are always new.
+    A warning says what was left out and why, unless that is less than 1 % of the counts: held-out
+    texts always have some new words.
     """
     left_out = np.flatnonzero(columns & (counts.column_nnz > 0))
     if not left_out.size:
@@ -66,7 +66,7 @@ def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
 
 
 class SelectedColumns(RowStream):
-    """Ranges of rows of counts wherever they are, with some of their columns."""
+    """Rows of counts, in memory or in files, with a selection of the columns."""
 
     def __init__(self, counts: CountMatrix, columns: Any, names: Any = None):
         self._counts, columns = counts, np.asarray(columns)
@@ -85,14 +85,14 @@ class SelectedColumns(RowStream):
             self.piece_bytes = _STORE_BYTES * int(np.diff(ends, prepend=0).max())
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
-        # piece by piece: the columns that are left out may have most of the counts
+        # in pieces: the columns that are left out may have most of the counts
         parts = [self._selected(rows) for rows in self._counts.chunks(start, stop)]
         return self._checked(parts[0] if len(parts) == 1 else sp.vstack(parts, "csr"), start)
 
     def chunks(
         self, max_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[CompressedRows]:
-        """Yield rows start:stop in the pieces in which the counts are read."""
+        """Yield rows start:stop in the pieces that the counts yield."""
         for rows in self._counts.chunks(start, stop):
             yield self._checked(self._selected(rows), rows.first)
 
@@ -104,6 +104,6 @@ class SelectedColumns(RowStream):
         return sp.csr_array((found.data, indices, found.indptr), (found.shape[0], self.shape[1]))
 
     def _checked(self, matrix: Any, first: int) -> CompressedRows:
-        # in the order of the columns: sums of fractions depend on it
+        # sorted, because sums of fractions depend on the order of the columns
         matrix.sort_indices()
         return compressed_rows(matrix, self.entry_names(), first=first, sort=True)

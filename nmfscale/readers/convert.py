@@ -1,4 +1,4 @@
-"""Packs any source of counts into a packed store."""
+"""write_store: converts any source of counts to a packed store."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def write_store(
     verbose: int = 0,
     **choices: Any,
 ) -> StoredCounts:
-    """Write counts to a packed store, from which fits larger than memory are fastest.
+    """Write counts to a packed store, the fastest source for fits larger than memory.
 
-    The file appears whole or not at all, and `source` is only read.
+    The file appears complete or not at all, and `source` is not changed.
 
     Parameters
     ----------
     source : str, path or object
-        A file of the formats of :func:`read_counts`, read a range of rows at a time, or anything
-        that :func:`as_counts` takes.
+        A file in a format of :func:`read_counts`, which is read a range of rows at a time, or any
+        object that :func:`as_counts` accepts.
     path : str or path-like
-        Where to write, by custom with the suffix ``.nmf``; an existing store is replaced.
+        The file to write, usually with the suffix ``.nmf``; an existing store is replaced.
     memory_limit : int, float or str, default=None
-        Bytes, or text such as "2GB".  A quarter of them, 1 GiB by default, is used to bring text
-        and compressed columns into the order of rows.  A block of eight million counts and its
-        slices, about 350 MB, come on top.
+        Bytes, or text such as "2GB".  A quarter of it, 1 GiB by default, is used to sort the
+        entries of text files and compressed columns by rows.  In addition, a block of eight
+        million counts takes about 350 MB.
     n_threads : int, default=1
-        Threads that place the counts; the store does not depend on it.
+        Number of threads that arrange the counts; the store does not depend on it.
     overwrite : bool, default=False
-        Whether a file that is no packed store may be replaced.
+        Whether a file that is not a packed store may be replaced.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
     verbose : int, default=0
@@ -53,22 +53,22 @@ def write_store(
     Returns
     -------
     StoredCounts
-        The store, open for reading; a fit takes it, or its path.
+        The store, opened for reading; pass it, or its path, to ``fit``.
 
     Raises
     ------
     TypeError
-        If a choice is none that :func:`read_counts` knows.
+        If an option is not one of those of :func:`read_counts`.
     FileNotFoundError
-        If there is no such file, or no folder to write to.
+        If `source`, or the folder of `path`, does not exist.
     FileExistsError
-        If `path` is there and is not a packed store.
+        If `path` exists and is not a packed store.
     OSError
         If a file is damaged, if the disk is full or cannot be written, or if `path` is a folder,
         a device, a pipe or a socket.
     ValueError
-        If the numbers are not counts, a choice does not fit the format, or `source` is a packed
-        store already, or what would be replaced.
+        If the values are not counts, if an option does not apply to the format, if `source` is
+        already a packed store, or if `source` and `path` are the same file.
 
     Examples
     --------
@@ -84,8 +84,8 @@ def write_store(
     for name in choices:
         if name not in CHOICES:
             raise TypeError(
-                f"write_store() got an unexpected keyword argument {name!r}; of a source it "
-                f"takes {', '.join(CHOICES)}."
+                f"write_store() got an unexpected keyword argument {name!r}; options of the "
+                f"source are {', '.join(CHOICES)}."
             )
     check_integer(integer)
     if memory_limit is not None:
@@ -95,10 +95,10 @@ def write_store(
         source, in_memory=False, memory_limit=memory_limit, integer=integer, **choices
     )
     if isinstance(counts, StoredCounts):
-        raise ValueError(f"{counts.path} is a packed store already.")
+        raise ValueError(f"{counts.path} is already a packed store.")
     origin = getattr(counts, "source", {"object": type(source).__name__})
     if origin.get("path") == str(target):
-        raise ValueError(f"{path} is the file to be packed: give the store another name.")
+        raise ValueError(f"{path} is the source of the counts: give the store another name.")
     from tqdm.auto import tqdm
 
     with tqdm(

@@ -1,4 +1,4 @@
-"""Counts in a dask array: row chunks, sparse or dense, computed when they are needed."""
+"""Counts in a dask array, whose row chunks are computed when they are needed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .stream import RowStream
 
 
 def is_dask_array(X: Any) -> bool:
-    """Whether an object is a dask array, told without importing dask."""
-    # a view of an AnnData object has a class of its own, which is derived from dask's
+    """Whether an object is a dask array; does not import dask."""
+    # views of AnnData objects use a subclass of dask's class
     kinds = (kind.__module__.partition(".")[0] for kind in type(X).__mro__)
     return "dask" in kinds and hasattr(X, "numblocks")
 
 
 class DaskRows(RowStream):
-    """Ranges of rows of a dask array of chunks of whole rows.
+    """Rows of a dask array whose chunks have all columns.
 
-    One chunk is computed at a time, by dask's own scheduler for arrays or the client that is
-    active; the last one is kept.
+    One chunk is computed at a time, by dask's default scheduler or the active client; the last
+    chunk is kept.
     """
 
     whom = "dask array"
@@ -38,13 +38,13 @@ class DaskRows(RowStream):
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
         if np.isnan(array.shape).any():
             raise ValueError(
-                "X is a dask array whose chunks have sizes that are not known: call "
-                "X.compute_chunk_sizes() first."
+                "X is a dask array whose chunks have unknown sizes: call X.compute_chunk_sizes() "
+                "first."
             )
         if array.numblocks[1] > 1:
             raise ValueError(
-                f"X is a dask array with {array.numblocks[1]} chunks of columns; counts are read "
-                "by rows: use X.rechunk({1: -1})."
+                f"X is a dask array with {array.numblocks[1]} chunks of columns, but counts are "
+                "read by rows: pass X.rechunk({1: -1})."
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
@@ -54,12 +54,12 @@ class DaskRows(RowStream):
         self._chunk: tuple[int, CompressedRows] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the chunk that is kept."""
+        """Leave out the chunk in memory."""
         return {**super().__getstate__(), "_chunk": None}
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         n_columns, fraction = self.shape[1], None
-        parts = [sp.csr_array((0, n_columns), dtype=np.uint8)]  # what an empty range is made of
+        parts = [sp.csr_array((0, n_columns), dtype=np.uint8)]  # the result for an empty range
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if max(low, start) < min(high, stop):
                 found = self._checked(i)
@@ -73,7 +73,7 @@ class DaskRows(RowStream):
     def chunks(
         self, max_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[CompressedRows]:
-        """Yield rows start:stop, a chunk of the array at a time whatever its size is."""
+        """Yield rows start:stop, one chunk of the array at a time, whatever its size."""
         last = self.shape[0] if stop is None else stop
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if start <= low < high <= last:
@@ -84,14 +84,14 @@ class DaskRows(RowStream):
     def _checked(self, i: int) -> CompressedRows:
         last = self._chunk
         if last is None or last[0] != i:
-            last = self._chunk = None  # one chunk in memory, not two
+            last = self._chunk = None  # free it first: one chunk in memory, not two
             matrix = self._array.blocks[i].compute()
             start, stop = self._ends[i : i + 2].tolist()
             if np.shape(matrix) != (stop - start, self.shape[1]):
                 raise ValueError(
                     f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
-                    f"promises {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
+                    f"declares {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
             found = compressed_rows(matrix, self.entry_names(), first=start, sort=True)
             last = self._chunk = i, found
-        return last[1]  # not of self: another thread may have read meanwhile
+        return last[1]  # not self._chunk: another thread may have replaced it

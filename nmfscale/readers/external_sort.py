@@ -1,4 +1,4 @@
-"""Entries in any order to rows in order: an external sort in bounded memory."""
+"""External sort: converts entries in any order to rows, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
 
-# Entries between two rows that a run remembers.
+# A run stores the row of every entry whose number is a multiple of this, for look-ups.
 _STRIDE = 1024
-# Memory for each entry of a run while it is sorted or merged, in bytes: a generous bound.
+# Upper bound of the bytes for each entry of a run while it is sorted or merged.
 _BYTES_PER_ENTRY = 160
 
 
 class SortedRows:
-    """Rows made of triplets that come in any order.
+    """Rows built from triplets (row, column, value) in any order.
 
-    At first use all triplets are taken in: pieces of bounded size are sorted by row, kept in
-    memory while they are few, else written to one temporary file. Reading a range of rows finds
-    it in every sorted piece. The temporary file has no name, so that nothing is left behind
-    however the process ends. Without a `dtype`, values are int32 if all fit, else int64; `release`
-    is called at the end, to close what the triplets come from.
+    The first use reads all triplets and sorts them by row in pieces of bounded size (runs), which
+    stay in memory while they are small and are otherwise written to one temporary file. Reading a
+    range of rows merges its entries from all runs. The temporary file has no name, so nothing is
+    left behind, however the process ends. Without `dtype`, values are int32 if all fit, else
+    int64. `release` is called at the end, to close the source of the triplets.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class SortedRows:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the values; without a given type, this reads all of them."""
+        """Dtype of the values; if none was given, this reads all of them."""
         if self._dtype is not None:
             return self._dtype
         return np.result_type(np.int32, *(run.dtypes[2] for run in self._sorted_runs()))
 
     def entry_counts(self, start: int, stop: int) -> Array:
-        """Entries of each row, (stop - start,)."""
+        """Return the number of entries of each row, (stop - start,)."""
         self._sorted_runs()
         return self._row_counts[start:stop]
 
     def read(self, start: int, stop: int) -> RowRange:
-        """Return rows start:stop, the entries of each in the order in which they were given."""
+        """Return rows start:stop, with the entries of each row in their original order."""
         runs = self._sorted_runs()
         indptr = np.zeros(stop - start + 1, dtype=np.int64)
         np.cumsum(self._row_counts[start:stop], out=indptr[1:])
@@ -76,7 +76,7 @@ class SortedRows:
         return RowRange(start, indptr.astype(index_type(n_entries), copy=False), indices, data)
 
     def close(self) -> None:
-        """Forget the entries, remove the temporary file, and close the source."""
+        """Delete the entries and the temporary file, and close the source."""
         self._forget()
         if self._release is not None:
             self._release()
@@ -97,7 +97,7 @@ class SortedRows:
         return self._runs
 
     def _entries_at_once(self, n_entries: int) -> int:
-        """Return a small share of all entries, so that neither runs nor temporaries are many."""
+        """Return the size of a piece: limits both the number of runs and temporary memory."""
         return min(self._most_entries, max(2**18, n_entries // 32))
 
     def _sort(self) -> list[_Run]:
@@ -120,12 +120,12 @@ class SortedRows:
         return runs
 
     def _run(self, waiting: list[Triplets]) -> _Run:
-        """Sort what waits, and count its rows."""
+        """Sort the waiting triplets into a run, and count the entries of each row."""
         rows, columns, values = _joined(waiting)
         waiting.clear()
         order = _order(rows)
         rows, columns, values = rows[order], columns[order], values[order]
-        # Not bincount: the rows of few entries may lie far apart.
+        # Not bincount: a few entries may have row numbers far apart.
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
         self._row_counts[rows[starts]] += np.diff(starts, append=rows.size)
         if self._dtype is None and values.size:
@@ -138,7 +138,7 @@ class SortedRows:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="nmfscale-", dir=folder, buffering=0)
-                # a fit lets go of counts that it opened without closing them
+                # a fit does not close counts that it has opened: close the file with the object
                 weakref.finalize(self, self._file.close)
             for run in runs:
                 run.spill(self._file)
@@ -146,7 +146,7 @@ class SortedRows:
             raise OSError(
                 error.errno,
                 f"cannot write a temporary file in {folder} ({error.strerror}); "
-                "make room there, set TMPDIR to a folder with more, or raise memory_limit",
+                "free space there, set TMPDIR to a folder with more space, or raise memory_limit",
             ) from error
 
 
@@ -188,7 +188,7 @@ class _Run:
         self._file.seek(self._offsets[which] + first * dtype.itemsize)
         part = np.fromfile(self._file, dtype, n_entries)
         if part.size < n_entries:
-            raise OSError("A temporary file ends too early.")
+            raise OSError("A temporary file is shorter than what was written to it.")
         return part
 
 
@@ -200,7 +200,7 @@ def _joined(pieces: list[Triplets]) -> Triplets:
 
 
 def _order(rows: Array) -> Any:
-    """Return a stable order by row; a plain slice if it is there already."""
+    """Return a stable order by row; a slice if the rows are sorted already."""
     if rows.size < 2 or bool((rows[1:] >= rows[:-1]).all()):
         return slice(None)
     return np.argsort(rows, kind="stable")

@@ -1,4 +1,4 @@
-"""Counts that stay in their own file (.h5ad, 10x .h5, .mtx, ...) and are read a block at a time."""
+"""Counts that stay in their file (.h5ad, 10x .h5, .mtx, ...) and are read a block at a time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..counts.blocks import Layout
 from .stream import CountStream, RowStream
 
 Array = NDArray[Any]
-# Bytes of the compressed rows that are looked at together.
+# Bytes of compressed rows that are examined at a time.
 _PIECE_BYTES = 1 << 25
-# Counts above this are told apart in memory: the widest narrow type has two bytes, in pieces of
-# one byte.
+# The frequencies of distinct counts above this are collected, to choose the narrow dtype: smaller
+# counts fit into the smallest one, uint8.
 _SMALL = 255
 
 
 class FileCounts(CountMatrix):
     """Counts in a file of any format, checked once and then read when they are needed.
 
-    Every visit reads and checks the file again, and places the counts anew: for more than a few
-    iterations a packed store is faster. The stream stays open as long as the counts are in use;
-    `source` is the file's path and fingerprint, or what object it is.
+    Every visit reads, checks and arranges the counts again: for more than a few iterations, a
+    packed store is faster. The stream stays open while the counts are in use. `source` holds the
+    path and the fingerprint of the file, or the kind of object.
     """
 
     from_file = True

@@ -1,4 +1,4 @@
-"""Which format a file has, and opening it: names and choices at once, counts later."""
+"""Recognises the format of a file and opens it: names are read at once, counts later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Opener = Callable[..., OpenedTable]
 
 
 def given_choices(**choices: Any) -> dict[str, Any]:
-    """Return the choices that were made: not None, nor False but for `transpose`."""
+    """Return the options that are set: not None and, except `transpose`, not False."""
     return {
         name: value
         for name, value in choices.items()
@@ -51,7 +51,7 @@ def given_choices(**choices: Any) -> dict[str, Any]:
 
 
 def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -> None:
-    """Refuse a choice that does not fit the format."""
+    """Refuse an option that does not apply to the format."""
     for name, value in given.items():
         if name not in accepted:
             fitting = ", ".join(accepted) or "none"
@@ -59,7 +59,7 @@ def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -
 
 
 def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> OpenedTable:
-    """Find the table in a file of any format."""
+    """Open the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
 
@@ -73,7 +73,7 @@ def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> Opene
 
 
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
-    """Return what opens a path, by its name and for HDF5 by what is in it."""
+    """Return the function that opens a path, and its options; by name, for HDF5 by contents."""
     name = path.name.lower()
     if path.is_dir():
         return _open_folder, (*_MTX, "genome")
@@ -86,10 +86,10 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     if name.endswith((".h5ad", ".h5", ".hdf5")):
         return _hdf5_opener(path)
     if name.endswith(".nmf"):
-        why = "is no packed store: empty, cut off or of another kind. "
+        why = "is not a packed store: it is empty, cut off or of another kind. "
         why += "Write it again with nmfscale store."
     elif name.endswith((".h5ad.gz", ".h5.gz", ".hdf5.gz", ".npz.gz", ".nmf.gz")):
-        why = "is compressed as a whole: unpack it first, as with gunzip."
+        why = "is compressed as a whole: unpack it first, for example with gunzip."
     else:
         why = (
             "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
@@ -115,13 +115,13 @@ def _open_npz(path: Path, limits: MemoryLimits, *, transpose: bool = False) -> O
     try:
         with path.open("rb") as file:
             shape, n_bytes = _npz_size(file)
-            # as they are stored, and once more as compressed rows
+            # twice: the arrays as stored, and as compressed rows
             check_table_size(shape, str(path), limits.table, 2 * n_bytes)
             file.seek(0)
             matrix = sp.load_npz(file)
     except MemoryLimitError:
         raise
-    except Exception as error:  # what zipfile, the codecs and NumPy raise is beyond listing
+    except Exception as error:  # zipfile, the codecs and NumPy raise many kinds of errors
         if is_transient(error):
             raise
         raise ValueError(
@@ -133,12 +133,12 @@ def _open_npz(path: Path, limits: MemoryLimits, *, transpose: bool = False) -> O
 
 
 def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
-    """Shape of the matrix and bytes of its arrays; an array must not claim more than is stored."""
+    """Return the matrix's shape and bytes; an array must not claim more bytes than are stored."""
     sizes, n_bytes = None, 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             if info.filename.removesuffix(".npy") not in _NPZ_PARTS:
-                continue  # SciPy does not read it either
+                continue  # SciPy does not read this array
             with archive.open(info) as member:
                 major, _ = np.lib.format.read_magic(member)
                 read = getattr(np.lib.format, f"read_array_header_{major}_0")

@@ -1,4 +1,4 @@
-"""AnnData files (.h5ad), read without anndata: its current layout and those since 0.5."""
+"""AnnData files (.h5ad), read without anndata: the current layout and all since version 0.5."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_h5ad(
     path: Path, limits: MemoryLimits, *, layer: str | None = None, raw: bool = False,
     groups: str | None = None,
 ) -> OpenedTable:  # fmt: skip
-    """Open X, a layer or the X of raw, with names and the labels of one column of obs."""
+    """Open X, a layer, or the X of raw, with names and the labels in one column of obs."""
     if raw and layer is not None:
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
     with guarded_hdf5(path) as file, ExitStack() as failed:
@@ -37,7 +37,7 @@ def open_h5ad(
         matrices = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
         matrices += [f"layers/{each}" for each in find(file, "layers") or ()]
         if raw:
-            # Up to AnnData 0.6 the dot is part of a name at the top of the file.
+            # Up to AnnData 0.6, "raw.X" is a dataset at the top level of the file.
             name = "raw.X" if "raw.X" in file else "raw/X"
         if name not in matrices:
             raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices)}.")
@@ -57,12 +57,12 @@ def open_h5ad(
 
 
 def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the names of the samples of a file and their labels in a column of obs, or None."""
+    """Return the names of a file's samples, and their labels in a column of obs (or None)."""
     with guarded_hdf5(path) as file:
         obs = need(file, "obs")
         if column is None:
             known = ", ".join(_columns(obs))
-            raise ValueError(f"{path}: give a column of obs too, as {path}:COLUMN, of: {known}.")
+            raise ValueError(f"{path}: add a column of obs, as {path}:COLUMN; columns: {known}.")
         size = len(_index(obs, None))
         return strings(_index(obs, size)), _labels(file, column, size)
 
@@ -81,7 +81,7 @@ def _columns(obs: Any) -> list[str]:
 def _rows(
     node: Any, path: Path, limits: MemoryLimits
 ) -> DenseDataset | CompressedGroup | SortedRows:
-    """Rows of a dense dataset or a sparse group, samples x features."""
+    """Return a reader for the rows of a dense dataset or a sparse group, samples x features."""
     if not is_group(node):
         shape_of(node.shape, node)
         return DenseDataset(node, path, limits.sort)
@@ -100,7 +100,7 @@ def _rows(
 
 
 def _index(frame: Any, size: int | None) -> Any:
-    """Row names of obs or var: a group of columns, or (up to 0.6) one compound dataset."""
+    """Return the row names of obs or var: a group of columns, or up to 0.6 a compound dataset."""
     if is_group(frame):
         return _values(need(frame, text_of(frame.attrs["_index"])), size)
     fields = _fields(frame)
@@ -110,12 +110,12 @@ def _index(frame: Any, size: int | None) -> Any:
 
 def _fields(frame: Any) -> tuple[str, ...]:
     if frame.dtype.names is None:
-        raise ValueError(f"{frame.file.filename}: {frame.name} is no table with names.")
+        raise ValueError(f"{frame.file.filename}: {frame.name} is not a table with names.")
     return frame.dtype.names
 
 
 def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
-    """One column of obs, its categories written out, None where there is no label."""
+    """Return one column of obs, with codes replaced by categories; None for missing labels."""
     obs = need(file, "obs")
     known = list(obs if is_group(obs) else _fields(obs))
     if column not in known:
@@ -128,7 +128,7 @@ def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
         categories = find(file, f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories, _values(categories))
-    values = _withtext_of(values)
+    values = _with_text(values)
     missing = np.fromiter((v is None or v != v for v in values.tolist()), bool, len(values))
     if missing.any():
         values = values.astype(object)
@@ -137,14 +137,14 @@ def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
 
 
 def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return labels with a label for what has none, as of AnnData objects in memory."""
+    """Replace None by the label "missing", as for AnnData objects in memory."""
     if labels.dtype.kind != "O":
         return labels
     return np.array(["missing" if label is None else label for label in labels.tolist()], object)
 
 
 def _values(node: Any, size: int | None = None) -> NDArray[Any]:
-    """One column of a data frame in any of its encodings; of any length without `size`."""
+    """Return one column of a data frame, in any encoding; it may have any length without `size`."""
     if is_group(node):
         if "codes" in node:
             return _decoded(_values(need(node, "codes"), size), node, _values(node["categories"]))
@@ -163,12 +163,12 @@ def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArra
     if codes.size and not (codes.min() >= -1 and codes.max() < categories.size):
         found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
         raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
-    # The code of a missing value, -1, finds the last entry.
-    return np.append(_withtext_of(categories).astype(object), None)[codes]
+    # The code of a missing value, -1, selects the last entry.
+    return np.append(_with_text(categories).astype(object), None)[codes]
 
 
-def _withtext_of(values: NDArray[Any]) -> NDArray[Any]:
-    """Decode bytes; numbers stay numbers."""
+def _with_text(values: NDArray[Any]) -> NDArray[Any]:
+    """Decode bytes to text; numbers stay numbers."""
     if values.dtype.kind not in "OS":
         return values
     return np.array([text_of(v) if isinstance(v, bytes) else v for v in values.tolist()], object)

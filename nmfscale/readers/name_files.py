@@ -1,4 +1,4 @@
-"""Text files, plain or gzip whatever they are called: their lines, and the names in them."""
+"""Text files, plain or gzip: their lines, and the names of samples and features in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sources import NamedFileError
 Array = NDArray[Any]
 
 _GZIP = b"\x1f\x8b"
-# UTF-32 first: its mark begins with that of UTF-16.
+# UTF-32 comes first, because its mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -28,7 +28,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Heads of columns, the best first. R calls a column without a name x or V1.
+# Column headers, the best first. R names a column without a header x or V1.
 _SAMPLES = (
     "bc_wells", "barcode", "barcodes", "cell_barcode", "cell_id", "cell", "cells", "index", "x",
     "v1",
@@ -43,7 +43,7 @@ _HEADS = {*_SAMPLES, *_IDS, *_SYMBOLS, *_TYPES}
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file holds a gzip stream: its first bytes tell, not its name."""
+    """Whether a file is a gzip stream, by its first bytes, not its name."""
     with path.open("rb") as file:
         return file.read(len(_GZIP)) == _GZIP
 
@@ -54,9 +54,9 @@ def opened_text(path: Path) -> IO[bytes]:
 
 
 def text_of_file(path: Path) -> str:
-    """Return what a text file holds: UTF-8, or what its byte order mark says.
+    """Return the text of a file in UTF-8, or in the encoding of its byte order mark.
 
-    Another encoding is never guessed.
+    No other encoding is guessed.
     """
 
     def attempt() -> bytes:
@@ -73,7 +73,7 @@ def text_of_file(path: Path) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file without blank ones at its end."""
+    """Return the lines of a text file, without blank lines at its end."""
     lines = text_of_file(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -100,7 +100,7 @@ def _decoded(path: Path, data: bytes) -> str:
 
 
 class Features(NamedTuple):
-    """Identifiers, symbols, and types and genomes where the file gives them."""
+    """Identifiers and symbols of features, with types and genomes if the file has them."""
 
     ids: Array
     symbols: Array
@@ -109,32 +109,32 @@ class Features(NamedTuple):
 
 
 class NameFile(NamedTuple):
-    """A file with names of samples or of features: the fields of each of its lines."""
+    """A file with names of samples or features: the fields of its lines."""
 
     path: Path
     rows: list[list[str]]
 
     def fits(self, size: int) -> bool:
-        """Whether there is a line for each of `size` rows or columns, maybe below a head."""
+        """Whether the file has `size` lines, one for each row or column, perhaps below a header."""
         return len(self.rows) == size or (len(self.rows) == size + 1 and self._has_head())
 
     def names(self, size: int) -> Array:
-        """Return one name for each of `size` samples."""
+        """Return the names of `size` samples."""
         head, rows = self._body(size)
         at = _place(head, _SAMPLES)
         return strings(self._column(rows, 0 if at is None else at, "name"))
 
     def features(self, size: int) -> Features:
-        """Return what the file tells of `size` features."""
+        """Return identifiers, symbols and types of `size` features."""
         head, rows = self._body(size)
         if head:
             places = [_place(head, heads) for heads in (_IDS, _SYMBOLS, _TYPES)]
             if places[:2] == [None, None]:
                 places[0] = 0
         elif all(len(row) > 2 and row[1].isdigit() and row[2].isdigit() for row in rows):
-            rows = [[f"{row[0]}:{row[1]}-{row[2]}"] for row in rows]  # a part of a genome
+            rows = [[f"{row[0]}:{row[1]}-{row[2]}"] for row in rows]  # genomic intervals
             places = [0, None, None]
-        else:  # as 10x writes it
+        else:  # the columns of 10x Genomics: identifier, symbol, type
             width = max(map(len, rows))
             places = [at if at < width else None for at in range(3)]
         ids, symbols, types = (
@@ -154,10 +154,10 @@ class NameFile(NamedTuple):
         return bool(_HEADS.intersection(first)) or (len(first) > 1 and not first[0])
 
     def _body(self, size: int) -> tuple[list[str], list[list[str]]]:
-        """Return the head of the columns, empty without one, and the lines below it."""
+        """Return the header, empty if there is none, and the lines below it."""
         head, rows = ([], self.rows) if len(self.rows) == size else (self.rows[0], self.rows[1:])
         if head and all(len(row) == len(head) + 1 for row in rows):
-            head = ["", *head]  # R leaves out the head of its names
+            head = ["", *head]  # R writes no header for row names
         first = [row[0] for row in rows]
         numbered = first in ([str(i + start) for i in range(size)] for start in (0, 1))
         if numbered and (head or is_csv(self.path)) and all(len(row) > 1 for row in rows):
@@ -165,7 +165,7 @@ class NameFile(NamedTuple):
         return [field.strip().lower() for field in head], rows
 
     def _column(self, rows: list[list[str]], at: int, what: str) -> list[str]:
-        """Return one field of every line; a line without it is an error."""
+        """Return one field of every line; raise an error if a line lacks it."""
         short = next((i for i, row in enumerate(rows) if len(row) <= at), None)
         if short is None:
             return [row[at] for row in rows]
@@ -173,8 +173,8 @@ class NameFile(NamedTuple):
         first = len(self.rows) - len(rows) + 1
         raise NamedFileError(
             f"{self.path}, line {first + short}: {rows[short]} lacks the {what}, which other lines "
-            f"have, such as line {first + longest}: {rows[longest]}. Complete the line, or take "
-            f"the {what}s out of all lines."
+            f"have, such as line {first + longest}: {rows[longest]}. Complete the line, or remove "
+            f"the {what}s from all lines."
         )
 
 
@@ -183,16 +183,16 @@ def _place(head: Sequence[str], wanted: Sequence[str]) -> int | None:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether the name of a file says that commas separate its fields."""
+    """Whether a file has a name of comma-separated values."""
     return path.name.lower().removesuffix(".gz").endswith(".csv")
 
 
 def read_name_file(path: Path) -> NameFile:
-    """Read a file of names: fields between commas in a .csv, between tabs in any other."""
+    """Read a file of names: fields are separated by commas in a .csv file, otherwise by tabs."""
     lines = lines_of(path)
     if ".bed" in path.name.lower():
         lines = [line for line in lines if not line.startswith("#")]
-    # R puts quotation marks around every name; a single one is part of it
+    # R writes quotation marks around every name; a single one is part of the name
     if not is_csv(path) and not all(line.startswith('"') for line in lines):
         return NameFile(path, [line.split("\t") for line in lines])
     text = io.StringIO("\n".join(lines), newline="")
@@ -201,6 +201,6 @@ def read_name_file(path: Path) -> NameFile:
         return NameFile(path, [row or [""] for row in rows])
     except csv.Error as error:
         raise NamedFileError(
-            f"{path}, line {rows.line_num}: {error}; write a quotation mark in a field twice, and "
-            "one before and after the field."
+            f"{path}, line {rows.line_num}: {error}; double a quotation mark inside a field, and "
+            "put quotation marks around the field."
         ) from error

@@ -1,7 +1,8 @@
-"""Which side of a .mtx file is the samples', and the files of names beside it.
+"""The orientation of a .mtx file, and the files of names beside it.
 
-Matrix Market does not say what rows and columns are. The names of files (of 10x Genomics, STARsolo,
-kallisto|bustools, alevin-fry, Parse Biosciences, and those of GEO) and the numbers of names do.
+A Matrix Market file does not say whether its rows are samples or features. This is inferred from
+the numbers of names in the files beside it, and from the names of these files (10x Genomics,
+STARsolo, kallisto|bustools, alevin-fry, Parse Biosciences, GEO).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from .name_files import Features, NameFile, is_csv, read_name_file
 
 _ENDINGS = (".tsv", ".txt", ".csv", ".bed")
-# Words that tell the files of one table apart, the best first.
+# Words in the names of files with samples' and features' names, the best first.
 _SAMPLES = ("cell_metadata", "barcodes", "barcode", "cell_barcodes", "cell_names", "cells")
 _FEATURES = ("features", "feature", "all_genes", "genes", "gene", "gene_names", "peaks")
 # 10x Genomics and STARsolo write these features x samples, ...
@@ -27,7 +28,7 @@ _BY_SAMPLES = re.compile(r"(?:^|[._-])(?:cells_x_(?:genes|tcc)\b|quants_mat$)", 
 
 
 class NamesBeside(NamedTuple):
-    """What the files beside a matrix tell; `transposed` is whether it is features x samples."""
+    """Names from the files beside a matrix; `transposed` says that it is features x samples."""
 
     transposed: bool
     samples: NDArray[Any] | None
@@ -36,7 +37,10 @@ class NamesBeside(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """Files of names; `symbols` are of the features. `transposed` is None if no name tells."""
+    """Files of names of samples, of features, and of feature symbols.
+
+    `transposed` is the orientation that their names imply, or None.
+    """
 
     samples: NameFile | None
     features: NameFile | None
@@ -49,21 +53,21 @@ class _Files(NamedTuple):
                 yield file, side
 
     def fit(self, shape: tuple[int, int]) -> bool:
-        """Whether the files go with samples x features of this shape."""
+        """Whether the files match samples x features of this shape."""
         return all(file.fits(shape[side]) for file, side in self.sides())
 
     def n_heads(self, shape: tuple[int, int]) -> int:
-        """Count the files whose first line is a head if they go with this shape."""
+        """Count the files whose first line would be a header with this shape."""
         return sum(len(file.rows) > shape[side] for file, side in self.sides())
 
 
 def find_names(
     path: Path, shape: tuple[int, int], transpose: bool | None, in_folder: bool
 ) -> NamesBeside:
-    """Settle which side is the samples' of a .mtx file of a shape, and read the names.
+    """Determine the orientation of a .mtx file from its shape, and read the names beside it.
 
-    `transpose` is what the caller says, None for nothing. A file that was found `in_folder`, or
-    that is called as those of 10x are, is never taken for samples x features without a reason.
+    `transpose` is the caller's choice, or None. A file that was found `in_folder`, or that has a
+    name of 10x Genomics, is never assumed to be samples x features without evidence.
     """
     stem = _stem(path)
     notes: list[str] = []
@@ -73,7 +77,7 @@ def find_names(
     fitting = [each for each in choices if files.fit(_turned(shape, each))]
     if not fitting:
         raise ValueError(_contradiction(path, shape, transpose, there))
-    # a first line that looks like a head is one
+    # prefer the orientation in which lines that look like headers are headers
     most = max(files.n_heads(_turned(shape, each)) for each in fitting)
     fitting = [each for each in fitting if files.n_heads(_turned(shape, each)) == most]
     transposed = fitting[0]
@@ -84,15 +88,15 @@ def find_names(
         transposed = bool(known)
         if there or known is None:
             side = "features" if transposed else "samples"
-            why = "the numbers of names do not tell" if there else "there are no names beside it"
-            notes.append(f"rows of the file were taken for {side}: {why} (transpose=)")
+            why = "the numbers of names fit both" if there else "there are no names beside it"
+            notes.append(f"rows of the file were assumed to be {side}: {why} (transpose=)")
     n_samples, n_features = _turned(shape, transposed)
     features = None if files.features is None else files.features.features(n_features)
     if files.symbols is not None:
         symbols = files.symbols.features(n_features).symbols
         features = Features(symbols if features is None else features.ids, symbols)
     if files.samples is not None and features is None:
-        notes.append("there is no file of features beside it: neither names nor types are known")
+        notes.append("there is no file of features beside it: their names and types are unknown")
     samples = None if files.samples is None else files.samples.names(n_samples)
     return NamesBeside(transposed, samples, features, notes)
 
@@ -124,12 +128,12 @@ def _unsettled(path: Path, shape: tuple[int, int], there: list[tuple[NameFile, i
     beside = ", ".join(file.path.name for file, _ in there) or "no barcodes, features or genes"
     why = "as many rows as columns" if shape[0] == shape[1] else f"shape {shape}"
     return (
-        f"{path} has {why}, and {beside} beside it: that does not tell whether its rows are "
-        f"samples or features; {_REMEDY}"
+        f"{path} has {why}, and {beside} beside it, so its rows may be samples or features; "
+        f"{_REMEDY}"
     )
 
 
-# Which files there are ------------------------------------------------------------------------
+# Search for files -----------------------------------------------------------------------------
 
 
 def _stem(path: Path) -> str:
@@ -137,7 +141,7 @@ def _stem(path: Path) -> str:
 
 
 def _by_stem(folder: Path, stem: str) -> _Files | None:
-    """Find the names that kallisto|bustools and alevin-fry write beside samples x features."""
+    """Find the files of names that kallisto|bustools and alevin-fry write beside their matrices."""
     # the matrices of mature, nascent and ambiguous reads share their names
     for base in filter(None, (stem, stem.rpartition(".")[0])):
         samples = _first(folder, f"{base}.barcodes.txt", f"{base}_rows.txt")
@@ -148,13 +152,13 @@ def _by_stem(folder: Path, stem: str) -> _Files | None:
 
 
 def _first(folder: Path, *names: str) -> NameFile | None:
-    """Return the first of some files that is there, plain or gzip."""
+    """Read the first of some files that exists, plain or gzip; None if none does."""
     paths = (folder / each for name in names for each in (name, f"{name}.gz"))
     return next((read_name_file(path) for path in paths if path.is_file()), None)
 
 
 def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -> _Files:
-    """Find the files whose names have a word such as barcodes where the matrix has its own."""
+    """Find files named like the matrix, but with a word such as "barcodes" in place of "matrix"."""
     (samples, certain), (features, also) = (
         _nearest(path, stem, words, notes) for words in (_SAMPLES, _FEATURES)
     )
@@ -178,9 +182,9 @@ def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -
 def _nearest(
     path: Path, stem: str, words: tuple[str, ...], notes: list[str]
 ) -> tuple[NameFile | None, bool]:
-    """Find the file with one of the words whose name is nearest to that of the matrix.
+    """Find the file with one of the words whose name is closest to that of the matrix.
 
-    Returns it, or None, and whether it is certain to be of this matrix.
+    Return it, or None, and whether it certainly belongs to this matrix.
     """
     own, ranked = _rest(stem, _COUNTS), []
     is_tenx = bool(_word(stem, _TRANSPOSED))
@@ -191,7 +195,7 @@ def _nearest(
             continue
         rest = _rest(_stem(other), (word,))
         ending = next(at for at, end in enumerate(_ENDINGS) if name.endswith(end))
-        # its own; one of several matrices; of any name, where nothing else can be meant
+        # 0: its own file; 1: a file shared by several matrices; 2: any name, if it is the only one
         rank = 0 if rest == own else 1 if set(rest) <= set(own) else 2
         if rank == 0 and not own and not is_tenx and ending > 0:
             rank = 1  # a list of a few genes, perhaps
@@ -215,23 +219,23 @@ def _nearest(
 def _files_of(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except PermissionError:  # a folder may be closed and the file in it open
+    except PermissionError:  # a readable file may be in a folder that cannot be listed
         return []
 
 
 def _word(stem: str, words: tuple[str, ...]) -> str:
-    """Return the last of the words in a name, in lower case; "" without any."""
+    """Return the last of the words that occurs in a name, in lower case, or ""."""
     found = _matches(stem, words)
     return found[-1][0].lower() if found else ""
 
 
 def _rest(stem: str, words: tuple[str, ...]) -> list[str]:
-    """Return the parts of a name without the last of the words."""
+    """Split a name into parts, without the last of the words that occurs in it."""
     found = _matches(stem, words)
     if found:
         stem = f"{stem[: found[-1].start()]} {stem[found[-1].end() :]}"
     parts = re.split(r"[\s._-]+", stem.lower())
-    # a series of GEO has one file of features for all its samples
+    # a GEO series (GSE...) has one file of features for all of its samples
     other = {"", "matrix", "count", "counts"}
     return [part for part in parts if part not in other and not re.fullmatch(r"gse\d+", part)]
 
@@ -242,6 +246,6 @@ def _matches(stem: str, words: tuple[str, ...]) -> list[re.Match[str]]:
 
 
 def mtx_files(folder: Path) -> list[Path]:
-    """Return the .mtx files of a folder, plain or gzip; the plain one where there are both."""
+    """Return the .mtx files of a folder, plain or gzip; the plain one if both exist."""
     found = {_stem(path): path for end in ("mtx.gz", "mtx") for path in folder.glob(f"*.{end}")}
     return sorted(found.values())

@@ -18,13 +18,13 @@ from .formats import ANNOTATED, check_choices
 
 
 def is_annotated(X: Any) -> bool:
-    """Whether an object is an AnnData object, told without importing anndata."""
+    """Whether an object is an AnnData object; does not import anndata."""
     anndata = sys.modules.get("anndata")
     return anndata is not None and isinstance(X, anndata.AnnData)
 
 
 def known_object(X: Any, whom: str) -> Any:
-    """Return an object that holds one matrix of counts, or a matrix; refuse any other."""
+    """Return an AnnData object or a matrix; refuse other objects (`whom` in messages)."""
     if is_annotated(X):
         return X
     mudata = sys.modules.get("mudata")
@@ -41,12 +41,12 @@ def known_object(X: Any, whom: str) -> Any:
     )
 
 
-def object_counts(X: Any, given: dict[str, Any], whom: str, in_memory: bool) -> CountMatrix:
-    """Check the counts of anything that is no path, and choose the part of it that was given."""
+def object_counts(X: Any, choices: dict[str, Any], whom: str, in_memory: bool) -> CountMatrix:
+    """Return the checked counts of an object; `choices` select a matrix of an AnnData object."""
     if is_annotated(X):
-        check_choices(given, ANNOTATED, type(X).__name__)
-        return annotated_counts(X, **given, whom=whom, in_memory=in_memory)
-    check_choices(given, (), type(X).__name__)
+        check_choices(choices, ANNOTATED, type(X).__name__)
+        return annotated_counts(X, **choices, whom=whom, in_memory=in_memory)
+    check_choices(choices, (), type(X).__name__)
     if is_dask_array(X):
         return _dask_counts(X, whom, in_memory)
     if isinstance(X, CountMatrix):
@@ -72,7 +72,7 @@ def annotated_counts(
     adata: Any, *, layer: str | None = None, raw: bool = False, groups: str | None = None,
     whom: str = "X", in_memory: bool = True,
 ) -> CountMatrix:  # fmt: skip
-    """Check the counts of an AnnData object: its X, a layer, or the X of its raw."""
+    """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
     known = ", ".join(map(repr, adata.layers)) or "none"
@@ -97,7 +97,7 @@ def annotated_counts(
 
 
 def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_: Any) -> list[str]:
-    """Name the matrices of an AnnData object, or of its file, besides the one that was chosen."""
+    """Return the names of the matrices of an AnnData object except the chosen one."""
     chosen = "raw/X" if raw else "X" if layer is None else f"layers/{layer}"
     # X of a view would be copied
     has_x = chosen != "X" and not adata.is_view and adata.X is not None
@@ -116,7 +116,7 @@ def _group_labels(obs: Any, column: str) -> NDArray[Any]:
 
 
 def _frame_matrix(frame: Any) -> Any:
-    """Return the numbers of a DataFrame, sparse if all its columns are."""
+    """Return the values of a DataFrame as a matrix, sparse if all its columns are."""
     dtypes = list(frame.dtypes)
     sparse = [dtype for dtype in dtypes if type(dtype).__name__ == "SparseDtype"]
     if dtypes and len(sparse) == len(dtypes) and all(dtype.fill_value == 0 for dtype in sparse):

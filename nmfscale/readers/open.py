@@ -1,4 +1,4 @@
-"""The one door for counts: any object or file to counts, in memory or left where they are."""
+"""as_counts and read_counts: counts from any object or file, in memory or left in their file."""
 
 from __future__ import annotations
 
@@ -38,50 +38,52 @@ def as_counts(
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
 ) -> CountMatrix:
-    """Check a matrix of counts and bring it into compressed sparse rows.
+    """Check a matrix of counts, and convert it to compressed sparse rows.
 
     Parameters
     ----------
     X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountMatrix
-        Counts, samples x features (n_samples, n_features). DataFrames may be those of Polars or
-        tables of Arrow, sparse arrays those of pydata; of MuData objects those with one modality
-        are taken. It is never written to, and its arrays are used as they are if they are
-        compressed sparse rows without duplicates and explicit zeros. A packed store is opened,
-        another path read by :func:`read_counts`.
+        Counts, samples x features (n_samples, n_features). Polars DataFrames, Arrow tables, sparse
+        arrays of pydata and MuData objects with one modality are accepted, too. `X` is never
+        changed. Arrays that are compressed sparse rows without duplicates and explicit zeros are
+        used without a copy. The path of a packed store is opened; other files are read as by
+        :func:`read_counts`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     raw : bool, default=False
         Whether to use ``raw.X`` of an AnnData object (or .h5ad file) in place of ``X``.
     integer : {"warn", "allow", "require"}, default="warn"
-        What to do about counts that are not whole numbers: warn once, say nothing, or refuse.
+        What to do about counts that are not whole numbers: warn once, accept them silently, or
+        raise an error.
     whom : str, default="X"
-        Name of the asking estimator or file, for messages.
+        Name of the calling estimator or of the file, used in messages.
     in_memory : bool, default=True
-        Whether a file is read into memory. If not, or for a packed store, it is read a block of
-        rows at a time when counts are needed; likewise an AnnData object opened with ``backed``,
-        and dask arrays.
+        Whether to read a file into memory. Otherwise, a block of rows is read each time it is
+        needed. This applies to AnnData objects opened with ``backed`` and to dask arrays, too;
+        packed stores are never read into memory.
     memory_limit : int, float or str, default=None
-        Bytes, or text such as "2GB". A quarter of them, 1 GiB by default, is used to bring text
-        and compressed columns of a file that is not read into memory into the order of rows. A
-        table whose rows and columns need more, however few its counts, is refused; by default one
-        that needs more than is free.
+        Bytes, or text such as "2GB". A table that needs more memory for its rows and columns
+        alone, without its counts, is refused; with None, a table that needs more than the free
+        memory. With ``in_memory=False``, a quarter of the limit, 1 GiB by default, is used to
+        sort the entries of text files and compressed columns by rows.
 
     Returns
     -------
     CountMatrix
-        The counts in their own type, with the names found in a DataFrame or AnnData object:
-        :class:`Counts` in memory, :class:`StoredCounts` of a packed store.
+        The counts in their own dtype, with the names found in a DataFrame or AnnData object:
+        :class:`Counts` in memory, or :class:`StoredCounts` for a packed store.
 
     Raises
     ------
     TypeError
-        If `X` is no matrix, nor an object with one: a list of AnnData objects, a generator.
+        If `X` is neither a matrix nor an object that holds one: a list of AnnData objects, a
+        generator.
     ValueError
         If a count is negative, infinite, missing, complex or above 2**53, if the counts of a row
-        add up to less than 1e-9 but not to 0, if there is no row or no column, if the input is not
-        two-dimensional, or if a sparse structure is corrupt.
+        add up to a positive number below 1e-9, if there are no rows or no columns, if the input is
+        not two-dimensional, or if a sparse structure is corrupt.
     MemoryLimitError
-        If the table does not fit into memory: a MemoryError and a ValueError.
+        If the table does not fit in memory; it is both a MemoryError and a ValueError.
 
     Examples
     --------
@@ -103,9 +105,9 @@ def open_counts(
     source: Any, *, integer: IntegerPolicy = "warn", whom: str = "X", in_memory: bool = True,
     memory_limit: int | float | str | None = None, **choices: Any,
 ) -> CountMatrix:  # fmt: skip
-    """Open any source of counts: here alone files, stores and objects are told apart.
+    """Open any source of counts; only this function distinguishes files, stores and objects.
 
-    `in_memory` and `memory_limit` are those of `as_counts`, `choices` those of `read_counts`.
+    `in_memory` and `memory_limit` are as in `as_counts`, `choices` as in `read_counts`.
     """
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -117,14 +119,14 @@ def open_counts(
         counts, holder = _file_counts(user_path(source), given, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
         counts, holder = _file_counts(Path(source.filename), given, in_memory, limit)
-        # the object's names may have been changed since it was opened
+        # the names of the object may have been changed after it was opened
         counts.sample_names = labels_of(source.obs_names, counts.shape[0], "obs_names", "row")
         if "raw" not in given:
             names = labels_of(source.var_names, counts.shape[1], "var_names", "column")
             counts.feature_names = names
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
-        if len(shape) == 2 and np.isfinite(shape).all():  # not so of some dask arrays
+        if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, whom, limit)
         counts = object_counts(source, given, whom, in_memory)
         if is_annotated(source) and counts.first_fraction is not None:
@@ -139,7 +141,7 @@ def open_counts(
 def _file_counts(
     path: Path, given: dict[str, Any], in_memory: bool, limit: int | None
 ) -> tuple[CountMatrix, str]:
-    """Open a file, and say what messages call its counts."""
+    """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
         check_choices(given, (), f"{path}, a packed store")
@@ -175,7 +177,7 @@ def read_counts(
     ``.npz``             ``scipy.sparse.save_npz``
     ``.mtx``, ``.gz``    Matrix Market; with names from the files beside it
     ``docword.*.txt``    UCI bag of words, also ``.gz``; with the words of ``vocab.*.txt`` beside it
-    folder               one with a ``.mtx`` (or ``.mtx.gz``) file and files of names
+    folder               with a ``.mtx`` (or ``.mtx.gz``) file and files of names
     ``.h5ad``            AnnData, also as written by versions 0.5 to 0.7
     ``.h5``              10x Cell Ranger 2 and 3
     ===================  ====================================================================
@@ -183,7 +185,7 @@ def read_counts(
     Parameters
     ----------
     path_or_object : str, path or object
-        A file of the formats above, or anything that :func:`as_counts` takes.
+        A file in one of the formats above, or any object that :func:`as_counts` accepts.
     layer : str, optional
         AnnData: the layer to read in place of ``X``.
     raw : bool, default=False
@@ -191,50 +193,52 @@ def read_counts(
     groups : str, optional
         AnnData: the column of ``obs`` that holds a label for each sample.
     genome : str, optional
-        10x: the genome to read; needed if a Cell Ranger 2 file holds several, or a folder has one
-        folder for each.
+        10x: the genome to read; needed if a Cell Ranger 2 file holds several genomes, or a folder
+        has a subfolder for each.
     feature_type : str, optional
-        10x: the type of features to keep, or ``"all"``. By default gene expression alone where
-        several types are mixed.
+        10x: the type of features to keep, or ``"all"``. By default, only gene expression is kept
+        if there are several types.
     transpose : bool, optional
-        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default an ``.npz``
-        file holds samples x features, and the files of names beside a ``.mtx`` file tell: see
-        Notes.
+        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
+        file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
+        files of names beside it: see Notes.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers.
 
     Returns
     -------
     Counts
-        The counts in the type of the file or the next that holds them: see :attr:`Counts.dtype`.
-        Names where they were found; gene symbols that stand for several genes are followed by the
-        gene's identifier, where that is another.
+        The counts in the dtype of the file, or the next one that holds them (see
+        :attr:`Counts.dtype`), with names if the file has some. A gene symbol shared by several
+        genes is followed by the identifier of the gene, if that differs.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     OSError
         If an HDF5 file is damaged, cut off, or compressed with a filter that is not installed.
     MemoryLimitError
-        If the table does not fit into memory: a MemoryError and a ValueError.
+        If the table does not fit in memory; it is both a MemoryError and a ValueError.
     ValueError
-        If the format is not known or the file is of another format than its name says, if a
-        choice does not fit the format, if nothing tells which side of a ``.mtx`` file is the
-        samples', if files of names do not fit or are not UTF-8, or if the numbers are not counts.
+        If the format is unknown or does not agree with the file's name, if an option does not
+        apply to the format, if the orientation of a ``.mtx`` file cannot be inferred, if files of
+        names do not match the matrix or are not UTF-8, or if the values are not counts.
 
     Notes
     -----
-    Names of a ``.mtx`` file are found as 10x Genomics and STARsolo (``barcodes.tsv``,
-    ``features.tsv``, ``genes.tsv``, ``peaks.bed``), kallisto|bustools
-    (``cells_x_genes.barcodes.txt``, ``.genes.txt``, ``.genes.names.txt``), alevin-fry
-    (``quants_mat_rows.txt``, ``quants_mat_cols.txt``) and Parse Biosciences
-    (``cell_metadata.csv``, ``all_genes.csv``) write them, also as ``.csv`` or ``.gz``, and with
-    more in their names, as in GEO: ``GSM1_a_barcodes.tsv.gz`` goes with ``GSM1_a_matrix.mtx.gz``.
-    The numbers of names tell which side is the samples', those of one file suffice. Where they do
-    not, 10x Genomics' and STARsolo's files are features x samples, those of the other three
-    samples x features. A folder, or a ``matrix.mtx``, without any of these files is refused; a
-    file of any other name without them holds samples x features.
+    The files of names beside a ``.mtx`` file are recognised by the names that these programs use:
+    10x Genomics and STARsolo (``barcodes.tsv``, ``features.tsv``, ``genes.tsv``, ``peaks.bed``),
+    kallisto|bustools (``cells_x_genes.barcodes.txt``, ``.genes.txt``, ``.genes.names.txt``),
+    alevin-fry (``quants_mat_rows.txt``, ``quants_mat_cols.txt``) and Parse Biosciences
+    (``cell_metadata.csv``, ``all_genes.csv``). They may be ``.csv`` or ``.gz`` files, and may have
+    longer names, as in GEO: ``GSM1_a_barcodes.tsv.gz`` belongs to ``GSM1_a_matrix.mtx.gz``.
+
+    The orientation of a ``.mtx`` file follows from the numbers of names; one file of names
+    suffices. If the numbers do not decide, files of 10x Genomics and STARsolo are features x
+    samples, and those of the other three programs samples x features. A folder, or a
+    ``matrix.mtx``, without files of names is refused; a file with any other name is then read as
+    samples x features.
 
     Examples
     --------
@@ -256,7 +260,7 @@ def read_counts(
         counts = counts.in_memory()
     if not isinstance(counts, Counts):
         raise ValueError(
-            f"{type(path_or_object).__name__} is no object in memory; nmfscale.as_counts takes it "
-            "as it is."
+            f"{type(path_or_object).__name__} is not in memory, and read_counts does not read it: "
+            "pass it to nmfscale.as_counts."
         )
     return counts

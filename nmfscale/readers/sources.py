@@ -1,4 +1,4 @@
-"""Tables in memory and in HDF5 files, a range of rows at a time."""
+"""Sources of rows: the interface `RowReader`, and compressed and dense tables in HDF5 files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ Array = NDArray[Any]
 # Row numbers, column numbers and values of entries in any order.
 Triplets = tuple[Array, Array, Array]
 
-# Entries read from a dataset at a time, about: whole chunks, if they are smaller.
+# Approximate number of entries read from a dataset at a time, in whole chunks.
 SLICE = 2**20
-# Bytes in use for a block of a dense dataset, and kept of it in HDF5's cache.
+# Bytes for a block of a dense dataset in memory, and in HDF5's cache.
 _DENSE_BYTES = 2**25
 _BAND_BYTES = 2**27
 _PARTS = "data", "indices", "indptr"
 
 
 class MemoryLimits(NamedTuple):
-    """How many bytes may be used to bring entries into order, and for a table.
+    """Memory limits in bytes: for sorting entries, and for a table.
 
-    `table` is for all that it needs however few its entries; None is what the machine has free.
+    `table` limits the memory that a table needs for its rows and columns, whatever their entries;
+    None is the free memory.
     """
 
     sort: int
@@ -47,28 +48,28 @@ class MemoryLimits(NamedTuple):
 
 
 class RowReader(Protocol):
-    """Rows that can be read in any range; indices and pointers sound, values not looked at."""
+    """A table whose rows can be read in any range; indices are checked, values are not."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """The numbers of rows and columns."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the values, as stored."""
+        """The stored dtype of the values."""
 
     def entry_counts(self, start: int, stop: int) -> Array:
-        """Entries of each row, or a bound on them, (stop - start,)."""
+        """Return the number of entries of each row, or an upper bound, (stop - start,)."""
 
     def read(self, start: int, stop: int) -> RowRange:
         """Return rows start:stop."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
 
 
 class OpenedTable(NamedTuple):
-    """A table found in a file; `columns` are those to keep, None for all."""
+    """A table found in a file; `columns` are the columns to keep, or None for all."""
 
     path: Path
     source: RowReader
@@ -81,24 +82,24 @@ class OpenedTable(NamedTuple):
 
 
 class NamedFileError(ValueError):
-    """What is wrong with a file beside that of the counts; its message names that file."""
+    """A fault of a file beside that of the counts; the message names the file."""
 
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Say of this file what nobody foresaw that a damaged or odd one may hold."""
+    """Convert unforeseen errors, caused by damaged or odd files, to errors that name the file."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         names_it = isinstance(error, ValueError) and path.name in str(error)
         if names_it or isinstance(error, NamedFileError):
             raise
-        what = "is damaged, or not laid out as its format says"
+        what = "is damaged, or does not follow its format"
         raise ValueError(f"{path} {what} ({type(error).__name__}: {error}).") from error
 
 
 def column_of(values: Any, node: Any, size: int | None = None) -> Array:
-    """Return values of a dataset that must be one for each of `size` rows or columns."""
+    """Return the values of a dataset, which must be one for each of `size` rows or columns."""
     if np.ndim(values) != 1 or size not in (None, len(values)):
         wanted = f"({'n' if size is None else size},): one value for each row or column"
         found = f"{node.name} has the shape {np.shape(values)}, but should have {wanted}"
@@ -109,17 +110,18 @@ def column_of(values: Any, node: Any, size: int | None = None) -> Array:
 class CompressedGroup:
     """Compressed rows in an HDF5 group: the datasets `data`, `indices` and `indptr`.
 
-    `looked_at` is the group in a guarded file; it is opened anew for its arrays.
+    `guarded` is the group in a file opened by `guarded_hdf5`; the arrays are read from the file
+    opened again without the guard.
     """
 
-    def __init__(self, looked_at: Any, shape: tuple[int, int], path: Path) -> None:
+    def __init__(self, guarded: Any, shape: tuple[int, int], path: Path) -> None:
         self.shape = shape
-        self.whom = f"{path} ({looked_at.name})"
+        self.whom = f"{path} ({guarded.name})"
         check_shape(shape)
         for name in _PARTS:
-            checked_dataset(need(looked_at, name))
+            checked_dataset(need(guarded, name))
         with opened_hdf5(path) as file:
-            group = need(file, looked_at.name)
+            group = need(file, guarded.name)
             self._reader = Reader(group, path)
             self._attach(group)
             data, indices, indptr = self._data, self._indices, self._indptr
@@ -138,28 +140,28 @@ class CompressedGroup:
         )
 
     def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Entries of indptr from `start` to `stop`, the last included."""
+        """Return indptr[start : stop + 1], after checking it."""
         numbers: Array = self._reader.read(self._attach, lambda: self._indptr[start : stop + 1])
         check_rising(numbers, self.whom, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
-            # Pointers outside this range may be wrong: here only those asked for are known.
+            # All pointers must lie in 0..n_stored; only the requested ones are checked here.
             leaves = f"indptr leaves the range 0 to {self.n_stored}"
             raise corrupt(self.whom, f"{leaves} between rows {start} and {stop}")
         return numbers.astype(np.int64)
 
     def entry_counts(self, start: int, stop: int) -> Array:
-        """Entries of each row, (stop - start,)."""
+        """Return the number of entries of each row, (stop - start,)."""
         return np.diff(self.pointers(start, stop))
 
     def read(self, start: int, stop: int) -> RowRange:
-        """Return rows start:stop; one slice each of indices and data is read."""
+        """Return rows start:stop; reads one slice of indices and one of data."""
         pointers = self.pointers(start, stop)
         indices, data = self.entries(int(pointers[0]), int(pointers[-1]))
         pointers -= pointers[0]
         return RowRange(start, pointers.astype(index_type(data.size), copy=False), indices, data)
 
     def entries(self, first: int, last: int) -> tuple[Array, Array]:
-        """Column numbers, checked in their own type before they are narrowed, and values."""
+        """Return column numbers and values; numbers are checked before conversion to int32."""
         n_columns = self.shape[1]
         indices = np.empty(last - first, dtype=index_type(n_columns))
         data = np.empty(last - first, dtype=self.dtype)
@@ -192,7 +194,7 @@ class CompressedGroup:
 
 
 class DenseDataset:
-    """Rows of a two-dimensional HDF5 dataset, which is one of a guarded file, opened anew."""
+    """Rows of a two-dimensional HDF5 dataset; `dataset` is in a file opened by `guarded_hdf5`."""
 
     def __init__(self, dataset: Any, path: Path, memory_limit: int) -> None:
         where = f"{path} ({dataset.name})"
@@ -201,21 +203,21 @@ class DenseDataset:
         check_number_type(dataset, where)
         self.shape, self.dtype = (int(dataset.shape[0]), int(dataset.shape[1])), dataset.dtype
         height, width = dataset.chunks or (1, 1)
-        # Two reads in a row may share one band of chunks, across all columns.
+        # Two consecutive reads may share one band of chunks across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
         self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
         with opened_hdf5(path) as file:
             dataset = need(file, dataset.name)
             self._reader = Reader(dataset, path)
             self._attach(dataset)
-        # A block is taken apart in temporaries of up to 24 bytes for each entry.
+        # Compressing a block needs temporary arrays of up to 24 bytes for each entry.
         self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
 
     def _attach(self, dataset: Any) -> None:
         self._dataset = sequential(checked_dataset(dataset), self._cache_bytes)
 
     def entry_counts(self, start: int, stop: int) -> Array:
-        """All columns: what is zero shows when it is read."""
+        """Return the number of columns for every row: an upper bound, as zeros are unknown."""
         return np.full(stop - start, self.shape[1], dtype=np.int64)
 
     def read(self, start: int, stop: int) -> RowRange:
@@ -231,7 +233,7 @@ class DenseDataset:
 
 
 def check_number_type(dataset: Any, whom: str) -> None:
-    """Refuse what is no real number: text, compounds, references, complex numbers."""
+    """Refuse a dataset that does not hold real numbers: text, compounds, references, complex."""
     if dataset.dtype.kind == "O":
         raise ValueError(f"{whom} holds {dataset.dtype}, not numbers.")
     check_kind(dataset.dtype, EntryNames(whom), None)
@@ -240,7 +242,7 @@ def check_number_type(dataset: Any, whom: str) -> None:
 def slices(
     dataset: Any, first: int, last: int, n_entries: int = SLICE
 ) -> Iterator[tuple[int, int]]:
-    """Cut a range of entries where chunks end, so that none is decompressed twice."""
+    """Cut a range of entries at chunk boundaries, so that no chunk is decompressed twice."""
     length = dataset.chunks[0] if dataset.chunks else 1
     step = length * max(1, n_entries // length)
     edges = [first, *range((first // step + 1) * step, last, step), last]

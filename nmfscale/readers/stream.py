@@ -1,4 +1,4 @@
-"""Counts in files, read a range of rows at a time in bounded memory."""
+"""Streams of counts: files read a range of rows at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _SMALLEST_LIMIT = 2**20
 
 
 class RowStream(ABC):
-    """A table whose rows are checked when they are read, a range of them at a time.
+    """A table whose rows are read in ranges, and checked when they are read.
 
-    `whom` is what messages call it, `about` names, groups and notes as `CountMatrix` takes them,
-    `piece_bytes` what reading takes besides the rows themselves, where that is much.
+    `whom` is its name in messages; `about` holds names, groups and notes, as keyword arguments of
+    `CountMatrix`; `piece_bytes` is the memory for reading, besides the rows themselves, if it
+    matters.
     """
 
     whom: str
@@ -40,41 +41,41 @@ class RowStream(ABC):
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> CompressedRows:
-        """Return checked rows start:stop: sorted columns, neither duplicates nor explicit zeros."""
+        """Return checked rows start:stop, with sorted columns, without duplicates or zeros."""
 
     def entry_names(self) -> EntryNames:
-        """Return what messages call the entries."""
+        """Return the names used in messages about entries."""
         return EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
 
     @abstractmethod
     def chunks(
         self, max_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[CompressedRows]:
-        """Yield rows start:stop in pieces of at most `max_bytes`, where rows and file allow it."""
+        """Yield rows start:stop in pieces of at most `max_bytes`, if rows and file allow that."""
 
     def read(self, start: int, stop: int) -> RowRange:
-        """Return rows start:stop, which are kept: their columns are often wanted after them."""
+        """Return rows start:stop, and keep them: the same range is often read again by columns."""
         last = self._last
         if last is None or last[:2] != (start, stop):
-            last = self._last = None  # one range in memory, not two
+            last = self._last = None  # free it first: one range in memory, not two
             rows = self.rows(start, stop).rows
             self.bytes_read += rows.nbytes
             last = self._last = start, stop, rows
-        return last[2]  # not of self: another thread may have read meanwhile
+        return last[2]  # not self._last: another thread may have replaced it
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was read."""
+        """Leave out the rows in memory."""
         return {**self.__dict__, "_last": None}
 
 
 class CountStream(RowStream, AbstractContextManager["CountStream"]):
     """Counts in a file, samples x features, read a range of rows at a time by one thread.
 
-    Made by `open_stream`; a context manager. It holds the names, not the counts.
+    `open_stream` creates it. It is a context manager, and holds the names, not the counts.
     """
 
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
-        # it is asked for again when the current folder may be another
+        # absolute: the current folder may change before the file is read again
         self.path = table.path.absolute()
         self.whom = table.whom
         self._source, self._columns, self.fingerprint = table.source, table.columns, seen
@@ -95,16 +96,16 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the counts in the file; text files are read through to learn it."""
+        """Dtype of the counts in the file; text files must be read completely to find it."""
         return self._source.dtype
 
     def chunks(
         self, max_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[CompressedRows]:
-        """Yield pieces of at most `max_bytes`, but of one row at least.
+        """Yield pieces of at most `max_bytes`, but at least one row.
 
-        About five times as much is in use while a piece is made. Sums of duplicates that need a
-        wider type may make it larger.
+        Building a piece takes about five times as much memory. A piece may become larger if sums
+        of duplicates need a wider dtype.
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes={max_bytes!r} must be positive.")
@@ -120,7 +121,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         return self._canonical(start, stop, sort=True)
 
     def whole(self, table_limit: int | None = None) -> CompressedRows:
-        """Return all rows at once, checked, columns in the order of the file."""
+        """Return all rows, checked, with the columns of a row in the order of the file."""
         n_bytes = getattr(self._source, "n_bytes", 0)
         check_table_size(self.shape, self.whom, table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
@@ -135,7 +136,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         self.close()
 
     def _rows_that_fit(self, start: int, max_bytes: int) -> int:
-        """Return how many rows from `start` on make a piece."""
+        """Return the number of rows from `start` on that fit into a piece."""
         self._check_usable()
         kinds = (np.empty(0, index_type(self.shape[1])), working_type(np.empty(0, self.dtype)))
         per_entry = sum(kind.itemsize for kind in kinds)
@@ -158,7 +159,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             return canonical_rows(rows, shape, self.entry_names(), sort=sort)
 
     def _selected(self, rows: RowRange) -> RowRange:
-        """Leave the columns out that were not asked for, in the arrays themselves."""
+        """Remove the columns that are not selected; works in the given arrays."""
         n_kept, (start, indptr, indices, data) = 0, rows
         pointers = np.zeros_like(indptr)
         for first, last in row_chunks(indptr, CHUNK):
@@ -177,20 +178,20 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             raise ValueError(f"The stream of {self.whom} is closed.")
         status = retry(self.path, self.path.stat)
         if (status.st_size, status.st_mtime_ns) != self.fingerprint[:2]:
-            raise ValueError(f"{self.path} was changed since it was opened; open it anew.")
+            raise ValueError(f"{self.path} was changed since it was opened; open it again.")
 
 
 def open_stream(
     path: str | os.PathLike[str], *, memory_limit: int = MEMORY_LIMIT,
     table_limit: int | None = None, **choices: Any,
 ) -> CountStream:  # fmt: skip
-    """Open a file of counts to read it a range of rows at a time; choices as `read_counts`.
+    """Open a file of counts to read it a range of rows at a time; `choices` as in `read_counts`.
 
-    Tables that lie in the file row by row (compressed rows or dense, in .h5ad, and 10x .h5) are
-    read in place. Text files and compressed columns are brought into the order of rows first, when
-    counts are asked for: in `memory_limit` bytes if there is room, else in a temporary file of 12
-    to 20 bytes per entry. .npz files are loaded whole. `table_limit` is for what a table needs
-    however few its entries; None is what the machine has free.
+    Tables that are stored by rows (compressed rows or dense arrays in .h5ad, and 10x .h5) are read
+    in place. The entries of text files and compressed columns are sorted by rows at the first read,
+    in `memory_limit` bytes if these suffice, otherwise in a temporary file of 12 to 20 bytes per
+    entry. .npz files are loaded completely. `table_limit` limits the memory that a table needs for
+    its rows and columns, whatever their entries; None is the free memory.
     """
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
@@ -209,7 +210,7 @@ _SAMPLE_BYTES = 2**16
 
 
 class Fingerprint(NamedTuple):
-    """Size in bytes, time of the last change in nanoseconds, and a hash of samples."""
+    """Size in bytes, time of the last change in nanoseconds, and a hash of samples of a file."""
 
     size: int
     mtime_ns: int
@@ -217,11 +218,10 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
-    """Take the fingerprint of a file without reading much of it.
+    """Compute the fingerprint of a file without reading much of it.
 
-    The SHA-256 is of 16 evenly spaced samples of 64 KiB with the file's two ends among them, of
-    all bytes if there are no more than that. A change elsewhere that keeps size and time is not
-    seen.
+    The SHA-256 covers 16 evenly spaced samples of 64 KiB, including both ends of the file, or all
+    bytes of a smaller file. A change elsewhere that preserves size and time is not detected.
     """
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:

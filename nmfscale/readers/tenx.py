@@ -1,6 +1,7 @@
-"""Files of 10x Genomics' Cell Ranger: .h5 of versions 2 and 3, and folders of .mtx files.
+"""Files of 10x Genomics' Cell Ranger: .h5 files of versions 2 and 3, and folders with .mtx files.
 
-Both hold genes x cells by columns, which is cells x genes by rows: nothing is converted.
+The .h5 files hold genes x cells as compressed columns. These are the compressed rows of cells x
+genes, so nothing needs conversion.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GENES = "Gene Expression"
 
 
 def genome_groups(file: Any) -> list[str]:
-    """Names of the groups that Cell Ranger 2 writes, one per genome."""
+    """Return the names of the groups that Cell Ranger 2 writes, one for each genome."""
     parts = {"data", "indices", "indptr", "shape"}
     found = {name: find(file, name) for name in file}
     return [name for name, node in found.items() if is_group(node) and parts <= set(node)]
@@ -30,7 +31,7 @@ def genome_groups(file: Any) -> list[str]:
 def open_tenx_h5(
     path: Path, _limits: MemoryLimits, *, genome: str | None = None, feature_type: str | None = None
 ) -> OpenedTable:
-    """Open a matrix of Cell Ranger 2 or 3."""
+    """Open the matrix of a file of Cell Ranger 2 or 3."""
     with guarded_hdf5(path) as file:
         columns = find(file, "matrix/features")
         if columns is not None:
@@ -71,7 +72,7 @@ def _one_genome(path: Path, genomes: list[str], genome: str | None) -> str:
 def select_features(
     path: Path, features: Features | None, feature_type: str | None, genome: str | None = None
 ) -> dict[str, Any]:
-    """Keep the columns asked for; by default gene expression where other types are mixed in."""
+    """Select the columns with a type and genome; by default, gene expression if there is any."""
     if features is None:
         if feature_type not in (None, "all"):
             _where(path, None, feature_type, "feature_type")
@@ -101,7 +102,7 @@ def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: 
 
 
 def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
-    """Gene symbols; those that stand for several genes are told apart by another identifier."""
+    """Return gene symbols; append the identifier to symbols that several genes share."""
     times, names = Counter(symbols.tolist()), symbols.copy()
     for at in np.flatnonzero(symbols != ids):
         if times[symbols[at]] > 1:
@@ -113,7 +114,7 @@ def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_mtx(folder: Path, genome: str | None = None) -> Path:
-    """Return the one .mtx file of a folder, or of the one in it that has the name of a genome."""
+    """Return the single .mtx file of a folder, or of its subfolder with the name of a genome."""
     genomes = sorted(below.name for below in folder.iterdir() if mtx_files(below))
     if genome is not None and genome not in genomes:
         known = ", ".join(genomes) or "none"
@@ -122,14 +123,14 @@ def find_mtx(folder: Path, genome: str | None = None) -> Path:
         )
     within = folder if genome is None else folder / genome
     found = mtx_files(within)
-    if not found and genomes == ["alevin"]:  # as alevin-fry writes it
+    if not found and genomes == ["alevin"]:  # the folders of alevin-fry
         found = mtx_files(folder / "alevin")
-    # STARsolo writes other counts of the same reads beside it
+    # STARsolo also writes matrices with other counts of the same reads
     found = [each for each in found if not each.name.startswith("UniqueAndMult-")] or found
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
         choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not found else ""
-        remedy = "; give the path of the one that is meant" if found else choice
+        remedy = "; pass the path of one of them" if found else choice
         raise ValueError(
             f"{within} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found "
             f"{names}{remedy}."

@@ -1,4 +1,4 @@
-"""Lines of numbers in text files, plain or gzip, parsed in bounded pieces."""
+"""Matrix Market and bag-of-words files, plain or gzip, parsed in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sources import MemoryLimits, Triplets
 
 Array = NDArray[Any]
 
-# A piece takes about 12 times its own size while it is parsed.
+# Parsing a piece takes about 12 times its size in memory.
 _PIECE = 2**21
 _SMALLEST_PIECE = 2**14
 _LONGEST_HEADER_LINE = 2**20
@@ -31,22 +31,23 @@ _DEFLATE_RATIO = 1032
 
 
 class Piece(NamedTuple):
-    """Numbers, (n_lines, n_fields), and where in the file they stand."""
+    """Numbers of some lines, (n_lines, n_fields), with the position of the lines in the file."""
 
     numbers: Array
     first_line: int
     filled: Array
 
     def line_of(self, at: int) -> int:
-        """Return the number of the line, from 1 on, that holds row `at` of the numbers."""
+        """Return the number of the line, starting at 1, that holds row `at` of the numbers."""
         return self.first_line + int(np.flatnonzero(self.filled)[at])
 
 
 class NumberLines:
-    """A text file that is read once from its beginning; used as a context manager.
+    """A text file that is read once from its beginning; a context manager.
 
-    `kind` names the format in messages, and `line` is the number of lines read so far. `place` is
-    where to find what messages call `path`, should the current folder be another by now.
+    `kind` names the format in messages, and `line` is the number of lines read so far. Messages
+    show `path`; the file is opened at `place`, its absolute path, because the current folder may
+    have changed.
     """
 
     def __init__(self, path: Path, memory_limit: int = 2**30, place: Path | None = None) -> None:
@@ -65,12 +66,12 @@ class NumberLines:
         self._file.close()
 
     def fault(self, what: str, line: int | None = None) -> ValueError:
-        """Return the error that names file and line."""
+        """Return an error that names the file and the line."""
         at = self.line if line is None else line
         return ValueError(f"{self.path} is not a readable {self.kind} file (line {at}: {what}).")
 
     def header_line(self) -> str:
-        """Return the next line; at the end of the file an error."""
+        """Return the next line; raise an error at the end of the file."""
         self.line += 1
         text = self._read(_LONGEST_HEADER_LINE, line=True)
         if self.line == 1:
@@ -82,7 +83,7 @@ class NumberLines:
         return text.decode("utf-8", "replace").strip()
 
     def pieces(self, n_fields: int, dtype: type[np.generic]) -> Iterator[Piece]:
-        """Parse the rest of the file: lines of `n_fields` numbers each, or blank."""
+        """Parse the rest of the file: lines with `n_fields` numbers each, or blank lines."""
         rest = b""
         while True:
             block = self._read(self._piece_bytes)
@@ -98,14 +99,14 @@ class NumberLines:
                 return
 
     def check_declared_size(self, sizes: tuple[int, ...]) -> None:
-        """Refuse numbers of rows or columns that no file of this length can be about."""
+        """Refuse numbers of rows or columns that are too large for the length of the file."""
         n_bytes = self._place.stat().st_size * (_DEFLATE_RATIO if self._packed else 1)
         for size in sizes:
             if size > 2**24 + 64 * n_bytes:
-                raise self.fault(f"the size {size:,} cannot be that of a file of this length")
+                raise self.fault(f"the size {size:,} is too large for a file of this length")
 
     def check_number_of_entries(self, found: int, declared: int, end: bool) -> None:
-        """Refuse more entries than the header says, and at the end of the file fewer."""
+        """Refuse more entries than the header declares and, at the end of the file, fewer."""
         if found > declared or (end and found < declared):
             raise self.fault(
                 f"{found:,} entries, but the header says {declared:,}; was it cut off?"
@@ -155,20 +156,20 @@ class NumberLines:
 
     @staticmethod
     def _converted(text: bytes, dtype: type[np.generic]) -> Array | None:
-        """Return the numbers of a text; None if it holds anything else."""
+        """Return the numbers in a text, or None if it holds anything else."""
         numbers = _numbers(text, dtype)
         if numbers is not None or dtype is not np.int64:
             return numbers
-        # 2.0 is whole as well
+        # 2.0 is an integer, too
         numbers = _numbers(text, np.float64)
         if numbers is None or not (numbers == np.rint(numbers)).all():
             return None
-        # a float this large may stand for its neighbour, which is no count
+        # a float this large may be a rounded number above the limit: replace it by one
         exact = np.abs(numbers) < LARGEST_COUNT
         return np.where(exact, numbers, LARGEST_COUNT + 2).astype(np.int64)
 
     def _first_wrong(self, text: bytes, dtype: type[np.generic]) -> int:
-        """Find the line that is no numbers, once it is known that there is one."""
+        """Return the first line that does not hold numbers, if one is known to exist."""
         lines = text.split(b"\n")
         for at, line in enumerate(lines):
             if line.strip() and self._converted(line, dtype) is None:
@@ -177,9 +178,9 @@ class NumberLines:
 
 
 def _numbers(text: bytes | str, dtype: type[np.generic]) -> Array | None:
-    """Return the numbers of a text, parsed as such of one type; None if it holds anything else."""
+    """Return the numbers in a text, parsed as `dtype`, or None if it holds anything else."""
     with warnings.catch_warnings():
-        # Up to NumPy 2.2 a warning takes the place of the error.
+        # Up to NumPy 2.2, fromstring warns instead of raising an error.
         warnings.simplefilter("error", DeprecationWarning)
         try:
             return np.fromstring(text, dtype=dtype, sep=" ")
@@ -188,7 +189,7 @@ def _numbers(text: bytes | str, dtype: type[np.generic]) -> Array | None:
 
 
 def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """Row and column numbers from 0 on, of the first two fields; those must be in range."""
+    """Return row and column numbers, starting at 0, from the first two fields; check the range."""
     found = []
     for field, size in enumerate(shape):
         numbers = piece.numbers[:, field]
@@ -211,7 +212,7 @@ _REAL = ("real", "double")
 
 
 class Header(NamedTuple):
-    """What the first lines say."""
+    """The contents of a file's header."""
 
     layout: str
     field: str
@@ -221,18 +222,18 @@ class Header(NamedTuple):
 
     @property
     def dtype(self) -> type[np.generic]:
-        """Type of all numbers of the file, positions too."""
+        """Dtype for all numbers of the file, including positions."""
         return np.float64 if self.field in _REAL else np.int64
 
 
 def shape_of_text(path: Path) -> tuple[int, int]:
-    """Return the number of rows and columns that the header of a file gives."""
+    """Return the numbers of rows and columns in the header of a file."""
     with NumberLines(path) as lines:
         return _header(lines).shape
 
 
 def rows_of_text(path: Path, limits: MemoryLimits, transposed: bool = False) -> SortedRows:
-    """Return the rows of a file, or its columns; only the header is read at once."""
+    """Return the rows of a file, or its columns if `transposed`; reads only the header now."""
     with NumberLines(path) as lines:
         header = _header(lines)
     shape = header.shape[::-1] if transposed else header.shape
@@ -251,7 +252,7 @@ def rows_of_text(path: Path, limits: MemoryLimits, transposed: bool = False) -> 
 
 
 def is_docword(path: Path) -> bool:
-    """Whether a file has the name of a bag of words."""
+    """Whether a file has the name of a UCI bag of words."""
     name = path.name.lower()
     return name.startswith("docword.") and name.endswith((".txt", ".txt.gz"))
 
@@ -269,12 +270,12 @@ def _header(lines: NumberLines) -> Header:
         return Header("coordinate", "integer", False, (n_rows, n_columns), n_stored)
     words = lines.header_line().lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
-        raise lines.fault("expected '%%MatrixMarket matrix coordinate integer general' or alike")
+        raise lines.fault("expected '%%MatrixMarket matrix coordinate integer general' or similar")
     layout, field, symmetry = words[2:]
     if field == "complex":
         raise lines.fault("Complex data not supported")
     if layout not in ("coordinate", "array") or field not in (*_INTEGER, *_REAL):
-        raise lines.fault(f"{layout!r} of {field!r} is no known kind of table")
+        raise lines.fault(f"{layout!r} of {field!r} is not a known kind of table")
     if symmetry not in ("general", "symmetric"):
         raise lines.fault(f"a table of counts cannot be {symmetry!r}")
     text = lines.header_line()
@@ -311,7 +312,7 @@ def _coordinates(lines: NumberLines, header: Header) -> Iterator[Triplets]:
 def _mirrored(
     lines: NumberLines, piece: Piece, rows: Array, columns: Array, values: Array
 ) -> Iterator[Triplets]:
-    """Yield what lies above the diagonal, where the file must hold nothing."""
+    """Yield the entries above the diagonal of a symmetric table; the file must not hold them."""
     if (columns > rows).any():
         at = int(np.argmax(columns > rows))
         raise lines.fault("a symmetric table stores nothing above its diagonal", piece.line_of(at))
@@ -320,7 +321,7 @@ def _mirrored(
 
 
 def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
-    """All values column by column, of a symmetric table from the diagonal down."""
+    """Yield the nonzeros of an array, stored by columns; if symmetric, from the diagonal down."""
     if header.field == "pattern":
         raise lines.fault("an array cannot be a 'pattern'")
     n_rows, n_columns = header.shape
@@ -347,13 +348,13 @@ def _array(lines: NumberLines, header: Header) -> Iterator[Triplets]:
 
 
 def vocabulary_beside(path: Path, n_words: int) -> NDArray[np.object_] | None:
-    """Words of the vocab file beside a docword file, plain or gzip, if there is one."""
+    """Return the words in the vocab file beside a docword file, or None if there is none."""
     stem = "vocab" + path.name[len("docword") :].removesuffix(".gz")
     for beside in (path.with_name(stem), path.with_name(f"{stem}.gz")):
         if beside.is_file():
             lines = lines_of(beside)
             if len(lines) != n_words:
-                what = f"{len(lines)} words, but {path} is about {n_words}"
+                what = f"{len(lines)} words, but {path} has {n_words}"
                 raise ValueError(f"{beside} has {what}.")
             return strings(lines)
     return None

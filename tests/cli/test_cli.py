@@ -501,7 +501,7 @@ class TestStore:
 
     def test_refusals(self, folder, store, tmp_path, capsys):
         assert "exists" in failure(capsys, "store", folder / "counts.npz", store)
-        assert "packed store already" in failure(capsys, "store", store, tmp_path / "two.nmf")
+        assert "already a packed store" in failure(capsys, "store", store, tmp_path / "two.nmf")
         words = ["fit", store, "-k", 2, "--layer", "twice", "-o", tmp_path / "model.h5"]
         error = failure(capsys, *words)
         assert f"--layer twice does not apply to {store}, a packed store" in error

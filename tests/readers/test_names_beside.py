@@ -129,7 +129,7 @@ def test_square_tables_by_their_layout(tmp_path, matrix, files, expected):
     counts = read_counts(tmp_path)
     np.testing.assert_array_equal(dense(counts), expected)
     assert counts.sample_names.tolist() == CELLS
-    assert "the numbers of names do not tell" in counts.report()
+    assert "the numbers of names fit both" in counts.report()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_bare_matrix_of_10x_is_refused_and_any_other_has_samples_as_rows(tmp_p
         read_counts(path)
     other = path.rename(tmp_path / "documents.mtx")
     counts = read_counts(other)
-    assert counts.shape == (4, 3) and "taken for samples" in counts.report()
+    assert counts.shape == (4, 3) and "assumed to be samples" in counts.report()
     with pytest.raises(ValueError, match="transpose=False if they are samples"):
         read_counts(tmp_path)
 
@@ -173,7 +173,7 @@ def test_each_matrix_has_its_own_names(tmp_path):
         np.testing.assert_array_equal(dense(counts), TABLE * factor)
         assert counts.sample_names[0] == f"{sample}-AAC-1"
         assert counts.feature_names.tolist() == GENES
-    with pytest.raises(ValueError, match="GSM1_A_matrix.mtx, GSM2_B_matrix.mtx; give the path"):
+    with pytest.raises(ValueError, match="GSM1_A_matrix.mtx, GSM2_B_matrix.mtx; pass the path"):
         read_counts(tmp_path)
 
 

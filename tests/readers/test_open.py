@@ -367,7 +367,7 @@ def test_tenx_version_2(tmp_path):
 
 def test_what_is_no_packed_store_is_said(tmp_path):
     (tmp_path / "empty.nmf").touch()
-    with pytest.raises(ValueError, match="empty.nmf is no packed store.*nmfscale store"):
+    with pytest.raises(ValueError, match="empty.nmf is not a packed store.*nmfscale store"):
         read_counts(tmp_path / "empty.nmf")
 
 

@@ -296,7 +296,7 @@ def test_a_part_of_a_file_is_chosen(tmp_path):
 
 def test_what_is_not_packed(tmp_path, store):
     for source in (store, StoredCounts(store)):
-        with pytest.raises(ValueError, match="is a packed store already"):
+        with pytest.raises(ValueError, match="is already a packed store"):
             nmfscale.write_store(source, tmp_path / "other.nmf")
     with pytest.raises(FileNotFoundError, match="the folder .* does not exist"):
         nmfscale.write_store("not looked at", tmp_path / "no" / "other.nmf")
