@@ -325,7 +325,7 @@ def table(heads: str, rows: list[str], note: str) -> str:
 def weights_table(rows: list[dict]) -> str:
     """Return the table of replicates per second."""
     lines = ["{program} | {replicates_per_second:,.0f} | {times:.1f}".format(**row) for row in rows]
-    return table("program | replicates a second | times the loop", lines,
+    return table("program | replicates per second | ratio to the loop", lines,
                  "6,427 samples, 100 topics, 5 groups; one thread.")  # fmt: skip
 
 
@@ -336,9 +336,9 @@ def refit_table(rows: list[dict]) -> str:
         "{iterations_of_fit:.0f} | {iterations_of_replicate:.0f} | {in_order} of {replicates} | "
         "{smallest_cosine:.3f}"
     )
-    heads = ("problem, K | s, random start | s, replicate | ratio | iterations | of a replicate | "
-             "topics in order | smallest cosine")  # fmt: skip
-    return table(heads, [form.format(**row) for row in rows], "Medians; replicates: the mean.")
+    heads = ("problem, K | s, random start | s, replicate | ratio | iterations, random start | "
+             "iterations, replicate | topics in order | smallest cosine")  # fmt: skip
+    return table(heads, [form.format(**row) for row in rows], "Medians; for replicates, the means.")
 
 
 def coverage_table(rows: list[dict]) -> str:
@@ -347,8 +347,8 @@ def coverage_table(rows: list[dict]) -> str:
         "{units_per_group} of {samples_of_unit} | {shape:g} | {sd_of_units:g} | {drawn} | "
         "{percentile:.3f} ({std_error:.3f}) | {bca:.3f} | {above:.3f} | {below:.3f}"
     )
-    heads = ("units a group, of samples | shape of noise | sd of units | drawn | percentile (se) | "
-             "BCa | truth above | below")  # fmt: skip
+    heads = ("units per group, of samples | shape of noise | sd of units | resampled | "
+             "percentile (se) | BCa | truth above | below")  # fmt: skip
     note = "Truth above and below: percentile intervals."
     return table(heads, [form.format(**row) for row in rows], note)
 
@@ -360,7 +360,7 @@ def reads_table(rows: list[dict]) -> str:
     most = max(*alone, 1)  # one block stays in memory
     lines = [
         f"{len(alone)}, one by one | {sum(alone) / 1e9:.2f} | {sum(alone) / most:.2f}",
-        f"of these the one that read most | {most / 1e9:.2f} | 1.00",
+        f"the one of these that read most | {most / 1e9:.2f} | 1.00",
         f"{shared['together']}, together | {shared['bytes_read'] / 1e9:.2f} | "
         f"{shared['bytes_read'] / most:.2f}",
     ]
@@ -374,10 +374,12 @@ def jackknife_table(rows: list[dict]) -> str:
         "{rule} | {correlation:.3f} | {slope:.2f} | {relative_error:.0%} | {cpu_of_number:.1f} | "
         "{cpu_of_replicate:.1f}"
     )
-    heads = "fits end by | correlation | slope | error | CPU s, a number | CPU s, a replicate"
+    heads = ("stopping rule of fits | correlation | slope | error | CPU s per number | "
+             "CPU s per replicate")  # fmt: skip
     note = (
         "{problem}, K = {K}: {frequencies} frequencies above 0.001, {replicates} replicates, in "
-        "standard errors; {products_of_number:.0f} products a number. Seconds of a busy machine."
+        "standard errors; {products_of_number:.0f} Hessian products per number. "
+        "The machine was busy."
     )
     return table(heads, [form.format(**row) for row in rows], note.format(**rows[0]))
 

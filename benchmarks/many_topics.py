@@ -98,8 +98,8 @@ def draw(rows: list[dict], path: Path) -> None:
 
 def markdown(rows: list[dict], options) -> str:
     """Return the picture and the table."""
-    heads = ["topics", "start, s", "fit with its start, s", "iterations", "transform, s",
-             "topics a sample", "memory, MB"]  # fmt: skip
+    heads = ["topics", "start, s", "fit including start, s", "iterations", "transform, s",
+             "topics per sample", "memory, MB"]  # fmt: skip
     table = [heads, ["---"] * len(heads)]
     for row in rows:
         table.append([

@@ -227,9 +227,9 @@ def table(heads: tuple[str, ...], cells: list[tuple[str, ...]], last: str) -> st
 
 def of_speed(rows: list[dict], repeats: int) -> str:
     """Return the table of seconds."""
-    heads = ("topics", "program", "threads", "s", "processor s", "times faster than the best loop",
-             "times less processor", "peak memory, MB", "of ten times as many",
-             "results of these")  # fmt: skip
+    heads = ("topics", "program", "threads", "s", "CPU s", "times faster than the best loop",
+             "times less CPU time", "peak memory, MB", "ten times as many labellings, MB",
+             "of which statistics, MB")  # fmt: skip
     cells = [
         (
             str(row["topics"]), row["program"], str(row["threads"]), f"{row['seconds']:.2f}",
@@ -240,7 +240,7 @@ def of_speed(rows: list[dict], repeats: int) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    last = f"{report.processor()}; NumPy {np.__version__}. Medians of {repeats} turns."
+    last = f"{report.processor()}; NumPy {np.__version__}. Medians of {repeats} repeats."
     return table(heads, cells, last)
 
 
@@ -250,7 +250,7 @@ def of_power(rows: list[dict]) -> str:
         (row["kind"], f"{row['effect']:g}", *(f"{row[name]:.2f}" for name in STATISTICS))
         for row in rows
     ]
-    last = f"Shares of {rows[0]['sets']} sets."
+    last = f"Rejection rates in {rows[0]['sets']} simulations."
     return "![power against effects](results/permutation_power.png)\n\n" + table(
         ("what differs", "effect", *STATISTICS), cells, last
     )
