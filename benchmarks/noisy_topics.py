@@ -7,10 +7,10 @@ expected value m.
 
 - ceiling: the likelihood ratio of n, with known counts of each topic, loadings and means; no method
   can exceed it. Also theta estimated from these n, and the ceiling with infinitely many samples.
-- held: a fit with the true loadings and means fixed.
+- fixed: a fit with the true loadings and means fixed.
 - fit: everything is estimated, from the default start. Topics are matched by their loadings.
 - from truth: everything is estimated, from the true loadings. The ELBOs of fit and from truth are
-  relative to that of held.
+  relative to that of fixed.
 
     python benchmarks/noisy_topics.py                 all settings, a few minutes
     python benchmarks/noisy_topics.py --smoke         a few seconds, writes nothing
@@ -96,7 +96,7 @@ def judged(model, truth, name: str) -> dict[str, float]:
 
 
 def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
-    """Simulate counts and fit them three times: held, fit, from truth."""
+    """Simulate counts and fit them three times: fixed, fit, from truth."""
     import nmfscale
 
     X, truth = nmfscale.simulate_noisy_topics(
@@ -118,9 +118,9 @@ def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
 
 def markdown(rows: list[dict], seeds: int) -> str:
     """Return the table and the command."""
-    heads = ("samples, noisy, Dirichlet, other variance", "ceiling (theta; many samples)", "held",
-             "fit", "correlation of loadings", "ELBO - held", "from truth",
-             "ELBO - held")  # fmt: skip
+    heads = ("samples, noisy pairs, Dirichlet parameter, variance in other pairs",
+             "ceiling (theta; many samples)", "fixed", "fit", "correlation of loadings",
+             "ELBO - fixed", "from truth", "ELBO - fixed")  # fmt: skip
     table: list[tuple[str, ...]] = [heads, ("---",) * len(heads)]
     for row in rows:
         theta = {

@@ -120,7 +120,7 @@ def table_4(data, others: list, starts: int) -> list[dict]:
         there = 100 * np.array([accuracy(each, 0) for each in others]) if others else [np.nan]
         rows.append({
             "model": name, "paper": PAPER_4.get(name, np.nan), "accuracy": here.mean(),
-            "sd": here.std(ddof=n > 1), "other splits": np.mean(there), "sd there": np.std(there),
+            "sd": here.std(ddof=n > 1), "other splits": np.mean(there), "sd of these": np.std(there),
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows
@@ -321,7 +321,7 @@ def markdown(rows: list[dict]) -> str:
     """Return a table in Markdown."""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     for row in rows:
-        digits = dict.fromkeys(("accuracy", "paper", "sd", "other splits", "sd there"), ".2f")
+        digits = dict.fromkeys(("accuracy", "paper", "sd", "other splits", "sd of these"), ".2f")
         digits |= {"times": ".1f", "least": ".1f", "difference": ".0e", "cd, iterations": ".4g"}
         cells = [
             str(value) if isinstance(value, str | int) else "-" if np.isnan(value)
