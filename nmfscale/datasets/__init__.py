@@ -1,1 +1,1 @@
-"""Counts to try things with: a built-in corpus, simulated counts."""
+"""Example data: a built-in corpus and simulated counts."""

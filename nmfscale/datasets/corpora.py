@@ -47,17 +47,17 @@ class Document(NamedTuple):
 
 
 class Corpus(Counts):
-    """Counts of words that unpack into themselves, their words, and their documents' groups.
+    """Counts of words, which can be unpacked: ``counts, words, groups = corpus``.
 
-    A model takes them as they are. :meth:`take_rows` makes a sparse matrix for other code.
+    Pass a corpus to a model directly. For other code, :meth:`take_rows` returns a sparse matrix.
     """
 
-    __contains__ = None  # to unpack is all that iteration is for
+    __contains__ = None  # iteration is for unpacking only
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refuse: NumPy and pandas would take what unpacks for a sequence of three things."""
+        """Raise an error: NumPy and pandas would convert the three unpacked objects."""
         raise TypeError(
-            f"{self!r} is no array: give other code the sparse matrix counts.take_rows()."
+            f"{self!r} is not an array: pass the sparse matrix counts.take_rows() to other code."
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -68,34 +68,34 @@ class Corpus(Counts):
 def docstrings(
     packages: str | Iterable[str] = PACKAGES, *, min_count: int = 5, min_words: int = 10
 ) -> Corpus:
-    """Count the words of docstrings: real text on every machine, without a download.
+    """Count the words of docstrings: a corpus of real text that needs no download.
 
-    There is one document for every module, and for every class and function at the top of a
-    module, whose name does not begin with an underscore. The source files are parsed, never
-    imported, in a fixed order, so that the same versions give the same counts.
+    There is one document for each module, and for each class and function at the top level of a
+    module, unless its name begins with an underscore. The source files are parsed in a fixed order
+    and never imported, so the same versions of the packages give the same counts.
 
     Parameters
     ----------
     packages : str or iterable of str, default=("stdlib", "numpy", "scipy", "dask", "sklearn")
-        Names of installed packages, or of modules of a single file; ``"stdlib"`` stands for the
-        standard library. Those without source files here are left out with a warning.
+        Names of installed packages or single-file modules; ``"stdlib"`` is the standard library.
+        Packages without source files on this machine are left out, with a warning.
     min_count : int, default=5
-        Words that stand in fewer documents are left out.
+        Words that occur in fewer documents are left out.
     min_words : int, default=10
-        Documents with fewer words, and repetitions of a text, are left out.
+        Documents with fewer words, and repeated texts, are left out.
 
     Returns
     -------
     Corpus
-        Documents x words, int32: :class:`Counts` that also unpack. Words are lower-cased runs of
-        three or more letters, without scikit-learn's English stop words, in alphabetical order;
-        ``feature_names`` are the words, ``sample_names`` the qualified names, ``groups`` the
-        packages.
+        Documents x words, int32: :class:`Counts` that can also be unpacked. Words are lower-case
+        runs of three or more letters, without scikit-learn's English stop words, in alphabetical
+        order. ``feature_names`` are the words, ``sample_names`` the qualified names of the
+        documents, and ``groups`` their packages.
 
     Raises
     ------
     ValueError
-        If no document or no word is left.
+        If no document or no word remains.
 
     Examples
     --------
@@ -127,8 +127,8 @@ def docstrings(
     filled = np.flatnonzero(np.diff(table.indptr))
     if not filled.size:
         raise ValueError(
-            f"The docstrings of {packages} hold no {min_words} words, or no word that stands in "
-            f"{min_count} documents; lower min_words or min_count, or name more packages."
+            f"No docstring of {packages} has {min_words} words, or no word occurs in {min_count} "
+            "documents: lower min_words or min_count, or name more packages."
         )
     corpus: Corpus = checked_counts(
         table[filled], whom="docstrings", kind=Corpus, feature_names=words,
@@ -138,7 +138,7 @@ def docstrings(
 
 
 def _word_counts(documents: list[Document], min_count: int) -> tuple[list[str], sp.csr_array]:
-    """Words of at least `min_count` documents, in order, and documents x words."""
+    """Return the words that occur in at least `min_count` documents, sorted, and their counts."""
     number: dict[str, int] = {}
     entries = [
         number.setdefault(word, len(number))
@@ -154,7 +154,7 @@ def _word_counts(documents: list[Document], min_count: int) -> tuple[list[str], 
 
 @functools.cache
 def _documents(package: str, root: Path) -> tuple[Document, ...]:
-    """Documents of a package in the order of its files."""
+    """Return the documents of a package in the order of its files."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     prefix = [] if package == "stdlib" else [package]
@@ -172,12 +172,12 @@ def _documents(package: str, root: Path) -> tuple[Document, ...]:
 
 
 def _root(package: str) -> Path:
-    """Folder of a package, or file of a module that is no folder."""
+    """Return the folder of a package, or the file of a single-file module."""
     if package == "stdlib":
         return Path(sysconfig.get_paths()["stdlib"])
     try:
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # a submodule of what is not there, or no name at all
+    except (ImportError, ValueError):  # a submodule of a missing package, or an empty name
         spec = None
     if spec is None:
         raise ModuleNotFoundError(f"{package} is not installed")
@@ -190,7 +190,7 @@ def _root(package: str) -> Path:
 
 @contextmanager
 def _quick_parsing() -> Iterator[None]:
-    """Parse without the cycle collector, which would take half the time, and its warnings."""
+    """Disable garbage collection, which would take half the time of parsing, and warnings."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -203,7 +203,7 @@ def _quick_parsing() -> Iterator[None]:
 
 
 def _source_files(folder: Path, top: frozenset[str] | None = None) -> Iterator[Path]:
-    """Source files of a package in order; of the standard library public modules only."""
+    """Yield the source files of a package in order; only public modules among `top`, if given."""
     if folder.is_file():
         yield folder
         return
@@ -218,7 +218,7 @@ def _source_files(folder: Path, top: frozenset[str] | None = None) -> Iterator[P
 
 
 def _texts(path: Path, module: str) -> Iterator[tuple[str, str]]:
-    """Qualified names and docstrings of one source file."""
+    """Yield the qualified names and docstrings in a source file."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source:
         return
@@ -239,7 +239,7 @@ def _texts(path: Path, module: str) -> Iterator[tuple[str, str]]:
 
 
 def _added_text(call: ast.Call, package: str) -> Iterator[tuple[str, str]]:
-    """Docstring of a compiled function: ``add_newdoc([module,] name, text)``."""
+    """Yield the docstring of a compiled function, from ``add_newdoc([module,] name, text)``."""
     if getattr(call.func, "id", None) != "add_newdoc":
         return
     texts = [node.value for node in call.args if isinstance(node, ast.Constant)]

@@ -1,4 +1,4 @@
-"""Counts of a noisy topic model with a known truth."""
+"""Simulated counts with known parameters: noisy topic model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .simulate import (
 
 
 class NoisyTruth(NamedTuple):
-    """Truth of simulated counts: x_ij ~ Poisson(sum_k L_ik mu_j u_jk)."""
+    """Parameters of simulated counts: x_ij ~ Poisson(sum_k L_ik mu_j u_jk)."""
 
     L: Floats
     mu: Floats
@@ -41,23 +41,23 @@ def simulate_noisy_topics(
     loadings_concentration: float = 0.1,
     random_state: Seed = None,
 ) -> tuple[sp.csr_array, NoisyTruth]:
-    """Draw counts from a noisy topic model, some of whose pairs (feature, topic) are noisy.
+    """Draw counts from a noisy topic model in which some pairs (feature, topic) are noisy.
 
     Parameters
     ----------
     n_samples, n_features, n_components : int
         Shape of the counts and number of topics.
     size : float, default=1000.0
-        Sum of the loadings of a sample: its expected total, about.
+        Sum of the loadings of a sample, approximately its expected total.
     noisy_share : float, default=0.1
-        Probability of a pair to be noisy.
+        Probability that a pair is noisy.
     noisy_variance : float, default=2.0
-        Variance of u, a Gamma variable of mean one, in noisy pairs.
+        Variance of u, a Gamma variable with mean 1, for noisy pairs.
     variance : float, default=0.0
-        Variance of u in all others; with 0, u is one.
+        Variance of u for all other pairs; with 0, u is 1.
     loadings_concentration : float, default=0.1
-        Parameter of the symmetric Dirichlet distribution of the topic proportions; the smaller, the
-        closer are samples to a single topic.
+        Parameter of the symmetric Dirichlet distribution of the topic proportions; small values
+        make samples close to a single topic.
     random_state : int, Generator, RandomState or None, default=None
         Source of randomness; the same int gives the same counts.
 
@@ -72,8 +72,8 @@ def simulate_noisy_topics(
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, another number is out of its range, or a count
-        too large for int32.
+        If a size is not an integer of at least 1, if another number is out of its range, or if a
+        count is too large for int32.
 
     Examples
     --------
@@ -94,8 +94,8 @@ def simulate_noisy_topics(
     L = size * dirichlet_rows(rng, loadings_concentration, n_samples, n_components)
     mu = dirichlet_rows(rng, 1.0, 1, n_features)[0]
     noisy = rng.random((n_features, n_components)) < noisy_share
-    of_pairs = np.where(noisy, noisy_variance, variance)
-    known = np.where(of_pairs > 0, of_pairs, 1.0)
-    u = np.where(of_pairs > 0, rng.gamma(1 / known, known), 1.0)
+    variances = np.where(noisy, noisy_variance, variance)
+    positive = np.where(variances > 0, variances, 1.0)
+    u = np.where(variances > 0, rng.gamma(1 / positive, positive), 1.0)
     counts = simulate_from_factors(L, mu[:, None] * u, random_state=rng)
     return counts, NoisyTruth(L, mu, u, noisy)

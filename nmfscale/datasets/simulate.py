@@ -1,4 +1,4 @@
-"""Counts drawn from a known truth."""
+"""Simulated counts with known parameters: Poisson NMF and topic model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..counts.structure import non_negative
 Seed = int | np.random.Generator | np.random.RandomState | None
 Floats = NDArray[np.float64]
 
-# Counts (with repetition) drawn at a time, some 100 MB of temporaries.
+# Sum of the counts that are drawn at a time: temporary arrays take about 100 MB.
 _CHUNK_TOTAL = 2**21
 _LARGEST = np.iinfo(np.int32).max
 
@@ -27,7 +27,7 @@ class PoissonTruth(NamedTuple):
 
 
 class TopicTruth(NamedTuple):
-    """Topics of simulated counts: row i of X ~ Multinomial(sizes[i], F L[i])."""
+    """Parameters of simulated counts: row i of X ~ Multinomial(sizes[i], F L[i])."""
 
     L: Floats
     F: Floats
@@ -53,7 +53,7 @@ def simulate_poisson_nmf(
     size : float, default=200.0
         Mean expected total of a sample.
     loadings_shape, factors_shape : float, default=0.5, 0.2
-        Shapes of the Gamma variables; the smaller, the closer to zero most of them are.
+        Shapes of the Gamma variables; small values make most entries nearly zero.
     random_state : int, Generator, RandomState or None, default=None
         Source of randomness; the same int gives the same counts.
 
@@ -62,14 +62,14 @@ def simulate_poisson_nmf(
     counts : csr_array of shape (n_samples, n_features), int32
         The counts.
     truth : PoissonTruth
-        ``L`` (n_samples, n_components) and ``F`` (n_features, n_components), whose columns
-        have equal means in both.
+        ``L`` (n_samples, n_components) and ``F`` (n_features, n_components). All columns of both
+        have the same mean.
 
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, another number not positive and finite, or a
-        count too large for int32.
+        If a size is not an integer of at least 1, if another number is not positive and finite, or
+        if a count is too large for int32.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def simulate_topic_counts(
         Standard deviation of the decimal logarithm of the totals, which are rounded up.
     loadings_concentration, factors_concentration : float, default=0.2, 0.1
         Parameters of the symmetric Dirichlet distributions of the topic proportions and of the
-        frequencies; the smaller, the more of them are nearly zero.
+        frequencies; small values make most entries nearly zero.
     random_state : int, Generator, RandomState or None, default=None
         Source of randomness; the same int gives the same counts.
 
@@ -124,14 +124,14 @@ def simulate_topic_counts(
     counts : csr_array of shape (n_samples, n_features), int32
         The counts; row i sums to ``sizes[i]``.
     truth : TopicTruth
-        ``L`` (n_samples, n_components), rows sum to one; ``F`` (n_features, n_components),
-        columns sum to one; ``sizes`` (n_samples,).
+        ``L`` (n_samples, n_components), whose rows sum to 1; ``F`` (n_features, n_components),
+        whose columns sum to 1; ``sizes`` (n_samples,).
 
     Raises
     ------
     ValueError
-        If a size is no whole number of at least 1, another number not positive and finite, or a
-        count too large for int32.
+        If a size is not an integer of at least 1, if another number is not positive and finite, or
+        if a count is too large for int32.
 
     Examples
     --------
@@ -157,10 +157,11 @@ def simulate_topic_counts(
 def simulate_from_factors(
     L: ArrayLike, F: ArrayLike, *, random_state: Seed = None, chunk_rows: int | None = None
 ) -> sp.csr_array:
-    """Draw X ~ Poisson(L F^T) without forming the expected counts.
+    """Draw X ~ Poisson(L F^T) without computing the expected counts.
 
-    The total that each component gives to a sample is Poisson, and is spread over the features
-    by the component's frequencies: the cost grows with the counts, not with the size of X.
+    The total of each component in a sample is drawn from a Poisson distribution, and then
+    distributed over the features by the component's frequencies. The cost grows with the counts,
+    not with the shape of X.
 
     Parameters
     ----------
@@ -171,18 +172,19 @@ def simulate_from_factors(
     random_state : int, Generator, RandomState or None, default=None
         Source of randomness; the same int and `chunk_rows` give the same counts.
     chunk_rows : int, optional
-        Samples drawn at a time; by default as many as hold about two million counts.
+        Number of samples drawn at a time; by default, so many that the sum of their counts is about
+        two million.
 
     Returns
     -------
     csr_array of shape (n_samples, n_features), int32
-        The counts, column numbers sorted.
+        The counts, with sorted column numbers.
 
     Raises
     ------
     ValueError
-        If a factor is negative or not finite, if the shapes do not fit, or if a count is too
-        large for int32.
+        If a factor is negative or not finite, if the numbers of components differ, or if a count
+        is too large for int32.
 
     Examples
     --------
@@ -210,7 +212,7 @@ def _draw_features(
     rng: np.random.Generator, by_component: NDArray[np.int64], F: Floats,
     chunk_rows: int | None = None,
 ) -> sp.csr_array:  # fmt: skip
-    """Spread `by_component` (n, K) counts over features with frequencies F / F.sum(0)."""
+    """Distribute `by_component` (n, K) counts over features with frequencies F / F.sum(0)."""
     n_rows, n_features = len(by_component), len(F)
     if chunk_rows is None:
         edges = np.searchsorted(
@@ -243,12 +245,12 @@ def _draw_cells(
     rng: np.random.Generator, by_component: NDArray[np.int64], frequencies: Floats,
     cumulated: Floats,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    """Cells (row * n_features + feature) of a few rows, rising, and how often each was drawn."""
+    """Return the sorted cells (row * n_features + feature) drawn for some rows, and counts."""
     n_features = len(frequencies)
     rows = np.arange(len(by_component))
     cells, times = [], []
     for k, (totals, steps) in enumerate(zip(by_component.T, cumulated, strict=True)):
-        # One draw a count, unless the counts are so many that one draw a feature is cheaper.
+        # One draw for each count, unless one draw for each feature is cheaper.
         few = totals <= n_features
         owners = np.repeat(rows[few], totals[few])
         places = rng.random(owners.size) * steps[-1]
@@ -268,33 +270,33 @@ def _draw_cells(
 
 
 def dirichlet_rows(rng: np.random.Generator, concentration: float, n: int, size: int) -> Floats:
-    """Rows drawn from a symmetric Dirichlet distribution."""
+    """Draw rows from a symmetric Dirichlet distribution."""
     rows = rng.gamma(concentration, size=(n, size))
-    # With a tiny concentration all variables of a row may vanish: then one entry takes it all.
+    # With a tiny concentration, all variables of a row may underflow to 0: set one entry to 1.
     rows[np.flatnonzero(rows.sum(axis=1) == 0), 0] = 1.0
     return rows / rows.sum(axis=1, keepdims=True)
 
 
 def generator_of(random_state: Seed) -> np.random.Generator:
-    """Return a Generator, seeded by an old RandomState where one is given."""
+    """Return a Generator; a RandomState provides its seed."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31, size=4))
     return np.random.default_rng(random_state)
 
 
 def _too_large(what: str) -> ValueError:
-    return ValueError(f"{what}, int32 holds up to {_LARGEST:,}: simulate smaller samples.")
+    return ValueError(f"{what}, but int32 holds up to {_LARGEST:,}: simulate smaller samples.")
 
 
 def check_sizes(**sizes: int) -> None:
-    """Refuse what is no positive whole number."""
+    """Refuse sizes that are not positive integers."""
     for name, value in sizes.items():
         if int(value) != value or value < 1:
             raise ValueError(f"{name}={shown(value)} must be an integer, at least 1.")
 
 
 def check_positive(**values: Any) -> None:
-    """Refuse what is not positive and finite."""
+    """Refuse numbers that are not positive and finite."""
     for name, value in values.items():
         if not 0 < value < np.inf:
             raise ValueError(f"{name}={shown(value)} must be positive and finite.")

@@ -1,7 +1,7 @@
-"""Plots of a fit and of what was asked of it: arrays in, Axes out.
+"""Plots of fits and of results of inference.
 
-Each function draws on the Axes it is given, or on a new pyplot figure when given none, and
-returns the Axes.  Nothing here calls ``show`` or changes matplotlib's settings.  All but
+Each function takes arrays or results, draws on the Axes `ax`, or by default on a new pyplot figure,
+and returns the Axes.  No function calls ``show`` or changes matplotlib's settings.  All except
 ``top_features`` and ``topic_colors`` need matplotlib: ``pip install 'nmfscale[plot]'``.
 """
 

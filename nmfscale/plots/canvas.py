@@ -1,4 +1,4 @@
-"""What all plots share: colours, Axes, and checks of what is to be drawn."""
+"""Common parts of the plots: colours, Axes, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's seven, then colours that stay apart from them and from each other in CIELAB under
-# normal, protan, deutan and tritan vision (greedy search, moderate chroma).
+# The seven colours of Okabe and Ito, then colours that are far from these and from each other in
+# CIELAB for normal, protan, deutan and tritan vision (greedy search, moderate chroma).
 PALETTE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442",
     "#4B2D4B", "#A5D278", "#691E00", "#D2B4D2", "#2D2D78", "#69783C", "#F0B4A5",
@@ -45,19 +45,19 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-def check_arguments(function: str, **given: Any) -> None:
-    """Refuse arguments of the wrong kind before any work."""
+def check_arguments(function: str, **arguments: Any) -> None:
+    """Check the types and ranges of a plot's arguments before any work."""
     constraints = dict(_CONSTRAINTS)
-    if "ax" in given:
+    if "ax" in arguments:
         _need_matplotlib()
         from matplotlib.axes import Axes
 
         constraints["ax"] = [Axes, None]
-    validate_parameter_constraints(constraints, given, function)
+    validate_parameter_constraints(constraints, arguments, function)
 
 
 def _need_matplotlib() -> None:
-    """Say where to get matplotlib if it is missing."""
+    """Raise an error that says how to install matplotlib, if it is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -68,7 +68,7 @@ def _need_matplotlib() -> None:
 
 
 def topic_colors(n_topics: int) -> list[str]:
-    """Colours of topics 1, 2, ..., the same in every plot.
+    """Return colours of topics, the same in every plot.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def topic_colors(n_topics: int) -> list[str]:
     Returns
     -------
     list of str
-        Hexadecimal colours.  The first twenty stay apart for colour-blind readers; beyond those,
-        lighter and darker versions follow, and after sixty the list starts again.
+        Hexadecimal colours.  The first twenty can be distinguished by colour-blind readers.
+        Lighter and darker versions of them follow; after sixty the list repeats.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def topic_colors(n_topics: int) -> list[str]:
 
 
 def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
-    """Axes side by side on a figure that pyplot and the display know nothing of.
+    """Create Axes side by side on a figure without pyplot, which needs no display.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
     Returns
     -------
     list of matplotlib.axes.Axes
-        Save with ``axes[0].figure.savefig(path)``.
+        The Axes. Save the figure with ``axes[0].figure.savefig(path)``.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the Axes given, or those of a new pyplot figure of this size in inches."""
+    """Return `ax`, or the Axes of a new pyplot figure of this size in inches."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
@@ -138,13 +138,13 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def size_in_inches(ax: Axes) -> tuple[float, float]:
-    """Return how wide and how high Axes are."""
+    """Return the width and height of Axes in inches."""
     extent = ax.get_window_extent()
     return extent.width / ax.figure.dpi, extent.height / ax.figure.dpi
 
 
 def legend_of_names(ax: Axes, handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:
-    """Add a legend with the names as they are: no "_" hides one, no "$" begins a formula."""
+    """Add a legend that shows names literally: matplotlib would interpret "_" and "$" in them."""
     legend = ax.legend(handles, [""] * len(names), frameon=False, **options)
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set(text=name, parse_math=False)
@@ -155,7 +155,7 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
     try:
         matrix = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        remedy = "call its toarray()" if hasattr(values, "toarray") else f"give {example}"
+        remedy = "call its toarray()" if hasattr(values, "toarray") else f"pass {example}"
         raise ValueError(
             f"{name} must be a dense matrix of numbers ({axes}); got {type(values).__name__}: "
             f"{remedy}."
@@ -173,45 +173,45 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
 
 
 def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
-    """Return a pandas object in the order of an index, where both have names.
+    """Return a pandas object with its entries in the order of an index, if both have names.
 
-    This is the rule of `nmfscale.counts.names` for pandas objects, by their own means. A RangeIndex
-    counts as no names.
+    This is the rule of `nmfscale.counts.names`, implemented with pandas. A RangeIndex does not
+    count as names.
     """
-    given: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
-    if not hasattr(given, "isin") or not hasattr(names, "isin"):
+    own: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
+    if not hasattr(own, "isin") or not hasattr(names, "isin"):
         return values
-    if "RangeIndex" in (type(given).__name__, type(names).__name__):
+    if "RangeIndex" in (type(own).__name__, type(names).__name__):
         return values
-    if "string" in (given.inferred_type, names.inferred_type):  # numbers match their text
-        given, names = given.map(str), names.map(str)
-    if given.equals(names):
+    if "string" in (own.inferred_type, names.inferred_type):  # numbers match their text
+        own, names = own.map(str), names.map(str)
+    if own.equals(names):
         return values
-    lacking = names[~names.isin(given)].tolist()
+    lacking = names[~names.isin(own)].tolist()
     if lacking:
         raise ValueError(
             f"{argument} has no entry for {len(lacking):,} names in {whom}, such as "
-            f"{', '.join(map(repr, lacking[:3]))}: add them, or give "
+            f"{', '.join(map(repr, lacking[:3]))}: add them, or pass "
             f"{argument}.reset_index(drop=True) to match entries by position."
         )
-    for index, whose in ((names, whom), (given[given.isin(names)], argument)):
+    for index, whose in ((names, whom), (own[own.isin(names)], argument)):
         repeated = index[index.duplicated()].tolist()
         if repeated:
             raise ValueError(
-                f"{whose} has a name twice, {repeated[0]!r}, so that {argument} cannot be matched "
-                "by name: make names unique."
+                f"{whose} has a name twice, {repeated[0]!r}, so {argument} cannot be matched by "
+                "name: make names unique."
             )
-    return values.iloc[given.get_indexer_for(names)]
+    return values.iloc[own.get_indexer_for(names)]
 
 
 def rows_to_one(matrix: np.ndarray) -> np.ndarray:
-    """Divide each row by its sum; rows of zeros stay."""
+    """Divide each row by its sum; rows of zeros stay zero."""
     sums = matrix.sum(axis=1, keepdims=True)
     return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
 
 
 def shortened(name: str, most: int) -> str:
-    """Cut a long name in the middle: its ends tell it from others."""
+    """Shorten a long name in the middle: its ends distinguish it from others."""
     if len(name) <= most:
         return name
     end = (most - 1) // 2
@@ -219,14 +219,14 @@ def shortened(name: str, most: int) -> str:
 
 
 def names_of_topics(n_topics: int) -> list[str]:
-    """Return what topics are called: counted from 0, as rows of ``components_`` are."""
+    """Return default names of topics, numbered from 0 like the rows of ``components_``."""
     return [f"topic {topic}" for topic in range(n_topics)]
 
 
 def names_and_colors(
     names: Sequence[str] | None, colors: Sequence[Any] | None, n_topics: int
 ) -> tuple[list[str], list[Any]]:
-    """Return the names and colours given, or those of every plot."""
+    """Return names and colours of topics: those passed, or the defaults."""
     if names is None:
         names = names_of_topics(n_topics)
     elif len(names) != n_topics:

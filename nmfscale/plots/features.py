@@ -21,14 +21,14 @@ from .canvas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Panels in a row of a figure of our own.
+# Number of panels in a row, if the plot creates the figure.
 _ACROSS = 5
 
 
 def leading_features(
     components: Any, feature_names: Any, n_top: int, distinctive: bool
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
-    """Return frequencies, names, and the numbers of each topic's leading features, best first."""
+    """Return frequencies, names, and the indices of each topic's leading features, best first."""
     matrix = nonnegative_matrix(
         components, "components", "topics x features", "the components_ of a fitted model"
     )
@@ -48,8 +48,8 @@ def leading_features(
         )
     scores = frequencies
     if distinctive and n_topics > 1:
-        # Poisson divergence from the nearest rival, f log(f/g) - (f - g), where f > g; the floor
-        # keeps features that no rival has comparable with the others.
+        # Poisson divergence from the largest other frequency g, f log(f/g) - (f - g), if f > g;
+        # the lower bound of g keeps features of a single topic comparable with others.
         rivals = np.maximum(_largest_elsewhere(frequencies), 0.01 / n_features)
         ratio = np.maximum(frequencies / rivals, 1)
         scores = rivals * (ratio * np.log(ratio) - ratio + 1)
@@ -58,19 +58,19 @@ def leading_features(
 
 
 def _best(scores: np.ndarray, frequencies: np.ndarray, n_top: int) -> np.ndarray:
-    """Return the numbers of a topic's features of the highest scores, best first.
+    """Return the indices of a topic's features with the highest scores, best first.
 
-    Features that do not stand out (score 0) follow by frequency.
+    Features with a score of 0 follow, ordered by frequency.
     """
     some = np.flatnonzero(frequencies)
-    if len(some) > n_top:  # to sort all features takes long where there are a million
+    if len(some) > n_top:  # sorting a million features would take long
         least = np.partition(scores[some], -n_top)[-n_top]
         some = some[scores[some] >= least]
     return some[np.lexsort((-frequencies[some], -scores[some]))[:n_top]]
 
 
 def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
-    """Return, for each of several topics and each feature, the largest frequency in any other."""
+    """Return, for each topic and feature, the largest frequency in any other topic."""
     first, second = -np.partition(-frequencies, 1, axis=0)[:2]
     holder = frequencies.argmax(axis=0) == np.arange(len(frequencies))[:, None]
     return np.where(holder, second, first)
@@ -83,26 +83,25 @@ def top_features(
     n_top: int = 10,
     distinctive: bool = True,
 ) -> list[list[str]]:
-    """Name the leading features of each topic.
+    """Return the names of the leading features of each topic.
 
     Parameters
     ----------
     components : array-like of shape (n_topics, n_features)
-        Non-negative; every row is divided by its sum.
+        Non-negative components; every row is divided by its sum.
     feature_names : array-like of str, default=None
-        Names of the features; by default those of the columns of a DataFrame, or "feature 0",
+        Names of the features; by default the columns of a DataFrame, or "feature 0",
         "feature 1", ...
     n_top : int, default=10
-        How many to name for each topic.
+        Number of features for each topic.
     distinctive : bool, default=True
-        True ranks features by how far a topic exceeds the topic nearest to it, as the Poisson
-        divergence ``f log(f / g) - f + g`` of its frequency f from the largest frequency g
-        elsewhere.  False ranks them by frequency.
+        True ranks features by the Poisson divergence ``f log(f / g) - f + g`` of their frequency f
+        in the topic from the largest frequency g in another topic.  False ranks them by frequency.
 
     Returns
     -------
     list of list of str
-        One list for each topic, best first; shorter than `n_top` where a topic has fewer features.
+        One list for each topic, best first; shorter than `n_top` if a topic has fewer features.
 
     Raises
     ------
@@ -136,20 +135,20 @@ def top_features_plot(
 ) -> Axes:
     """Draw the leading features of each topic as panels of horizontal bars.
 
-    A bar is the feature's share of the topic (written beside it, in percent), a grey mark its
-    largest share in any other topic.  Each panel has a scale of its own and shows its features by
-    share, though they may have been chosen for being distinctive.
+    A bar is the feature's share of the topic (also written beside it, in percent); a grey mark is
+    its largest share in another topic.  Each panel has its own scale, and orders its features by
+    share, even if they were selected for being distinctive.
 
     Parameters
     ----------
     components, feature_names, n_top, distinctive
-        As for :func:`top_features`: of which features are drawn, how many, and how chosen.
+        As in :func:`top_features`: the features, how many to draw, and how to select them.
     topic_names : sequence of str, default=None
         Titles of the panels; "topic 0", "topic 1", ... by default.
     colors : sequence of colors, default=None
-        One per topic; :func:`topic_colors` by default.
+        One for each topic; :func:`topic_colors` by default.
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default, five panels to a row.
+        Axes to draw on; by default a new pyplot figure with five panels in a row.
 
     Returns
     -------
@@ -175,7 +174,7 @@ def top_features_plot(
     n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))
     n_columns, height = -(-n_topics // n_rows), _height(frequencies, n_top)
     ax = axes_or_new(ax, *size_of_panels(frequencies, n_top))
-    # About eleven bold letters go into an inch: long titles have the whole panel.
+    # An inch holds about eleven bold letters: long titles use the whole panel.
     most = max(5, int(11 * size_in_inches(ax)[0] / n_columns))
     indent = 0.5 if 2 * max(map(len, titles)) <= most else 0.03
     for topic, order in enumerate(leading):
@@ -194,7 +193,7 @@ def top_features_plot(
     caption = ["bar: share of the topic in %"]
     if elsewhere is not None:
         caption.append("mark: largest share in another topic")
-    # Side by side they are almost four inches long.
+    # On one line the captions are almost four inches long.
     ax.set_xlabel(("    " if size_in_inches(ax)[0] > 3.5 else "\n").join(caption), size=8)
     return ax
 
@@ -207,14 +206,14 @@ def size_of_panels(components: np.ndarray, n_top: int) -> tuple[float, float]:
 
 
 def _height(components: np.ndarray, n_top: int) -> float:
-    """Return the height of a panel in bars: those of the fullest, the title, and some space."""
+    """Return the height of a panel in bars: of the fullest topic, plus title and spacing."""
     return min(n_top, np.count_nonzero(components, axis=1).max()) + 2.2
 
 
 def _bars(
     ax: Axes, left: float, y: np.ndarray, shares: Any, rivals: Any, names: list[str], color: Any
 ) -> None:
-    """Draw one panel: a third of a unit of bars, names to the left, percentages to the right."""
+    """Draw one panel: bars up to a third of its width, names to the left, percentages right."""
     longest = shares if rivals is None else np.maximum(shares, rivals)
     scale = 0.33 / longest.max()
     ax.barh(y, scale * shares, left=left, height=0.78, color=color)

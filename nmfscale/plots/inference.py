@@ -1,4 +1,4 @@
-"""Answers of resampling: null distributions of tests, and weights of groups with intervals."""
+"""null_plot and forest_plot: null distributions of tests, and estimates with intervals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ABOVE, _BELOW, _NEUTRAL = PALETTE[0], PALETTE[5], "0.55"
-# In inches: from one interval to the next, between panels, above and below them, below all of them,
-# and the width of a figure of our own.
+# In inches: the distance of two intervals, the space between panels, above and below each panel,
+# for the caption, and the largest width of a figure that the plot creates.
 _ROW, _BETWEEN, _TITLE, _TICKS, _CAPTION, _WIDEST = 0.155, 0.25, 0.36, 0.26, 0.5, 10.0
 
 
 class _Grid(NamedTuple):
-    """Panels of at least this size in inches, each with room for labels at its left."""
+    """Panels of at least this size in inches, each with space for labels to its left."""
 
     n_panels: int
     width: float
@@ -35,7 +35,7 @@ class _Grid(NamedTuple):
     labels: float = 0.0
 
     def _shape(self, room: float) -> tuple[int, int]:
-        """Return how many rows and columns there are in so many inches."""
+        """Return the numbers of rows and columns of panels in this width in inches."""
         n_columns = min(self.n_panels, max(1, round(room / self._wide)))
         return -(-self.n_panels // n_columns), n_columns
 
@@ -49,19 +49,19 @@ class _Grid(NamedTuple):
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height of a figure for all panels."""
+        """Width and height in inches of a figure for all panels."""
         n_rows, n_columns = self._shape(_WIDEST)
         return n_columns * self._wide + 0.3, n_rows * self._high + _CAPTION
 
     def draw(self, ax: Axes, caption: str) -> list[Axes]:
-        """Divide Axes into panels, and write a caption below."""
+        """Divide Axes into panels, and write a caption below them."""
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-        figure: Any = ax.figure.figure  # that of a part of a figure is the whole
+        figure: Any = ax.figure.figure  # the whole figure, if the Axes are in a subfigure
         if (layout := figure.get_layout_engine()) is not None:
-            layout.execute(figure)  # to know the size
+            layout.execute(figure)  # determines the size of the Axes
         across, down = size_in_inches(ax)
-        # about fourteen letters of this size go into an inch
+        # an inch holds about fourteen letters of this size
         ax.set_xlabel(fill(caption, max(20, int(14 * across))), size=8, parse_math=False)
         n_rows, n_columns = self._shape(across)
         wide, high = across / n_columns, down / n_rows
@@ -87,31 +87,32 @@ class _Grid(NamedTuple):
 def null_plot(
     test: Any, *, which: str = "all", max_pairs: int = 44, bins: int = 40, ax: Axes | None = None
 ) -> Axes:
-    """Draw the distribution of a statistic under permutation, and where the observed value lies.
+    """Draw the permutation distribution of a test statistic, and its observed value.
 
     Parameters
     ----------
     test : PermutationTest or GroupTest
         Result of :func:`nmfscale.permutation_test`, or one of its tests.
     which : {"all", "overall", "pairs"}, default="all"
-        Which of the tests are drawn, each in a panel of its own.
+        The tests to draw, each in its own panel.
     max_pairs : int, default=44
-        Of more pairs than these, those farthest from their null distribution are drawn.
+        Largest number of pairs to draw: those farthest from their null distribution.
     bins : int, default=40
-        Bars of each histogram.
+        Number of bars in each histogram.
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default.
+        Axes to draw on; by default a new pyplot figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The panels are its ``child_axes``, in the order of the tests. A dashed line is the observed
-        value; titles have the p-value, and of pairs that adjusted for all of them (max-T).
+        The panels are its ``child_axes``, in the order of the tests. A dashed line marks the
+        observed value. Titles show the p-value, and for pairs also the p-value adjusted for all
+        pairs (max-T).
 
     Raises
     ------
     ValueError
-        If an argument is of the wrong kind, or there are no pairs to draw.
+        If an argument has a wrong type or value, or if there are no pairs to draw.
 
     Examples
     --------
@@ -148,17 +149,17 @@ def _grid_of_tests(n_tests: int) -> _Grid:
 
 
 def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int]:
-    """Return the tests to draw, that of all groups first, and how many pairs are left out."""
+    """Return the tests to draw, the overall test first, and the number of pairs left out."""
     if hasattr(test, "observed"):
         return [test], 0
     if not hasattr(test, "overall"):
         raise ValueError(
-            f"test is a {type(test).__name__}: give what permutation_test returns, or one of its "
+            f"test is a {type(test).__name__}: pass the result of permutation_test, or one of its "
             "tests."
         )
     pairs = [] if which == "overall" else list(test.pairs)
     if which == "pairs" and not pairs:
-        raise ValueError("test has no pairs, as it compares two groups: draw which='overall'.")
+        raise ValueError("test has no pairs, as it compares two groups: use which='overall'.")
     n_left_out = max(0, len(pairs) - max_pairs)
     if n_left_out:
         far = np.argsort([-each.zscore for each in pairs], kind="stable")[:max_pairs]
@@ -183,7 +184,7 @@ def _rounded(pvalue: float) -> str:
 
 
 class _Table(NamedTuple):
-    """Arrays (n_panels, n_rows) to be drawn, and names of both."""
+    """Arrays (n_panels, n_rows) to draw, with the names of panels and rows."""
 
     estimate: np.ndarray
     lower: np.ndarray
@@ -192,7 +193,7 @@ class _Table(NamedTuple):
     rows: list[Any]
 
     def of(self, chosen: list[int]) -> _Table:
-        """Return some of the panels."""
+        """Return a table with some of the panels."""
         arrays = (self.estimate[chosen], self.lower[chosen], self.upper[chosen])
         return _Table(*arrays, [self.panels[i] for i in chosen], self.rows)
 
@@ -208,34 +209,35 @@ def forest_plot(
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how heavy groups are within topics, or topics within groups, with intervals.
+    """Draw weights or means of groups within topics, or of topics within groups, with intervals.
 
-    The heaviest are at the top. A line marks the neutral weight, of all topics in all groups where
-    there is no difference; intervals above it are blue, those below it red.
+    The largest are at the top. A line marks the neutral weight, which all topics would have in all
+    groups if there were no difference. Intervals above it are blue, intervals below it red.
 
     Parameters
     ----------
     result : BootstrapWeights, BootstrapFit, or any object of arrays
-        Result of :func:`nmfscale.bootstrap_weights`; or of :func:`nmfscale.bootstrap_fit` with
-        groups, or :func:`nmfscale.group_effects`, whose mean proportions are drawn, or their
-        differences; or of :func:`nmfscale.regress_proportions`, whose terms take the place of
-        groups; or what has ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
-        (n_topics, n_groups).
+        One of the following: the result of :func:`nmfscale.bootstrap_weights`; the result of
+        :func:`nmfscale.bootstrap_fit` with groups or of :func:`nmfscale.group_effects`, to draw
+        mean proportions; the differences in the latter; the result of
+        :func:`nmfscale.regress_proportions`, whose terms take the place of groups; or an object
+        with arrays ``estimate`` or ``means``, ``lower`` and ``upper`` of shape (n_topics,
+        n_groups).
     kind : {"RwT", "TwR"}, default="RwT"
-        A panel for each topic with its groups ("regions within topics"), or for each group with
-        its topics.
+        "RwT" (regions within topics) draws a panel with all groups for each topic; "TwR" a panel
+        with all topics for each group.
     panels : sequence, default=None
-        Names of the topics (of "RwT") or groups that have a panel. By default those in which two
+        Names of the topics ("RwT") or groups ("TwR") to draw. By default, those in which two
         intervals are farthest apart.
     n_top : int, default=10
-        Of more intervals than twice these in a panel, so many of the heaviest and of the lightest
-        are drawn.
+        If a panel has more than 2 `n_top` intervals, only the `n_top` largest and the `n_top`
+        smallest are drawn.
     max_panels : int, default=8
-        How many panels there are where `panels` is None.
+        Largest number of panels if `panels` is None.
     topic_names, group_names : sequence of str, default=None
         Names; by default those of the result, or "topic 0", "group 0", ...
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default.
+        Axes to draw on; by default a new pyplot figure.
 
     Returns
     -------
@@ -245,8 +247,8 @@ def forest_plot(
     Raises
     ------
     ValueError
-        If the arrays are not finite or differ in shape, names do not fit them, or another argument
-        is of the wrong kind.
+        If the arrays are not finite or differ in shape, if the number of names is wrong, or if
+        another argument has a wrong type or value.
 
     Examples
     --------
@@ -296,7 +298,7 @@ def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:
 def _table_of(
     result: Any, kind: str, topic_names: Sequence[Any] | None, group_names: Sequence[Any] | None
 ) -> _Table:
-    """Return all that could be drawn, one panel each."""
+    """Return the table of all panels, before a selection."""
     arrays, topics, groups = _arrays_of(result)
     T, R = arrays[0].shape
     named = [
@@ -313,34 +315,34 @@ def _table_of(
 
 
 def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
-    """Return estimates and ends of intervals (n_topics, n_groups), and names or None."""
-    given: Any = result
+    """Return estimates and limits of intervals (n_topics, n_groups), and names or None."""
+    source: Any = result
     groups: Any = getattr(result, "groups", getattr(result, "terms", None))
     if hasattr(result, "group_means"):
-        given = result.group_means
-        if given is None:
+        source = result.group_means
+        if source is None:
             raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
     known = ("weights", "means", "differences", "coefficients", "estimate")
-    middle = next((name for name in known if hasattr(given, name)), None)
-    if middle is None or not (hasattr(given, "lower") and hasattr(given, "upper")):
+    middle = next((name for name in known if hasattr(source, name)), None)
+    if middle is None or not (hasattr(source, "lower") and hasattr(source, "upper")):
         raise ValueError(
-            f"result is a {type(result).__name__}: give what bootstrap_weights, group_effects, its "
-            "differences, regress_proportions or bootstrap_fit return, or arrays estimate, lower "
-            "and upper."
+            f"result is a {type(result).__name__}: pass the result of bootstrap_weights, "
+            "group_effects or its differences, regress_proportions or bootstrap_fit, or an object "
+            "with arrays estimate, lower and upper."
         )
-    arrays = [np.asarray(getattr(given, name), float) for name in (middle, "lower", "upper")]
+    arrays = [np.asarray(getattr(source, name), float) for name in (middle, "lower", "upper")]
     if middle == "coefficients" and "Intercept" in groups and len(groups) > 1:
-        # the intercept is no difference: its scale would hide the other terms
+        # the intercept is not a difference, and its scale would hide the other terms
         kept = [j for j, name in enumerate(groups) if name != "Intercept"]
         arrays, groups = [each[:, kept] for each in arrays], [groups[j] for j in kept]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 2 or not arrays[0].size:
         raise ValueError(
             f"{middle}, lower and upper have shapes {', '.join(str(a.shape) for a in arrays)}; "
-            "(topics, groups) is needed of all."
+            "all need the shape (topics, groups)."
         )
     if not all(np.isfinite(array).all() for array in arrays):
-        raise ValueError(f"{middle}, lower and upper must be finite: leave out what is not known.")
+        raise ValueError(f"{middle}, lower and upper must be finite: leave out unknown values.")
     topics = next((t for n in ("topic_names", "topics") if (t := getattr(result, n, None))), None)
     return arrays, topics, groups
 
@@ -350,7 +352,7 @@ def _names(given: Any, default: list[str], what: str) -> list[Any]:
         return list(default)
     if len(given) != len(default):
         raise ValueError(f"{what}_names has {len(given)} entries for {len(default)} {what}s.")
-    # numbers of topics are no names
+    # replace topics' numbers, which are not names, by the default names
     return [default[i] if name == i and what == "topic" else name for i, name in enumerate(given)]
 
 
@@ -368,14 +370,14 @@ def _chosen_panels(table: _Table, panels: Sequence[Any] | None, most: int) -> li
 
 
 def _grid_of_intervals(table: _Table, n_top: int) -> _Grid:
-    # about 17 letters of this size go into an inch
+    # an inch holds about 17 letters of this size
     labels = 0.1 + max(len(shortened(str(name), 24)) for name in table.rows) / 16
     n_rows = min(len(table.rows), 2 * n_top + 1)
     return _Grid(len(table.panels), 1.7, _ROW * (n_rows + 0.6), labels)
 
 
 def _limits(table: _Table, neutral: float | None) -> tuple[float, float]:
-    """Return the ends of a scale for all intervals."""
+    """Return the limits of a common scale for all intervals."""
     known = [table.lower.min(), table.estimate.min(), table.upper.max(), table.estimate.max()]
     known += [] if neutral is None else [neutral]
     margin = 0.04 * (max(known) - min(known)) or 1.0
@@ -383,7 +385,7 @@ def _limits(table: _Table, neutral: float | None) -> tuple[float, float]:
 
 
 def _draw_intervals(panel: Axes, table: _Table, i: int, n_top: int, neutral: float | None) -> None:
-    """Draw the intervals of one panel, the heaviest at the top."""
+    """Draw the intervals of one panel, the largest at the top."""
     order = np.argsort(-table.estimate[i], kind="stable")
     n_rows, y = len(order), np.arange(len(order), dtype=float)
     if n_rows > 2 * n_top:

@@ -1,4 +1,4 @@
-"""How fits of the same counts approached the optimum."""
+"""progress_plot: how fits of the same counts approach the optimum."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WORDS = {"loglik": "log-likelihood", "elbo": "ELBO"}
 
 
 def _records(histories: Any) -> dict[str, Any]:
-    """Return histories by name, after checking that each has at least one record."""
+    """Return the histories by name; check that each has at least one record."""
     if not isinstance(histories, Mapping):
         histories = {"fit": histories}
     if not histories:
-        raise ValueError("histories is empty: give at least one name and its history_.")
+        raise ValueError("histories is empty: pass at least one name and its history_.")
     for name, history in histories.items():
         fields = getattr(getattr(history, "dtype", None), "names", None)
         if fields is None and not hasattr(history, "columns"):
@@ -40,18 +40,18 @@ def _fields(history: Any) -> list[str]:
 
 
 def objective(history: Any) -> str:
-    """Return the field that the fit raised: the first after iteration and seconds."""
+    """Return the field that the fit maximises: the first after iteration and seconds."""
     fields = [name for name in _fields(history) if name not in ("iteration", "seconds")]
     return fields[0] if fields else "loglik"
 
 
 def residuals(history: Any) -> list[str]:
-    """Return the fields of KKT residuals, if there are any."""
+    """Return the fields with KKT residuals, if there are any."""
     return [name for name in _fields(history) if name.startswith("kkt_")]
 
 
 def label(field: str) -> str:
-    """Return what a reader calls an objective."""
+    """Return the label of an objective."""
     return _WORDS.get(field, field.replace("_", " "))
 
 
@@ -83,21 +83,21 @@ def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
 def progress_plot(
     histories: Any, *, y: str = "loglik", x: str = "seconds", ax: Axes | None = None
 ) -> Axes:
-    """Draw how fits of the same counts approached the optimum.
+    """Draw how fits of the same counts approach the optimum.
 
     Parameters
     ----------
     histories : mapping of str to structured array or DataFrame
-        Name of each fit and its ``history_``.  A single history may be given as it is.
+        Name of each fit and its ``history_``.  A single history may be passed without a name.
     y : {"loglik", "kkt"}, default="loglik"
-        "loglik" draws the distance to the highest log-likelihood that any of the fits reached
-        (the first field after ``iteration`` and ``seconds``, whatever a model maximises), on a
-        logarithmic scale that ends at 0.01.  "kkt" draws the largest of the KKT residuals, which
-        needs no other fit to compare with.
+        "loglik" draws the distance to the highest objective that any of the fits reached, on a
+        logarithmic scale that ends at 0.01.  The objective is the first field after ``iteration``
+        and ``seconds``: the log-likelihood, or whatever the model maximises.  "kkt" draws the
+        largest KKT residual, which is meaningful for a single fit, too.
     x : {"seconds", "iteration"}, default="seconds"
-        What runs along the horizontal axis.
+        The field on the horizontal axis.
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default.
+        Axes to draw on; by default a new pyplot figure.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def progress_plot(
     TypeError
         If a history is neither a structured array nor a DataFrame.
     ValueError
-        If `x` or `y` is unknown or `ax` no Axes, or if a history is empty or lacks a field.
+        If `x` or `y` is unknown, if `ax` is not Axes, or if a history is empty or lacks a field.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def progress_plot(
     dashes, markers = ("-", "--", "-.", ":"), "osD^vP*X"
     lines = []
     for turn, (name, height) in enumerate(heights.items()):
-        # Zeros and unknown values have no place on a logarithmic scale.
+        # A logarithmic scale cannot show zeros and unknown values.
         drawn = np.isfinite(height) & (height > 0)
         lines += ax.plot(
             places[name][drawn], height[drawn], label=name, color=colors[turn],

@@ -1,4 +1,4 @@
-"""How well the topics of two fits agree."""
+"""similarity_plot: how well the topics of two fits agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .canvas import axes_or_new, check_arguments, names_of_topics, nonnegative_m
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Numbers are written into the cells of maps with no more rows and columns.
+# Cells show numbers if a map has at most this many rows and columns.
 _MOST_WRITTEN = 12
 
 
@@ -25,30 +25,31 @@ def similarity_plot(
 ) -> Axes:
     """Draw the similarities of the topics of two fits as a heat map.
 
-    Rows are topics of the first fit, columns those of the second. Partners are on the diagonal and
-    have a frame: where the fits agree, it is dark and all else is light. Topics without a partner
-    come last.
+    Rows are topics of the first fit, columns those of the second. Matched topics are on the
+    diagonal and have a frame: if the fits agree, the diagonal is dark and the rest is light. Topics
+    without a partner come last.
 
     Parameters
     ----------
     match : TopicMatch, or array-like of shape (K_a, K_b)
         Result of :func:`nmfscale.match_topics`, or similarities between 0 and 1, which are drawn
-        in the order in which they are given, without frames.
+        in their own order, without frames.
     names_a, names_b : sequence of str, default=None
-        Names of the topics of each fit, in its own order; by default those in `match`, or
+        Names of the topics of each fit, in the order of that fit; by default those in `match`, or
         "topic 0", "topic 1", ...
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default.
+        Axes to draw on; by default a new pyplot figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The map is ``ax.images[-1]``; ``ax.child_axes[-1]`` is its scale.
+        The map is ``ax.images[-1]``, its color bar ``ax.child_axes[-1]``.
 
     Raises
     ------
     ValueError
-        If the similarities are not a matrix of numbers between 0 and 1, or names do not fit it.
+        If the similarities are not a matrix of numbers between 0 and 1, or if the number of names
+        differs from the number of topics.
 
     Examples
     --------
@@ -98,7 +99,7 @@ def _names(given: Any, known: Any, n_topics: int, argument: str) -> list[str]:
 
 
 def _write(ax: Axes, values: np.ndarray) -> None:
-    """Write each number into its cell, dark on light and light on dark."""
+    """Write each number into its cell, in dark or light colour for contrast."""
     for (row, column), value in np.ndenumerate(values):
         ax.text(
             column, row, f"{value:.2f}", ha="center", va="center", size=7,

@@ -1,4 +1,4 @@
-"""The topic proportions of every sample, as stacked bars."""
+"""structure_plot: the topic proportions of the samples as stacked bars."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .canvas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Width and height in inches of a figure of its own.
+# Width and height in inches of a figure that the plot creates.
 SIZE = (9.0, 3.6)
 _NO_GROUP = "(no group)"
 
 
 def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
-    """Return the labels in drawing order and, for each sample, the number of its label."""
+    """Return the labels in drawing order and, for each sample, the index of its label."""
     if groups is None:
         return [""], np.zeros(n_samples, dtype=np.intp)
-    categorical = getattr(groups, "cat", groups)  # a pandas Series keeps its categories here
+    categorical = getattr(groups, "cat", groups)  # where a pandas Series has its categories
     values = np.asarray(groups, dtype=object)
     if values.shape != (n_samples,):
         raise ValueError(
@@ -52,15 +52,15 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a value is None or, like NaN, NaT and pandas.NA, not known to equal itself."""
+    """Whether a value is None or, like NaN, NaT and pandas.NA, does not equal itself."""
     try:
         return value is None or not value == value
-    except TypeError:  # of NA, which does not know
+    except TypeError:  # the comparison of pandas.NA has no truth value
         return True
 
 
 def _rank(label: str) -> tuple[bool, float, str]:
-    """Place of a label: numbers by their size, then text, then what has no group."""
+    """Return the sort key of a label: numbers by size, then text, then samples without a group."""
     try:
         size = float(label)
     except ValueError:
@@ -69,7 +69,7 @@ def _rank(label: str) -> tuple[bool, float, str]:
 
 
 def _thin_out(members: list[np.ndarray], max_samples: int, rng: Any) -> list[np.ndarray]:
-    """Draw about `max_samples` of all members, by group size, small groups kept visible."""
+    """Select about `max_samples` of all members, by group size; keep small groups visible."""
     sizes = np.array([len(member) for member in members])
     if sizes.sum() <= max_samples:
         return members
@@ -83,7 +83,7 @@ def _thin_out(members: list[np.ndarray], max_samples: int, rng: Any) -> list[np.
 
 
 def _topic_chain(shares: np.ndarray, dominant: np.ndarray) -> list[int]:
-    """Line up the topics that dominate some sample so that neighbours share samples."""
+    """Order the topics that dominate some sample, so that neighbouring topics share samples."""
     rest, sizes = np.unique(dominant, return_counts=True)
     overlap = shares.T @ shares
     norm = np.sqrt(overlap.diagonal())
@@ -98,7 +98,7 @@ def _topic_chain(shares: np.ndarray, dominant: np.ndarray) -> list[int]:
 
 
 def _order_within(shares: np.ndarray) -> np.ndarray:
-    """Order one group's samples: by dominant topic, sliding from one topic into the next."""
+    """Order a group's samples by dominant topic, with smooth transitions between topics."""
     dominant = shares.argmax(axis=1)
     chain = _topic_chain(shares, dominant)
     if len(chain) == 1:
@@ -106,7 +106,7 @@ def _order_within(shares: np.ndarray) -> np.ndarray:
     blocks = []
     for place, topic in enumerate(chain):
         block = np.flatnonzero(dominant == topic)
-        # At the ends of the chain the topic itself stands for the missing neighbour.
+        # At the ends of the chain, the topic itself replaces the missing neighbour.
         before = chain[place - 1] if place > 0 else topic
         after = chain[place + 1] if place + 1 < len(chain) else topic
         slide = shares[block, after] - shares[block, before]
@@ -115,7 +115,7 @@ def _order_within(shares: np.ndarray) -> np.ndarray:
 
 
 def _staircase(left: float, heights: np.ndarray) -> np.ndarray:
-    """Outline, from the ground up, of bars one wide that start at `left`."""
+    """Return the outline of adjacent bars of width 1, from the base line, starting at `left`."""
     edges = left + np.arange(len(heights) + 1)
     x = np.concatenate([edges[:1], np.repeat(edges, 2)[1:-1], edges[-1:]])
     y = np.concatenate([[0.0], np.repeat(heights, 2), [0.0]])
@@ -125,7 +125,7 @@ def _staircase(left: float, heights: np.ndarray) -> np.ndarray:
 def _outlines(
     shares: np.ndarray, members: list[np.ndarray], gap: float
 ) -> tuple[list[list[np.ndarray]], list[float]]:
-    """Return the outline of every topic in every group, and where the groups have their middle."""
+    """Return the outline of every topic in every group, and the centres of the groups."""
     left, outlines, centres = 0.0, [], []
     for member in members:
         ordered = shares[member[_order_within(shares[member])]]
@@ -137,14 +137,14 @@ def _outlines(
 
 
 def _label_groups(ax: Axes, labels: list[str], centres: list[float], sizes: list[int]) -> int:
-    """Write below the bars as many group labels as can be read, and return how many."""
+    """Write as many group labels below the bars as are readable; return their number."""
     if labels == [""]:
         ax.set_xticks([])
         return 1
     places = size_in_inches(ax)[0] / ax.get_xlim()[1] * np.array(centres)
     lengths = np.array([len(label) for label in labels])
     spaces = np.diff(places)
-    # About twelve letters of this size go into an inch.
+    # An inch holds about twelve letters of this size.
     if (12 * spaces >= (lengths[:-1] + lengths[1:]) / 2 + 1).all():
         ax.set_xticks(centres, labels, parse_math=False)
         return len(labels)
@@ -159,7 +159,7 @@ def _label_groups(ax: Axes, labels: list[str], centres: list[float], sizes: list
 
 
 def _far_apart(places: np.ndarray, sizes: list[int], least: float) -> list[int]:
-    """Return groups that are at least so far from each other, large ones first."""
+    """Select groups at a distance of at least `least`, giving priority to large groups."""
     kept: list[int] = []
     for group in np.argsort(-np.array(sizes), kind="stable").tolist():
         if (np.abs(places[kept] - places[group]) >= least).all():
@@ -180,33 +180,32 @@ def structure_plot(
 ) -> Axes:
     """Draw the topic proportions of each sample as a stacked bar.
 
-    Samples stand in groups.  Within a group they are sorted by their largest topic, the topics
-    lined up by similarity, and slide from each topic into the next; the order depends on the
-    proportions alone.
+    Samples are arranged by groups.  Within a group, they are sorted by their largest topic, with
+    similar topics side by side and smooth transitions between them.  The order depends on the
+    proportions only.
 
     Parameters
     ----------
     proportions : array-like of shape (n_samples, n_topics)
-        Non-negative loadings.  Every row is divided by its sum; rows of zeros stay blank.
+        Non-negative loadings.  Every row is divided by its sum; rows of zeros are drawn blank.
     groups : array-like of shape (n_samples,), default=None
-        Label of each sample.  A pandas categorical keeps the order of its categories, other
-        labels are sorted, numbers by their size.  Missing labels are gathered in "(no group)".
-        None draws one group.  Where there is no room for the labels of all groups, those of the
-        larger ones are shown.
+        Label of each sample.  A pandas categorical keeps the order of its categories; other labels
+        are sorted, numbers by size.  Samples without a label form the group "(no group)".  None
+        draws one group.  If there is no space for all labels, those of larger groups are shown.
     max_samples : int, default=2000
-        Above this number a random subset is drawn, by group size, of about this size.
+        If there are more samples, a random subset of about this size is drawn, by group size.
     topic_names : sequence of str, default=None
-        Names for the legend, which lists as many topics as fit; "topic 0", "topic 1", ... by
-        default.
+        Names for the legend, which lists as many topics as fit; by default "topic 0",
+        "topic 1", ...
     colors : sequence of colors, default=None
-        One per topic; :func:`topic_colors` by default.
+        One for each topic; :func:`topic_colors` by default.
     gap : float, default=None
-        Space between groups, counted in samples; by default 1.5% of the samples drawn, or less
-        where there are many groups.
+        Space between groups, in units of samples; by default 1.5% of the drawn samples, or less
+        if there are many groups.
     random_state : int, RandomState instance or None, default=0
-        Chooses the subset.
+        Source of randomness for the subset.
     ax : matplotlib.axes.Axes, default=None
-        Where to draw; a new pyplot figure by default.
+        Axes to draw on; by default a new pyplot figure.
 
     Returns
     -------
@@ -216,13 +215,13 @@ def structure_plot(
     Raises
     ------
     ValueError
-        If the proportions are not a finite non-negative matrix, if another argument is of the
-        wrong kind or does not fit their shape, or if `groups` lacks samples of `proportions`.
+        If the proportions are not a finite non-negative matrix, if another argument has a wrong
+        type, value or shape, or if `groups` lacks samples of `proportions`.
 
     Notes
     -----
-    Where `proportions` and `groups` are of pandas and both have names in their index, groups are
-    matched by name, in any order.
+    If `proportions` and `groups` are pandas objects with names in their index, groups are matched
+    by name, in any order.
 
     Examples
     --------
@@ -248,12 +247,12 @@ def structure_plot(
     members = [np.flatnonzero(number == group) for group in range(len(labels))]
     members = _thin_out(members, max_samples, check_random_state(random_state))
     n_drawn = sum(map(len, members))
-    if gap is None:  # of all gaps, at most a quarter of the bars
+    if gap is None:  # all gaps together take at most a quarter of the bars' width
         gap = min(0.015, 0.25 / len(members)) * n_drawn
 
     outlines, centres = _outlines(shares, members, gap)
     ax = axes_or_new(ax, *SIZE)
-    # Tallest first, each over the one before: no background shows through between the bars.
+    # Tallest outlines first, each drawn over the previous: no background shows between the bars.
     stack = [outline[topic] for topic in reversed(range(n_topics)) for outline in outlines]
     paint = [fills[topic] for topic in reversed(range(n_topics)) for _ in outlines]
     ax.add_collection(PolyCollection(stack, facecolors=paint, edgecolors="none", linewidths=0))
@@ -276,7 +275,7 @@ def structure_plot(
 
 
 def _legend_outside(ax: Axes, fills: list[Any], names: list[str]) -> None:
-    """Put the legend to the right of the Axes: the first topics, as many as fit."""
+    """Add a legend to the right of the Axes, with as many topics as fit."""
     from matplotlib.patches import Patch
 
     width, height = size_in_inches(ax)

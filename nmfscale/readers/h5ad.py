@@ -164,7 +164,7 @@ def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArra
         found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
         raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
     # The code of a missing value, -1, selects the last entry.
-    return np.append(_with_text(categories).astype(object), None)[codes]
+    return np.append(_with_text(categories).astype(object), np.array([None]))[codes]
 
 
 def _with_text(values: NDArray[Any]) -> NDArray[Any]:

@@ -156,7 +156,9 @@ def test_counts_unpack_into_what_belongs_to_them(corpus):
 
 def test_counts_do_not_pass_for_a_sequence(corpus):
     for function in (np.asarray, lambda counts: "matrix" in counts):
-        with pytest.raises(TypeError, match=r"no array: .* counts\.take_rows\(\)|not a container"):
+        with pytest.raises(
+            TypeError, match=r"not an array: .* counts\.take_rows\(\)|not a container"
+        ):
             function(corpus)
     matrix = corpus.take_rows()
     assert (matrix.shape, matrix.nnz, matrix.sum()) == (corpus.shape, corpus.nnz, corpus.total)

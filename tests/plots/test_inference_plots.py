@@ -73,7 +73,7 @@ class TestNullPlot:
         assert len(null_plot(of_four.pairs[0]).child_axes) == 1
         two = permutation_test(shares(8, 3), np.arange(8) % 2, alpha=0.5)
         assert null_plot(two).child_axes[0].get_title().endswith(" of 70 labellings")
-        with pytest.raises(ValueError, match="test has no pairs.*draw which='overall'"):
+        with pytest.raises(ValueError, match="test has no pairs.*use which='overall'"):
             null_plot(two, which="pairs")
 
     def test_of_many_pairs_the_farthest_are_drawn(self, of_four):
@@ -173,7 +173,7 @@ class TestForestPlot:
     @pytest.mark.parametrize(
         ("change", "complaint"),
         [
-            ({"lower": np.eye(3)}, r"shapes \(2, 2\), \(3, 3\), \(2, 2\); \(topics, groups\)"),
+            ({"lower": np.eye(3)}, r"shapes \(2, 2\), \(3, 3\), \(2, 2\); all need the shape"),
             ({"upper": np.full((2, 2), np.nan)}, "must be finite"),
             ({"topics": ["a"]}, "topic_names has 1 entries for 2 topics"),
         ],
@@ -187,8 +187,11 @@ class TestForestPlot:
 @pytest.mark.parametrize(
     ("draw", "complaint"),
     [
-        (lambda: null_plot(np.eye(2)), "test is a ndarray: give what permutation_test returns"),
-        (lambda: forest_plot(np.eye(2)), "result is a ndarray: give what bootstrap_weights"),
+        (lambda: null_plot(np.eye(2)), "test is a ndarray: pass the result of permutation_test"),
+        (
+            lambda: forest_plot(np.eye(2)),
+            "result is a ndarray: pass the result of bootstrap_weights",
+        ),
         (lambda: forest_plot(SimpleNamespace(group_means=None)), "pass groups= to bootstrap_fit"),
         (lambda: null_plot(None, which="one"), "'which' parameter of null_plot must be a str"),
         (lambda: forest_plot(None, "both"), "'kind' parameter of forest_plot must be a str"),

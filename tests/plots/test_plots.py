@@ -321,11 +321,11 @@ class TestStructurePlot:
             ({"random_state": "a"}, "'random_state' parameter of structure_plot must be"),
             (
                 {"proportions": TopicModel(2)},
-                "dense matrix .* got TopicModel: give the loadings_ of",
+                "dense matrix .* got TopicModel: pass the loadings_ of",
             ),
             (
                 {"proportions": "model.h5"},
-                "dense matrix .* got str: give the loadings_ of a fitted",
+                "dense matrix .* got str: pass the loadings_ of a fitted",
             ),
             (
                 {"proportions": sp.csr_array(np.eye(4))},
@@ -453,7 +453,7 @@ class TestTopFeatures:
                 {"components": sp.csr_array(np.eye(3))},
                 r"dense matrix .*_array: call its toarray\(\)",
             ),
-            ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: give the components_"),
+            ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: pass the components_"),
             ({"feature_names": "abc"}, "'feature_names' parameter .* must be an array-like"),
             ({"distinctive": "yes"}, "'distinctive' parameter .* must be an instance of 'bool'"),
             *[
