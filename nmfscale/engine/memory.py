@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 def plan_fit(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
-    elsewhere: bool = False, in_float64: bool = True,
+    elsewhere: bool = False, in_float64: bool = True, n_threads: int = 1,
 ) -> Plan:  # fmt: skip
     """Decide what stays in memory; refuse a fit for which even the least is too much.
 
@@ -49,7 +49,7 @@ def plan_fit(
     `in_float64`.
     """
     held, limit = _held_and_limit(memory_limit)
-    layout = counts.layout() if counts.from_file else None
+    layout = counts.layout(n_threads) if counts.from_file else None
     rest = held + _BESIDES + _bytes_of_fit(counts, needs)
     rows = counts.shape[0] * needs.row
     if elsewhere:

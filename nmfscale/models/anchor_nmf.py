@@ -21,6 +21,7 @@ from ..methods.anchors.pivots import Weights, weights_of
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
 from ..methods.transform import Projection, projection_needs
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .validation import checked_anchors, checked_array
 
 Array = NDArray[Any]
@@ -224,17 +225,12 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         >>> AnchorNMF(n_components=2, anchors=[1]).fit(X).anchors_
         array([1, 0])
         """
-        self._fit(
-            X, checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
-            client=client,
-            layer=layer, raw=raw,
-        )  # fmt: skip
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        self._fit(X, options)
         return self
 
-    def _fit_counts(
-        self, X: Any, *, client: Any, layer: str | None, raw: bool, **how: Any
-    ) -> tuple[CountMatrix, Fitted]:
-        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+    def _fit_counts(self, X: Any, options: FitOptions) -> tuple[CountMatrix, Fitted]:
+        counts, options = self._counts_of_fit(X, options)
         dtype, K = self._dtype(), self.n_components
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)
@@ -243,9 +239,9 @@ sample_totals_, feature_totals_, unseen_features_, seed_
             return AnchorSearch(counts, executor, K, given, weights, self.projection, rng, dtype)
 
         fitted = self._fit_blocks(
-            counts, anchor_needs(counts, K, dtype, len(given), self.projection), make,
-            parts={"constraints": (np.array(given, np.int64), *weights[:2])}, client=client,
-            unit=weights.unit, projection=self.projection, n_components=K, dtype=str(dtype), **how,
+            counts, anchor_needs(counts, K, dtype, len(given), self.projection), make, options,
+            parts={"constraints": (np.array(given, np.int64), *weights[:2])},
+            unit=weights.unit, projection=self.projection,
         )  # fmt: skip
         found = fitted.arrays
         self.components_, self.loadings_ = found["components"], found["loadings"]

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
@@ -32,6 +32,7 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.poisson.objective import beyond_float32
+from .fit_options import FitOptions
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -111,11 +112,12 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         # checked and arranged once for both
-        counts = self._explained(self._fit(X, **given.kwargs))
-        both = signature(self._blocks).parameters.keys() & given.kwargs.keys()
-        model = self._knowing(counts, given.kwargs)
+        arguments = given.kwargs
+        counts = self._explained(self._fit(X, FitOptions.pop(arguments), **arguments))
+        both = signature(self._blocks).parameters.keys() & arguments.keys()
+        model = self._knowing(counts, arguments)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
-            loadings = model._loadings(counts, **{name: given.kwargs[name] for name in both})
+            loadings = model._loadings(counts, **{name: arguments[name] for name in both})
         return self._with_index(loadings, X, counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -159,12 +161,12 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
-    def _fit(self, X: Any, **given: Any) -> CountMatrix:
+    def _fit(self, X: Any, options: FitOptions, **given: Any) -> CountMatrix:
         """Do as `fit` says, and return the counts; if that fails, nothing has changed."""
         self._check_parameters()
         with self._all_or_nothing():
             self.seed_ = self._drawn_seed()
-            counts, fitted = self._fit_counts(X, **given)
+            counts, fitted = self._fit_counts(X, options, **given)
         self.unseen_features_ = self._unseen(counts, given)
         self.history_ = fitted.history
         self.converged_ = fitted.converged
@@ -195,17 +197,20 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _counts_and_client(
-        self, X: Any, client: Any, refusal: str | None = None, **choice: Any
-    ) -> tuple[CountMatrix, Any]:
-        """Return the counts of a fit, and its client: the active one is for files alone.
+    def _counts_of_fit(
+        self, X: Any, options: FitOptions, refusal: str | None = None
+    ) -> tuple[CountMatrix, FitOptions]:
+        """Return the counts of a fit, and its options with the client that is used, if any.
 
-        `choice`: layer and raw.
+        The active client is used only for counts in files. `refusal` says why a cluster cannot be.
         """
-        given, client = client, resolve_client(client, refusal)
-        counts = self._counts(X, reset=True, in_memory=client is None, **choice)
+        client = resolve_client(options.client, refusal)
+        counts = self._counts(
+            X, reset=True, in_memory=client is None, layer=options.layer, raw=options.raw
+        )
         self._warn_of_many_components(counts)
-        return counts, client if given is not None or counts.from_file else None
+        used = client if options.client is not None or counts.from_file else None
+        return counts, replace(options, client=used)
 
     def _warn_of_many_components(self, counts: CountMatrix) -> None:
         """Warn before any work: no counts tell more components apart than they have of a side."""
@@ -225,7 +230,10 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
         return self.tol
 
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
-        """Fit and set all attributes but those of the history."""
+        """Fit and set all attributes but those of the history.
+
+        `args` are the `FitOptions`; `given` are the other arguments of the fit.
+        """
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
@@ -256,40 +264,40 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
         return dtype
 
-    def _plan(self, counts: CountMatrix, needs: Needs, session: ClusterSession | None) -> Any:
+    def _plan(
+        self, counts: CountMatrix, needs: Needs, session: ClusterSession | None, n_threads: int
+    ) -> Any:
         """Decide what stays in memory, and where row arrays are kept if they do not."""
-        if counts.from_file:
-            counts.layout(self._threads(counts))  # the first to ask decides on the threads
         plan = plan_fit(
             counts, needs, self.memory_limit, elsewhere=session is not None,
-            in_float64=self._dtype() == np.float64,
+            in_float64=self._dtype() == np.float64, n_threads=n_threads,
         )  # fmt: skip
         if counts.from_file and plan.keep:
-            counts.layout().keep()
+            counts.layout(n_threads).keep()
         if self.verbose and (self.memory_limit is not None or counts.from_file):
             print(plan, file=sys.stderr)
         return plan.folder
 
     def _fit_blocks(
-        self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], *, client: Any,
-        checkpoint: Any, checkpoint_every: float, resume: bool, parts: dict[str, Iterable[Any]],
-        **options: Any,
+        self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
+        *, parts: dict[str, Iterable[Any]], **about: Any,
     ) -> Fitted:  # fmt: skip
         """Fit `n_init` times where the work is done, and return the best.
 
-        ``make(counts, executor, rng)`` makes the method, without finding its start; `parts` and
-        `options` are those of `checkpoints_for`.
+        ``make(counts, executor, rng)`` makes the method, without finding its start. `parts` and
+        `about` say what a checkpoint is of: arrays and numbers that a fit must share to resume it.
         """
         rng, seed = self._generator(), self.random_state
         n_threads = self._threads(counts)
         with session_of_fit(
-            client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
-            checkpoint=checkpoint, resume=resume,
+            options.client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
+            checkpoint=options.checkpoint, resume=options.resume,
         ) as (counts, session):  # fmt: skip
-            folder = self._plan(counts, needs, session)
+            folder = self._plan(counts, needs, session, n_threads)
             checkpoints = checkpoints_for(
-                checkpoint, self.n_init, counts, parts, every=checkpoint_every, resume=resume,
-                random_state=int(seed) if isinstance(seed, Integral) else None, **options,
+                options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
+                resume=options.resume, n_components=self.n_components, dtype=str(self._dtype()),
+                random_state=int(seed) if isinstance(seed, Integral) else None, **about,
             )  # fmt: skip
             doubtful = self._doubtful_ends(counts, n_threads)
             best: Fitted | None = None

@@ -15,13 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics
 from ..engine.protocol import Executor, Method
-from ..methods.factors import Constraints, balancing_scales
-from ..methods.measured import Measured
 from ..methods.poisson.initialize import STARTS, check_factors
-from ..methods.poisson.joint_em import penalise
 from ..methods.poisson.objective import FactorModel
+from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, refusal_of, start_of
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .held_factors import HeldFactors
 from .validation import (
     check_penalty,
@@ -221,23 +220,21 @@ class CountFactorization(HeldFactors):
         >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
         array([2., 0., 1., 0.])
         """
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
         self._fit(
-            X, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
+            X, options, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,
-            fixed_samples=fixed_samples, measured=measured, batch=batch, checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, client=client, layer=layer, raw=raw,
+            fixed_samples=fixed_samples, measured=measured, batch=batch,
         )  # fmt: skip
         return self
 
     def _fit_counts(
-        self, X: Any, *, L: Any, F: Any, row_weights: Any, size_factors: Any, fixed_topics: Any,
-        fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any, client: Any,
-        layer: str | None, raw: bool, **how: Any,
+        self, X: Any, options: FitOptions, *, L: Any, F: Any, row_weights: Any, size_factors: Any,
+        fixed_topics: Any, fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         check_penalty(self.l1_penalty, self.solver)
         refusal = refusal_of(self.solver, self.inner_iter)
-        counts, client = self._counts_and_client(X, client, refusal, layer=layer, raw=raw)
-        dtype = self._dtype()
+        counts, options = self._counts_of_fit(X, options, refusal)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
@@ -254,42 +251,18 @@ class CountFactorization(HeldFactors):
             self._check_start(L, F)
             seen.check(counts)
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
-        start = L
-        if sizes is not None and L is not None:
-            start = L * sizes[:, None].astype(dtype)
-        # without memory of its own: whether there is enough is not known yet
-        scales: Array = np.broadcast_to(1.0, (self.n_components,))
-        if start is not None or F is not None:
-            scales = balancing_scales(counts.total, counts.shape, start, F)
-            start, F = (
-                None if A is None else A * d.astype(A.dtype)
-                for A, d in ((start, scales), (F, 1 / scales))
-            )
-            constraints = constraints.scaled(scales)
-        if constraints.topics is not None or constraints.features is not None:
-            constraints = replace(constraints, factors=F)
-        fitted = self._fit_blocks(
-            counts,
-            poisson_needs(
-                counts, self.n_components, dtype, self.solver, self._threads(counts),
-                constraints.weights is not None, seen is not None,
-            ),  # fmt: skip
-            partial(self._make, L=start, F=F, dtype=dtype, constraints=constraints),
-            parts={"constraints": constraints.parts(), "start": (start, F, self.init)},
-            client=client, solver=self.solver, extrapolate=self.extrapolate,
-            inner_iter=self.inner_iter, n_components=self.n_components, dtype=str(dtype), **how,
+        given = ScaledFit(counts, L, F, constraints, sizes, self.n_components, self._dtype())
+        constraints = given.constraints
+        needs = poisson_needs(
+            counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
+            constraints.weights is not None, seen is not None,
         )  # fmt: skip
-        if self.solver != "joint-em":  # whose F sums to one at any scale of the start
-            fitted = _unscaled(fitted, scales, constraints)
-        elif self.l1_penalty:
-            total = counts.total if row_weights is None else constraints.weights @ counts.row_totals
-            penalise(fitted.arrays["L"], fitted.history, self.l1_penalty, total)
-        if seen is not None and constraints.prior_loadings is None:
-            seen.clear(fitted.arrays["L"], fitted.arrays["F"])
-        if sizes is not None:
-            fitted.arrays["L"] = fitted.arrays["L"] / sizes[:, None].astype(dtype)
-        if constraints.samples is not None:  # to the bit: neither rounded nor raised to the floor
-            fitted.arrays["L"][constraints.samples] = L[constraints.samples]
+        fitted = self._fit_blocks(
+            counts, needs, partial(self._make, given=given), options,
+            parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
+            solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+        )  # fmt: skip
+        given.finish(fitted.arrays, fitted.history, self.solver, self.l1_penalty)
         self._keep(fitted, sizes)
         self.row_weights_ = constraints.weights
         self.fixed_topics_ = constraints.topics
@@ -321,35 +294,21 @@ class CountFactorization(HeldFactors):
         return unseen if fixed is None else unseen & ~fixed
 
     def _make(
-        self, counts: CountMatrix, executor: Executor, rng: Any, *, L: Any, F: Any, dtype: Any,
-        constraints: Constraints,
-    ) -> Method:  # fmt: skip
+        self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit
+    ) -> Method:
         """Return the method of one start."""
-        K, measured = self.n_components, None
-        if constraints.groups is not None and constraints.measured is not None:
-            measured = Measured(constraints.groups, constraints.measured)
+        K, dtype = self.n_components, self._dtype()
         start = partial(
-            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=L, F=F,
-            measured=measured,
+            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,
+            measured=given.measured,
         )  # fmt: skip
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
         )  # fmt: skip
-        made: Method = make(counts, executor, start, K, dtype, constraints)
+        made: Method = make(counts, executor, start, K, dtype, given.constraints)
         return made
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""
         raise NotImplementedError
-
-
-def _unscaled(fitted: Fitted, scales: Array, constraints: Constraints) -> Fitted:
-    """Return a fit with loadings times `scales`, and factors divided by them, as it was asked."""
-    if (scales == 1).all():
-        return fitted
-    history = fitted.history.copy()
-    history["loglik"] += constraints.log_scales(scales)
-    by = {"L": 1 / scales, "F": scales}
-    arrays = {name: A * by[name].astype(A.dtype) for name, A in fitted.arrays.items()}
-    return replace(fitted, arrays=arrays, history=history)

@@ -24,6 +24,7 @@ from ..methods.variational.gamma_poisson import (
 )
 from ..methods.variational.mean_field import Start, points_of
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .validation import (
     LEAST_PRIOR,
     MOST_PRIOR,
@@ -298,11 +299,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> one.fit(X, components_shape=one.components_shape_).elbo_ > before
         True
         """
-        self._fit(
-            X, components_shape=components_shape, loadings_shape=loadings_shape,
-            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
-            layer=layer, raw=raw,
-        )  # fmt: skip
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        self._fit(X, options, components_shape=components_shape, loadings_shape=loadings_shape)
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:
@@ -327,11 +325,10 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return drawn_priors(shape, float(self.shape_factors), shapes, means)
 
     def _fit_counts(
-        self, X: Any, *, components_shape: Any, loadings_shape: Any, client: Any,
-        layer: str | None, raw: bool, **how: Any,
-    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        self, X: Any, options: FitOptions, *, components_shape: Any, loadings_shape: Any
+    ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
-        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+        counts, options = self._counts_of_fit(X, options)
         dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
         of_rows, of_columns = self._priors(counts)
         factors, gamma = components_shape, loadings_shape
@@ -359,13 +356,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
 
         priors = [p for p in (of_rows, of_columns) if p is not None]
         fitted = self._fit_blocks(
-            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make,
+            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make, options,
             parts={
                 "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
                 "start": (factors, gamma, self.init),
             },
-            client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
-            mean_change_tol=self.mean_change_tol, n_components=K, dtype=str(dtype), **how,
+            extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            mean_change_tol=self.mean_change_tol,
         )  # fmt: skip
         self._keep(fitted, of_rows, of_columns, dtype)
         return counts, fitted

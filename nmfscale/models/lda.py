@@ -21,6 +21,7 @@ from ..methods.variational import lda
 from ..methods.variational.lda import Inference, VariationalLDA
 from ..methods.variational.mean_field import Start, points_of
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .validation import checked_start, dirichlet_priors
 
 Array = NDArray[Any]
@@ -284,10 +285,10 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> bool(other.elbo_ > one.elbo_)
         True
         """
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
         self._fit(
-            X, topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
-            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
-            layer=layer, raw=raw,
+            X, options, topic_word_posterior=topic_word_posterior,
+            doc_topic_posterior=doc_topic_posterior,
         )  # fmt: skip
         return self
 
@@ -341,7 +342,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
                 dtype, topics = self._dtype(), self.topic_word_posterior_.T
             n_threads = self._threads(counts)
             needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
-            folder = self._plan(counts, needs, None)
+            folder = self._plan(counts, needs, None, n_threads)
             with single_blas_thread():
                 model = VariationalLDA(
                     counts, LocalExecutor(counts.layout(n_threads), n_threads, folder),
@@ -370,11 +371,10 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return self.estimate_prior
 
     def _fit_counts(
-        self, X: Any, *, topic_word_posterior: Any, doc_topic_posterior: Any, client: Any,
-        layer: str | None, raw: bool, **how: Any,
-    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        self, X: Any, options: FitOptions, *, topic_word_posterior: Any, doc_topic_posterior: Any
+    ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
-        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+        counts, options = self._counts_of_fit(X, options)
         dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
         topics, gamma = topic_word_posterior, doc_topic_posterior
         if topics is not None:
@@ -400,11 +400,10 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make,
+            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make, options,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
-            client=client, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,
-            n_components=K, dtype=str(dtype), **how,
         )  # fmt: skip
         self.doc_topic_posterior_ = fitted.arrays["gamma"]
         self.loadings_ = fitted.arrays["proportions"]

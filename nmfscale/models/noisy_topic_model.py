@@ -24,6 +24,7 @@ from ..methods.variational.noisy_topics import (
     noisy_topic_needs,
 )
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 
 Array = NDArray[Any]
@@ -228,18 +229,17 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> bool((model.loadings_ == truth.L).all())
         True
         """
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
         self._fit(
-            X, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features,
-            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, client=client,
-            layer=layer, raw=raw,
-        )  # fmt: skip
+            X, options, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features
+        )
         return self
 
     def _fit_counts(
-        self, X: Any, *, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any, client: Any,
-        layer: str | None, raw: bool, **how: Any,
+        self, X: Any, options: FitOptions, *, L: Any, mu: Any, fixed_samples: Any,
+        fixed_features: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+        counts, options = self._counts_of_fit(X, options)
         dtype, K = self._dtype(), self.n_components
         L, mu, fixed = self._given(counts, L, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
@@ -256,9 +256,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, noisy_topic_needs(counts, K, dtype, self._threads(counts)), make,
-            parts={"constraints": fixed, "start": (L, mu, self.init)}, client=client,
-            extrapolate=self.extrapolate, n_components=K, dtype=str(dtype), **how,
+            counts, noisy_topic_needs(counts, K, dtype, self._threads(counts)), make, options,
+            parts={"constraints": fixed, "start": (L, mu, self.init)},
+            extrapolate=self.extrapolate,
         )  # fmt: skip
         found = fitted.arrays
         if not fixed.free:

@@ -21,6 +21,7 @@ from ..methods.ssnmf.entries import constant_of
 from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import SemiSupervised, Start
 from .base import CountModel, Fitted
+from .fit_options import FitOptions
 from .supervised import LOSSES, SupervisedModel
 from .targets import hold_out, supervision_of, weighted_entries
 from .validation import checked_array
@@ -266,11 +267,10 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> model.fit(X, Y).predict([[0, 2, 0, 4]]).round(1).tolist()
         [[0.0, 2.0]]
         """
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
         self._fit(
-            X, y=y, label_weights=label_weights, data_weights=data_weights,
-            start=(loadings, components, target_components), checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, client=client,
-            layer=layer, raw=raw,
+            X, options, y=y, label_weights=label_weights, data_weights=data_weights,
+            start=(loadings, components, target_components),
         )  # fmt: skip
         return self
 
@@ -315,17 +315,17 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return found | ({"A": found["A"].T} if "A" in found else {})
 
     def _fit_counts(
-        self, X: Any, *, y: Any, label_weights: Any, data_weights: Any, start: Any, client: Any,
-        layer: str | None, raw: bool, **how: Any,
+        self, X: Any, options: FitOptions, *, y: Any, label_weights: Any, data_weights: Any,
+        start: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
-        counts, client = self._counts_and_client(X, client, layer=layer, raw=raw)
+        counts, options = self._counts_of_fit(X, options)
         known, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
         used, dtype = counts, self._dtype()
         if data_weights is not None:
-            if client is not None:
+            if options.client is not None:
                 raise ValueError("data_weights are for fits in this process: leave out client.")
             used, entries = weighted_entries(counts, data_weights, losses.data)
             if not entries.less_one.nnz:  # all weights are 1
@@ -356,14 +356,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
                 weighted=entries is not None,
             )  # fmt: skip
         fitted = self._fit_blocks(
-            used, needs, make,
+            used, needs, make, options,
             parts={
                 "constraints": (known.targets, known.weights, known.held_out, *weighed),
                 "start": tuple(given.get(name) for name in Start._fields),
             },
-            client=client, losses=list(losses), supervision=float(self.supervision),
-            n_iter_no_change=self.n_iter_no_change, n_components=K, dtype=str(dtype),
-            solver=self.solver, **how,
+            losses=list(losses), supervision=float(self.supervision),
+            n_iter_no_change=self.n_iter_no_change, solver=self.solver,
         )  # fmt: skip
         self._keep(used, known, classes, fitted.arrays, dtype)
         self.loss_ = -fitted.objective

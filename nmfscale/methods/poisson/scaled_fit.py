@@ -1,0 +1,88 @@
+"""A fit at the scale of its counts: its start and constraints, and its result as it was asked for.
+
+Parameters below an absolute floor count as zeros. So given factors of another scale are multiplied
+by powers of two, which change no digit, and what a fit ends with is divided by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...counts.base import CountMatrix
+from ..factors import Array, Constraints, balancing_scales
+from ..measured import Measured
+from .joint_em import penalise
+
+
+class ScaledFit:
+    """Start and constraints of a Poisson NMF at the scale of the counts.
+
+    Parameters
+    ----------
+    counts : CountMatrix of shape (n, m)
+    L, F : ndarray of shape (n, K) and (m, K), or None
+        Factors as they were given.
+    constraints : Constraints
+    sizes : ndarray of shape (n,) or None
+        Known sizes of the samples.
+    n_components : int
+    dtype : float32 or float64
+        Type in which a fit ends.
+
+    Attributes
+    ----------
+    L, F, constraints
+        The same for expected counts ``L F^T``.
+    """
+
+    def __init__(
+        self, counts: CountMatrix, L: Array | None, F: Array | None, constraints: Constraints,
+        sizes: Array | None, n_components: int, dtype: Any,
+    ):  # fmt: skip
+        self._counts, self._given = counts, L
+        self._sizes = None if sizes is None else sizes[:, None].astype(dtype)
+        if self._sizes is not None and L is not None:
+            L = L * self._sizes
+        # without memory of its own: whether there is enough is not known yet
+        self._scales: Array = np.broadcast_to(1.0, (n_components,))
+        if L is not None or F is not None:
+            self._scales = scales = balancing_scales(counts.total, counts.shape, L, F)
+            L = None if L is None else L * scales.astype(L.dtype)
+            F = None if F is None else F * (1 / scales).astype(F.dtype)
+            constraints = constraints.scaled(scales)
+        if constraints.topics is not None or constraints.features is not None:
+            constraints = replace(constraints, factors=F)
+        self.L, self.F, self.constraints = L, F, constraints
+
+    @property
+    def measured(self) -> Measured | None:
+        """Features of each group of samples, where not everything was measured."""
+        given = self.constraints
+        if given.groups is None or given.measured is None:
+            return None
+        return Measured(given.groups, given.measured)
+
+    def finish(
+        self, arrays: dict[str, Array], history: Array, solver: str, l1_penalty: float
+    ) -> None:
+        """Bring L, F and the history of a fit to the scale that was asked for, in place."""
+        given, counts, scales = self.constraints, self._counts, self._scales
+        if solver == "joint-em":  # whose F sums to one at any scale of the start
+            if l1_penalty:
+                weights = given.weights
+                total = counts.total if weights is None else weights @ counts.row_totals
+                penalise(arrays["L"], history, l1_penalty, total)
+        elif not (scales == 1).all():
+            history["loglik"] += given.log_scales(scales)
+            for name, by in (("L", 1 / scales), ("F", scales)):
+                arrays[name] = arrays[name] * by.astype(arrays[name].dtype)
+        if self.measured is not None and given.prior_loadings is None:
+            self.measured.clear(arrays["L"], arrays["F"])
+        if self._sizes is not None:
+            arrays["L"] = arrays["L"] / self._sizes
+        if given.samples is not None and self._given is not None:
+            # to the bit: neither rounded nor raised to the floor
+            arrays["L"][given.samples] = self._given[given.samples]
