@@ -2,7 +2,7 @@
 
 import os
 
-# That of `typing`, and what is imported in the functions below, take longer than all else here.
+# Not imported from `typing`: that import would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -50,13 +50,14 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# OpenMP's threads wait for more work in a loop, GCC's for some milliseconds: two fits on the same
-# processors are several times slower for it. This is about 0.02 ms: a fit alone takes as long as
-# with more. The library reads it when it is loaded, by the first of our compiled modules.
+# Idle OpenMP threads spin while they wait for work, with GCC for some milliseconds, which makes two
+# fits on the same processors several times slower. This value makes them spin for about 0.02 ms,
+# which does not slow down a single fit. OpenMP reads the variable when the first compiled module of
+# this package loads it.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-# Where the names are: they are imported when first asked for, so that the shell answers at once.
+# Modules of the public names. They are imported at the first use, so that the shell starts quickly.
 _PLACES = {
     "counts.memory": "Counts",
     "datasets.noisy": "simulate_noisy_topics",

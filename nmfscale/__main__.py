@@ -4,6 +4,6 @@ try:
     from .cli import main
 
     code = main()
-except KeyboardInterrupt:  # while they were imported
+except KeyboardInterrupt:  # during the imports
     code = 130
 raise SystemExit(code)

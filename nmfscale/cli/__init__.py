@@ -1,12 +1,12 @@
-"""The command line: ``nmfscale COMMAND``, fits of models and what is done with them.
+"""The command line ``nmfscale COMMAND``: fit models and use them.
 
-Results go to standard output, progress and warnings to standard error.  Exit codes: 0 done,
-1 failed (one line says why), 2 wrong usage, 130 interrupted.
+Results go to standard output, progress and warnings to standard error.  Exit codes: 0 success,
+1 failure (explained in one line), 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
-# All other imports are in `main`: Ctrl-C while they last must not end in a traceback.
+# All other imports are in `main`, so that Ctrl-C during the imports causes no traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 return _run(argv)
             except KeyboardInterrupt:
-                # CPython ends by a signal, whatever the exit code, where a KeyboardInterrupt has
-                # passed through an exec(), such as that of a named tuple; the next exec() forgets.
+                # If a KeyboardInterrupt has passed through an exec(), such as that of namedtuple,
+                # CPython exits by a signal, whatever the exit code; another exec() resets this.
                 exec("")
                 log("interrupted")
                 return 130
@@ -52,7 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
         raise
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None:  # compiled modules make an ImportError of Ctrl-C
+        while cause is not None:  # compiled modules turn Ctrl-C into an ImportError
             if isinstance(cause, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             cause = cause.__cause__ or cause.__context__

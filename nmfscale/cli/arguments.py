@@ -1,4 +1,4 @@
-"""The words that the commands understand."""
+"""The arguments of the commands."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ _EXAMPLES = {
   nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
 }
 
-# A file or folder; the shell leaves ~ alone in --option=~/file and in quotation marks.
+# A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
 _PATH = os.path.expanduser
-# Tens of thousands of threads end the process, without a word.
+# Tens of thousands of threads would kill the process without a message.
 _MOST_THREADS = 4096
 
 
 def at_least(
     kind: Callable[[str], Any], least: float, most: float = math.inf
 ) -> Callable[[str], Any]:
-    """Return the type of a number within limits, as argparse takes it."""
+    """Return a type for argparse: a number within limits."""
 
     def number(text: str) -> Any:
         value = kind(text)
@@ -88,7 +88,7 @@ def at_least(
             raise argparse.ArgumentTypeError(f"{text} is above {most}")
         return value
 
-    number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
+    number.__name__ = kind.__name__  # for argparse's message "invalid int value"
     return number
 
 
@@ -96,18 +96,18 @@ _COUNT, _PORT = at_least(int, 1), at_least(int, 0, 65535)
 
 
 def _size(text: str) -> str:
-    """Check a number of bytes; a model keeps it as it was written."""
+    """Check a number of bytes, and return the text: models store it as it was written."""
     try:
         parse_bytes(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; give bytes or a text such as 2GB or 500MB"
+            f"{text!r} is not a size; pass bytes or a text such as 2GB or 500MB"
         ) from None
     return text
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Describe the program and its commands; `fit` with its options if the words ask for it."""
+    """Build the parser of all commands; options of slow commands only if `words` name them."""
     parser = argparse.ArgumentParser(
         prog="nmfscale", description="Poisson NMF and topic models for count matrices of any size.",
         epilog=_EXAMPLES[""], formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -121,7 +121,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
             epilog=_EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         command.set_defaults(run=run, usage=command.error, command=name)
-        # options that are made from the library's own take it, which is slow to import
+        # options that are derived from the library need its import, which is slow
         if name not in ("fit", "test") or words[:1] == [name]:
             add_options(command)
             command.add_argument("--debug", action="store_true", help="show an error's traceback")
@@ -143,15 +143,15 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("-k", type=_COUNT, required=True, help="number of topics")
     what = "default: %(default)s"
     add("-o", "--output", type=_PATH, metavar="MODEL.h5", default="model.h5", help=what)
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
     what = (
-        "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty where "
+        "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty if "
         "there is none; or a column of obs of an .h5ad"
     )
     add("--labels", type=_PATH, metavar="FILE|COLUMN", help=what)
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
-        help="between two checkpoints; 0 saves every iteration (default: %(default)g)",
+        help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
     _add_job_options(command, "the fit", "MODEL.h5")
@@ -162,7 +162,7 @@ def _store(command: argparse.ArgumentParser) -> None:
     _add_input(command, packed=False)
     add = command.add_argument
     add("output", type=_PATH, metavar="OUT.nmf", help="the packed store to write")
-    what = "such as 2GB: text is sorted on disk beyond a quarter of it"
+    what = "such as 2GB: text files that need more than a quarter of it are sorted on disk"
     add("--memory-limit", type=_size, metavar="SIZE", help=what)
     _add_run_options(command)
 
@@ -171,11 +171,11 @@ def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=_PATH, metavar="MODEL", help="file written by fit")
     _add_input(command)
-    what = ".npy, written as it goes; .npz; .csv or .tsv, also with .gz"
+    what = ".npy, written during the work; .npz; .csv or .tsv, also with .gz"
     add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
     what = (
-        "features of the model that INPUT lacks are an error; or they take no part, as they were "
-        "not measured (restrict); or they have counts of 0, as words that do not occur (zero)"
+        "features of the model that INPUT lacks: raise an error; ignore them, as they were not "
+        "measured (restrict); or set their counts to 0, as for words that do not occur (zero)"
     )
     add("--missing", choices=("error", "restrict", "zero"), default="error", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
@@ -195,7 +195,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
     add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=".png, .pdf or .svg")
     add(
         "--kind", choices=("structure", "progress", "top"), default="structure",
-        help="topic proportions of the samples, how the fit went, or leading features "
+        help="topic proportions of the samples, progress of the fit, or leading features "
         "(default: %(default)s)",
     )  # fmt: skip
     what = (
@@ -203,9 +203,9 @@ def _plot(command: argparse.ArgumentParser) -> None:
         "obs of a .h5ad, or of a table with a header whose first column names the samples"
     )
     add("--groups", type=_PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "for top: features of each topic (default: %(default)s)"
+    what = "for top: number of features of each topic (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
-    what = "for progress (default: %(default)s)"
+    what = "for progress: the horizontal axis (default: %(default)s)"
     add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
     add("--force", action="store_true", help="replace existing files")
 
@@ -218,11 +218,11 @@ def _test(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = f"{_TAKEN} (default: %(default)s)"
     add("--loadings", choices=_LOADINGS, default="proportions", help=what)
-    what = "how far apart groups are (default: %(default)s)"
+    what = "test statistic: a distance of the groups (default: %(default)s)"
     add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
-    what = "what is permuted to test a pair: its own units, or all (default: %(default)s)"
+    what = "units that are permuted to test a pair: its own, or all (default: %(default)s)"
     add("--scope", choices=("pair", "all"), default="pair", help=what)
-    what = "random labellings; all of them where they are no more (default: %(default)s)"
+    what = "random labellings; all labellings if there are not more (default: %(default)s)"
     add("--permutations", type=_COUNT, default=9999, metavar="N", help=what)
     _add_results(command, "the tests")
 
@@ -230,9 +230,9 @@ def _test(command: argparse.ArgumentParser) -> None:
 def _bootstrap(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n{_UNITS}\n\n"
-        "Weights are balanced: neither the size of a group nor the frequency of a topic matters.\n"
-        "They need the model alone, and little time. Fits are means of proportions from models\n"
-        "fitted to samples drawn again, which takes about as long as so many fits."
+        "weights: balanced weights, which depend neither on the size of a group nor on the\n"
+        "frequency of a topic. They need only the model, and little time. fit: mean proportions\n"
+        "of models fitted to bootstrap samples, which takes about as long as that many fits."
     )
     _add_labels(command)
     add = command.add_argument
@@ -241,23 +241,23 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     _add_input(command, option="--counts")
     what = f"for weights: {_TAKEN} (default: proportions)"
     add("--loadings", choices=_LOADINGS, help=what)
-    what = "whether each unit counts once, or each sample (default: %(default)s)"
+    what = "give equal weight to units, or to samples (default: %(default)s)"
     add("--weighting", choices=("units", "samples"), default="units", help=what)
     what = (
-        "for weights: topics that a replicate lacks are dropped from its table (default), or the "
-        "replicate is left out"
+        "for weights: if a replicate lacks topics, drop them from its table (default), or omit the "
+        "replicate"
     )
     add("--zeros", choices=("drop", "omit"), help=what)
-    what = "for weights: draw as many units from each group as it has (default), or from all"
+    what = "for weights: resample units within each group (default), or from all groups"
     add("--within", choices=("groups", "corpus"), help=what)
     what = "for weights (default: percentile)"
     add("--interval", choices=("percentile", "bca"), help=what)
-    add("--replicates", type=_COUNT, metavar="N", help="default: 1000 of weights, 200 of fits")
+    add("--replicates", type=_COUNT, metavar="N", help="default: 1000 for weights, 200 for fits")
     what = "nominal coverage of the intervals (default: %(default)s)"
     add("--level", type=at_least(float, 0.5, 0.999), default=0.95, metavar="X", help=what)
-    what = "of more topics than twice these, print the heaviest and lightest (default: %(default)s)"
+    what = "print at most N heaviest and N lightest topics (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
-    what = "in pictures: groups within topics, or topics within groups (default: %(default)s)"
+    what = "in plots: groups within topics, or topics within groups (default: %(default)s)"
     add("--draw", choices=("RwT", "TwR"), default="RwT", help=what)
     _add_results(command, "the bootstrap")
 
@@ -266,19 +266,19 @@ def _export(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
         "loadings: a row for each sample, a column for each topic. components: a row for each\n"
-        "feature. top: the features by which a topic differs most from the others, with their\n"
-        "value in the components and their lift: their share of the topic over their share of\n"
-        "all counts that the model expects (1: nothing particular). Topics count from 0."
+        "feature. top: the features that distinguish a topic best, with their value in the\n"
+        "components and their lift: their share of the topic divided by their share of all\n"
+        "expected counts (1: no difference). Topics are numbered from 0."
     )
     add = command.add_argument
     add("model", type=_PATH, metavar="MODEL", help="file written by fit")
     what = "a table: .csv or .tsv, also with .gz; or a folder for all tables"
     add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
-    what = "which one (default: loadings; all in a folder)"
+    what = "the table to write (default: loadings; all tables for a folder)"
     add("--table", choices=("loadings", "components", "top"), help=what)
-    what = "of the tables in a folder (default: csv)"
+    what = "format of the tables in a folder (default: csv)"
     add("--format", choices=("csv", "tsv", "csv.gz", "tsv.gz"), help=what)
-    what = "for top: features of each topic (default: %(default)s)"
+    what = "for top: number of features of each topic (default: %(default)s)"
     add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
     add("--force", action="store_true", help="replace existing files")
 
@@ -286,33 +286,33 @@ def _export(command: argparse.ArgumentParser) -> None:
 def _cluster(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
-        "Whoever reaches a cluster can run code as you: without --tls that is every user of\n"
-        "this machine, with it those who hold the key in the folder."
+        "Anyone who can connect to a cluster can run code as you: without --tls, every user of\n"
+        "this machine; with --tls, only those who have the key in the folder."
     )
     add = command.add_argument
-    what = "processes, one task at a time each (default: one for every 4 CPUs)"
+    what = "number of processes, each runs one task at a time (default: one for every 4 CPUs)"
     add("--workers", type=_COUNT, metavar="N", help=what)
-    what = "address to listen on; all but this machine's own need --tls (default: %(default)s)"
+    what = "address to listen on; all but loopback addresses need --tls (default: %(default)s)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=what)
-    what = "0: any (default: %(default)s)"
+    what = "port of the scheduler; 0: any free port (default: %(default)s)"
     add("--port", type=_PORT, default=8786, metavar="N", help=what)
-    what = "always on 127.0.0.1; another one if it is taken (default: %(default)s)"
+    what = "always on 127.0.0.1; another port if this one is taken (default: %(default)s)"
     add("--dashboard-port", type=_PORT, default=8787, metavar="N", help=what)
-    what = "encrypt, and admit only who has the certificates in this folder; made if missing"
+    what = "use TLS, and accept only the certificates in this folder; created if missing"
     add("--tls", type=_PATH, metavar="DIR", help=what)
-    what = "of each worker, such as 8GB (default: an equal share of the machine's)"
+    what = "limit of each worker, such as 8GB (default: an equal share of the machine's memory)"
     add("--memory-limit", type=_size, metavar="SIZE", help=what)
-    what = "folder for temporary files of the workers (default: that of the system)"
+    what = "folder for temporary files of the workers (default: the system's)"
     add("--local-directory", type=_PATH, metavar="DIR", help=what)
 
 
-_UNITS = """First ask what was drawn. Beers of a brewery, posts of a blog, cells of a patient
-resemble each other: --units names the breweries, blogs or patients. Without it samples are
-units, and differences are found that are not there."""
+_UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blog, or cells of a
+patient resemble each other: pass the breweries, blogs or patients as --units. Without --units,
+samples are the units, and the test may find differences that do not exist."""
 _LOADINGS = "proportions", "amounts"
-_TAKEN = "take proportions of topics of each sample, or amounts, expected counts of each"
-_READ_FROM_FILE = "such as 2GB: read from the file what does not fit"
-# What each command does, in which words it is listed, and what adds its options.
+_TAKEN = "use the topic proportions of each sample, or its amounts: expected counts of each topic"
+_READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
+# The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
     "demo": (commands.demo, "fit the docstrings of the installed packages", _demo),
     "fit": (commands.fit, "fit a model and write it to a file", _fit),
@@ -337,34 +337,34 @@ def _add_labels(command: argparse.ArgumentParser) -> None:
         "(empty, NA) are left out"
     )
     add("--groups", required=True, type=_PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "what was drawn, such as patients; likewise (default: samples)"
+    what = "sampling units, such as patients; same formats (default: samples)"
     add("--units", type=_PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "parts of the study: units are permuted, or drawn, within these only; likewise"
+    what = "units are permuted, or resampled, only within strata; same formats"
     add("--strata", type=_PATH, metavar="FILE[:COLUMN]", help=what)
 
 
 def _add_results(command: argparse.ArgumentParser, job: str) -> None:
-    """Add where results go, and how they are found."""
+    """Add options for outputs, the seed and the run."""
     add = command.add_argument
-    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a picture, .png, .pdf or .svg; again"
+    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot, .png, .pdf or .svg"
     add(
         "-o", "--output", type=_PATH, metavar="OUT", action="append", default=[],
-        help=f"{what} for more",
+        help=f"{what}; repeat for several",
     )  # fmt: skip
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: another each time")
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
     _add_job_options(command, job, "OUT")
     _add_run_options(command)
 
 
 def _add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
-    """Add what a job needs that takes long: checkpoints, clusters."""
+    """Add options of long jobs: checkpoints and clusters."""
     add = command.add_argument
     add("--checkpoint", type=_PATH, metavar="DIR", help=f"folder for the state of {job}")
-    what = f"go on from the newest checkpoint, if any; then replaces {result}"
+    what = f"continue from the newest checkpoint, if there is one; then replaces {result}"
     add("--resume", action="store_true", help=what)
     where = command.add_mutually_exclusive_group().add_argument
-    where("--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786")
-    where("--workers", type=_COUNT, metavar="N", help=f"processes of a Dask cluster for {job}")
+    where("--scheduler", metavar="ADDRESS", help="a running Dask cluster, as tcp://host:8786")
+    where("--workers", type=_COUNT, metavar="N", help=f"start N processes of Dask for {job}")
     what = "certificates of the cluster, see nmfscale cluster --help"
     add("--tls", type=_PATH, metavar="DIR", help=what)
 
@@ -386,9 +386,9 @@ def _add_input(
     add("--layer", help=".h5ad: layer to read in place of X")
     add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
     add("--genome", help="10x: genome to read")
-    what = "10x: such as 'Antibody Capture', or all (default: genes, where types are mixed)"
+    what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"
     add("--feature-type", metavar="TYPE", help=what)
-    what = ".npz, .mtx: rows are features, or not (default for .mtx: as the files beside it tell)"
+    what = ".npz, .mtx: rows are features, or not (default for .mtx: inferred from files of names)"
     add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
 
 

@@ -1,4 +1,4 @@
-"""Clusters in the shell: the command that runs one, and the client of a fit."""
+"""The command `cluster`, and the Dask clients of other commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(arguments: argparse.Namespace) -> int:
     host, folder, security = _address_of(arguments.host), arguments.tls, None
     if folder is None and not is_loopback(host):
         arguments.usage(
-            f"--host {arguments.host}: whoever reaches it could run code as you; add --tls DIR"
+            f"--host {arguments.host}: anyone who can connect could run code as you; add --tls DIR"
         )
     scratch = arguments.local_directory
     if scratch is not None and not Path(scratch).is_dir():
@@ -58,7 +58,7 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 
 def _address_of(host: str) -> str:
-    """Return the numeric address of a host, so that what was checked is what is bound."""
+    """Resolve a host to a numeric address, so that the address checked is the address bound."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -66,22 +66,22 @@ def _address_of(host: str) -> str:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise what dask would say less clearly."""
+    """Raise an error if the port cannot be used, which is clearer than that of Dask."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise OSError(
-                f"port {port} of {host} is taken, perhaps by a cluster that runs already: use "
-                "that one, or choose another port (0 for any that is free)."
+                f"port {port} of {host} is taken, perhaps by a running cluster: use that cluster, "
+                "or choose another port (0 for any free one)."
             ) from error
         raise OSError(f"cannot listen on port {port} of {host}: {error.strerror}.") from error
 
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Collect what asks for an end; the second of a kind acts as if this were not here."""
+    """Record SIGINT and SIGTERM; the second signal of the same kind has its original effect."""
     received: list[int] = []
 
     def note(number: int, _: Any) -> None:
@@ -99,7 +99,7 @@ def _signals_noted() -> Iterator[list[int]]:
 
 
 def _announce(running: Any, folder: str | None) -> None:
-    """Say how to use the cluster, ready to be pasted."""
+    """Print commands that use the cluster, ready to be pasted."""
     from ..cluster.local import LOOPBACK
 
     address, tls = running.scheduler_address, ""
@@ -124,10 +124,10 @@ def _announce(running: Any, folder: str | None) -> None:
 
 @contextmanager
 def fit_client(arguments: argparse.Namespace) -> Iterator[Any]:
-    """Connect the client of a fit; None for a fit in this process."""
+    """Yield the Dask client for a fit, or None for a fit in this process."""
     before = logging.root.manager.disable
     if not arguments.debug:
-        # Dask logs tracebacks of what the fit recovers from, or raises as an error of one line.
+        # Dask logs tracebacks of errors that the fit handles, or reports in one line.
         logging.disable(logging.CRITICAL)
     try:
         with _client(arguments) as client:
@@ -140,7 +140,7 @@ def _client(arguments: argparse.Namespace) -> AbstractContextManager[Any]:
     address, folder = arguments.scheduler, arguments.tls
     if address is None and arguments.workers is None:
         if folder is not None:
-            arguments.usage("--tls goes with --scheduler or --workers")
+            arguments.usage("--tls needs --scheduler or --workers")
         return nullcontext()
     if address is not None and "://" not in address:
         address = f"{'tcp' if folder is None else 'tls'}://{address}"

@@ -1,4 +1,4 @@
-"""The commands; numpy, the estimators and matplotlib are imported in them: --help is quick."""
+"""The commands; they import numpy, the estimators and matplotlib late, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def fit(arguments: argparse.Namespace) -> int:
     check_inputs(arguments.input)
     from ..engine.checkpoint import checkpoints_in, recorded_seed
 
-    # what the same command wrote when it was interrupted; the first time there is none
+    # a resumed fit replaces the model that the same command wrote when it was interrupted
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
     drawn = arguments.seed is None
     if drawn:
         seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
-        arguments.seed = seed  # None where the fit that goes on had none
+        arguments.seed = seed  # None if the resumed fit had none
     with terminated_as_interrupted(), fit_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
@@ -92,9 +92,9 @@ def fit(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: a batch system sends it before it kills."""
+    """Treat SIGTERM like Ctrl-C: batch systems send it before they kill a job."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    # ignored by what a script starts with &: SIGTERM would do nothing then
+    # commands started with & in a script ignore SIGINT: then SIGTERM would have no effect
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -107,11 +107,11 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go with each other."""
+    """Refuse options that cannot be combined."""
     if arguments.resume and arguments.checkpoint is None:
-        arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     if arguments.labels is not None and arguments.model != "ssnmf":
-        arguments.usage(f"--labels goes with --model ssnmf, not {arguments.model}")
+        arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
     from ..methods.poisson.solvers import refusal_of
 
     given = [
@@ -124,7 +124,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
 
 
 def store(arguments: argparse.Namespace) -> int:
-    """Pack counts, in bounded memory."""
+    """Write counts to a packed store, in bounded memory."""
     check_inputs(arguments.input)
     target = output(arguments, ("", ".nmf"), _inputs(arguments))
     from ..counts.sizes import readable
@@ -146,14 +146,14 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
 
 
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
-    """Fit, write the model, say how it went; 130 if the fit was interrupted."""
+    """Fit, write and describe the model; return the exit code, 130 if the fit was interrupted."""
     model.fit(counts, **how)
-    model.set_params(verbose=0)  # what was shown here is no property of the model
+    model.set_params(verbose=0)  # progress is an option of this command, not of the model
     write_or_rescue(target, "the model", model.save)
     _describe_fit(model)
     if model.interrupted_:
         folder = how.get("checkpoint")
-        more = "" if folder is None else f"; --resume goes on from the checkpoint in {folder}"
+        more = "" if folder is None else f"; --resume continues from the checkpoint in {folder}"
         log(f"interrupted: {target} holds the best model so far{more}")
         return 130
     return 0
@@ -209,7 +209,7 @@ def transform(arguments: argparse.Namespace) -> int:
 def info(arguments: argparse.Namespace) -> int:
     """Describe a file of counts, a packed store, a model or this installation."""
     if arguments.build == (arguments.input is not None):
-        arguments.usage("give either INPUT or --build")
+        arguments.usage("pass either INPUT or --build")
     if arguments.build:
         _describe_build()
         return 0
@@ -281,7 +281,7 @@ def plot(arguments: argparse.Namespace) -> int:
     if len(arguments.models) > 1 and arguments.kind != "progress":
         arguments.usage(f"--kind {arguments.kind} draws one model; got {len(arguments.models)}")
     if arguments.groups is not None and arguments.kind != "structure":
-        arguments.usage(f"--groups goes with --kind structure, not {arguments.kind}")
+        arguments.usage(f"--groups is for --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
     groups_file = None if arguments.groups is None else file_and_column(arguments.groups)[0]
     given = [*arguments.models, groups_file]
@@ -290,7 +290,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
     models = {Path(path).stem: load_model(path) for path in arguments.models}
     if len(models) < len(arguments.models):
-        raise ValueError("models of the same name cannot be told apart in one plot.")
+        raise ValueError("models with the same file name cannot be distinguished in one plot.")
     drawn = {"progress": "history_", "structure": "loadings_"}.get(arguments.kind, "components_")
     for name, model in models.items():
         if not hasattr(model, drawn):
@@ -312,7 +312,7 @@ def plot(arguments: argparse.Namespace) -> int:
 def _draw(
     kind: str, models: dict[str, Any], *, groups: Any = None, n_top: int = 10, x: str = "seconds"
 ) -> Any:
-    """Draw on a figure of its own, without pyplot: no display is needed."""
+    """Draw on a new figure without pyplot, which needs no display."""
     from ..counts.names import names_of
     from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
     from ..plots.features import size_of_panels
@@ -339,6 +339,6 @@ def _draw(
 
 
 def save_figure(axes: Any, target: Path) -> None:
-    """Write the figure of some Axes, in the format that the ending says."""
+    """Write the figure of some Axes, in the format of the file's suffix."""
     with atomic_write(target) as part:
         axes.figure.savefig(part, dpi=200)

@@ -1,4 +1,4 @@
-"""Tables of a model, for spreadsheets and other programs."""
+"""The command `export`: tables of a model, for spreadsheets and other programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def export(arguments: argparse.Namespace) -> int:
     if getattr(model, "loadings_", None) is None and "loadings" in chosen:
         why = "has no loadings: it was fitted in batches"
         if len(chosen) == 1:
-            raise ValueError(f"{arguments.model} {why}; nmfscale transform finds some.")
+            raise ValueError(f"{arguments.model} {why}; nmfscale transform computes loadings.")
         log(f"{arguments.model} {why}; there will be no table of them")
         del chosen["loadings"]
     folder = next(iter(chosen.values())).parent
@@ -45,24 +45,24 @@ def export(arguments: argparse.Namespace) -> int:
                 write_rows(part, target.name, header, rows)
             say(f"{name:<15} {target}")
     finally:
-        with suppress(OSError):  # folders in which tables were written stay
+        with suppress(OSError):  # removes new folders only if they are empty
             for each in made:
                 each.rmdir()
     return 0
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, Path]:
-    """Return where each table goes, checked before any work."""
+    """Return the file for each table, checked before any work."""
     given, one = Path(arguments.output), arguments.table
     if given.name.lower().endswith(TEXT_TABLES):
         if arguments.format is not None:
-            arguments.usage(f"--format goes with a folder; {given} says its format itself")
+            arguments.usage(f"--format is for a folder; the name {given} determines the format")
         return {one or "loadings": writable(given, arguments.force, [arguments.model])}
     if given.suffix and not given.is_dir():
         endings = ", ".join(TEXT_TABLES)
         arguments.usage(f"{given} must end with one of {endings}, or be a folder for all tables.")
     if given.exists() and not given.is_dir():
-        arguments.usage(f"{given} is a file; give a folder, or end with one of .csv, .tsv")
+        arguments.usage(f"{given} is a file; pass a folder, or a name with suffix .csv or .tsv")
     names = [one] if one else list(TABLES)
     targets = {name: given / f"{name}.{arguments.format or 'csv'}" for name in names}
     if given.is_dir():
@@ -80,13 +80,13 @@ def _components(model: Any, n_top: int) -> Rows:
 
 
 def _top_features(model: Any, n_top: int) -> Rows:
-    """Rows of the features by which a topic differs most from the others, as `info` shows them."""
+    """Return rows with the features that distinguish each topic best, as `info` shows them."""
     import numpy as np
 
     from ..plots.features import leading_features
 
     values, expected = model.components_, _expected_shares(model)
-    there = expected > np.finfo(np.float64).tiny  # of others there is no lift
+    there = expected > np.finfo(np.float64).tiny  # other features have no lift
     shares, _, leading = leading_features(values * there, None, n_top, distinctive=True)
     names = _features_of(model)
     rows = []
@@ -98,13 +98,13 @@ def _top_features(model: Any, n_top: int) -> Rows:
 
 
 def _expected_shares(model: Any) -> Any:
-    """Return the share of every feature in the counts that the model expects of its samples."""
+    """Return the share of every feature in the expected counts of the model's samples."""
     import numpy as np
 
     F, L = np.asarray(model.components_, np.float64), getattr(model, "loadings_", None)
     if L is not None:
         weights = np.asarray(L, np.float64).T @ _sizes_of_samples(model)
-    else:  # fitted in batches: the posterior of a topic has its counts
+    else:  # fitted in batches: a topic's posterior minus its prior is its counts
         counts = np.asarray(model.topic_word_posterior_, np.float64) - model.topic_word_prior_
         weights = np.maximum(counts, 0).sum(axis=1)
     expected = weights @ F
@@ -112,7 +112,7 @@ def _expected_shares(model: Any) -> Any:
 
 
 def _sizes_of_samples(model: Any) -> Any:
-    """Return what the products of loadings and components are multiplied by to expect counts."""
+    """Return the factor of each sample that scales loadings times components to expected counts."""
     import numpy as np
 
     sizes = getattr(model, "size_factors_", None)
@@ -123,7 +123,7 @@ def _sizes_of_samples(model: Any) -> Any:
     totals = getattr(model, "sample_totals_", None)
     if totals is not None:
         return totals
-    # files of earlier versions: a posterior is the prior and the counts of its sample
+    # files of earlier versions: a posterior is the prior plus the counts of its sample
     return model.doc_topic_posterior_.sum(axis=1) - np.sum(model.doc_topic_prior_)
 
 
@@ -134,7 +134,7 @@ def _features_of(model: Any) -> Any:
     return range(model.components_.shape[1]) if names is None else names
 
 
-# Names of the tables, and what makes their header and rows.
+# Names of the tables, and the functions that return their header and rows.
 TABLES: dict[str, Callable[[Any, int], Rows]] = {
     "loadings": _loadings,
     "components": _components,

@@ -1,4 +1,4 @@
-"""Reading and writing what the commands are given."""
+"""Files of the commands: inputs, labels of samples, tables, and checks of outputs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TABLES = (".npz", *TEXT_TABLES)
 
 
 def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
-    """Open the counts that a command was given, with the names that it was given.
+    """Open a command's counts, with the names of samples and features in its options.
 
-    A packed store is read piece by piece when it is needed; so is every other file if it should
-    be `streamed`, or there is a memory limit.
+    A packed store is read in pieces when it is needed; so are other files if `streamed` is true, or
+    with a memory limit.
     """
     from ..readers.open import open_counts
 
@@ -40,7 +40,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     if not counts.is_integer:
         log(
             f"warning: {arguments.input} holds counts that are not whole numbers: "
-            f"{counts.first_fraction}. They are taken as they are; better give the raw counts "
+            f"{counts.first_fraction}. They are used as they are; better pass the raw counts "
             "(.h5ad: perhaps --layer or --raw)."
         )
     for axis, what in enumerate(("samples", "features")):
@@ -55,7 +55,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
 
 
 def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> list[str]:
-    """Return as many lines as wanted; there may be blank ones below them."""
+    """Check the number of lines, and return them without blank lines at the end."""
     while len(lines) > wanted and not lines[-1]:
         lines.pop()
     if len(lines) == wanted:
@@ -67,22 +67,22 @@ def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> li
 
 
 def _text(path: str) -> str:
-    """Read text, plain or gzip."""
+    """Read a text file, plain or gzip."""
     from ..readers.name_files import text_of_file
 
-    if not os.path.exists(path):  # at once: reading waits for files that are not there yet
+    if not os.path.exists(path):  # reading would retry for some time if the file is missing
         raise FileNotFoundError(f"No such file: {path}")
     return text_of_file(Path(path))
 
 
 def _lines(text: str) -> list[str]:
-    """Split text at ends of lines alone: names may hold other marks that Python splits at."""
+    """Split text at line ends only: names may contain other characters where Python splits."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return [line.removesuffix("\r") for line in lines]
 
 
 def file_and_column(given: str) -> tuple[str, str | None]:
-    """Split FILE:COLUMN; what is the name of a file as it stands has no column."""
+    """Split FILE:COLUMN; the name of an existing file has no column."""
     if os.path.exists(given):
         return given, None
     parts = given.split(":")
@@ -93,7 +93,7 @@ def file_and_column(given: str) -> tuple[str, str | None]:
 
 
 def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | None]:
-    """Read labels of samples: a column of obs or of a table, one per line, or names and labels."""
+    """Read labels of samples: one on each line, names and labels, or a column of a table or obs."""
     path, column = file_and_column(given)
     if path.lower().endswith(".h5ad"):
         from ..readers.h5ad import read_obs
@@ -109,20 +109,20 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
         return [_label(label) for label in labels]
     if widths != {2}:
         columns = [name for name in rows[0][1:] if name] if rows else []
-        choose = f"; or give a column too, as {path}:COLUMN, of: {', '.join(columns)}"
+        choose = f"; or add a column, as {path}:COLUMN, of: {', '.join(columns)}"
         raise ValueError(
             f"{path} must hold a label, or a sample name and a label, on each line"
             f"{choose if len(columns) > 1 else ''}."
         )
     if sample_names is None:
-        raise ValueError(f"{path} names samples, but the model has no names: give labels alone.")
+        raise ValueError(f"{path} names samples, but the model has no names: pass only labels.")
     pairs = [row for row in rows if row != [""]]
-    names, of_names = [row[0] for row in pairs], [_label(row[1]) for row in pairs]
-    return _by_name(path, names, of_names, sample_names)
+    names, labels_of_names = [row[0] for row in pairs], [_label(row[1]) for row in pairs]
+    return _by_name(path, names, labels_of_names, sample_names)
 
 
 def _check_separator(path: str, lines: list[str], sample_names: Any) -> None:
-    """Refuse lines that are each a name and a label, but separated by what is not looked for."""
+    """Refuse lines that hold a name and a label with a separator that is not supported."""
     from ..counts.names import as_text
 
     known = set() if sample_names is None else set(as_text(sample_names).tolist())
@@ -136,7 +136,7 @@ def _check_separator(path: str, lines: list[str], sample_names: Any) -> None:
             )
 
 
-# What R and pandas write where there is no label.
+# What R and pandas write for a missing label.
 _MISSING = {"", "NA", "<NA>", "NaN", "nan"}
 
 
@@ -152,7 +152,7 @@ _UNITS = re.compile(
 
 
 def unit_columns(given: str) -> list[str]:
-    """Return the columns of a table, but for that given, whose names are those of units."""
+    """Return the other columns of a table of labels whose names suggest units."""
     path, column = file_and_column(given)
     if column is None:
         return []
@@ -166,19 +166,19 @@ def unit_columns(given: str) -> list[str]:
 
 
 def warn_of_order(given: Iterable[str | None], sample_names: Any) -> None:
-    """Say that labels are taken as they stand, where a table has names and the model has none."""
+    """Warn that labels are matched by position if a table has names and the model has none."""
     named = [each for each in given if each is not None and file_and_column(each)[1] is not None]
     if named and sample_names is None:
         log(
-            f"warning: the model has no names of samples, so that labels of {named[0]} are taken "
-            "in the order in which they stand. Fit with --sample-names to match them by name."
+            f"warning: the model has no names of samples, so labels of {named[0]} are matched by "
+            "position. Fit with --sample-names to match them by name."
         )
 
 
 def _names_and_column(
     path: str, rows: list[list[str]], column: str
 ) -> tuple[list[str], list[str | None]]:
-    """Return the first cell of every row, and that under a word of the header."""
+    """Return the first column of a table, and the column with a header."""
     header, *body = [row for row in rows if row != [""]] or [[]]
     if column not in header:
         known = ", ".join(map(repr, header))
@@ -188,7 +188,7 @@ def _names_and_column(
     if header.count(column) > 1:
         raise ValueError(f"{path} has {header.count(column)} columns {column!r}: rename them.")
     at = header.index(column)
-    # R leaves out the head of the names
+    # R writes no header for row names
     shift = 1 if body and all(len(row) == len(header) + 1 for row in body) else 0
     for number, row in enumerate(body, 2):
         if len(row) != len(header) + shift:
@@ -199,7 +199,7 @@ def _names_and_column(
 def _matched(
     path: str, names: Any, labels: Any, n_samples: int, sample_names: Any
 ) -> list[str | None]:
-    """Return labels in the order of the samples: by name, or as they stand if there are none."""
+    """Return labels in the order of the samples, matched by name if the model has names."""
     labels = [None if label is None else _label(str(label)) for label in labels]
     if sample_names is None:
         if len(labels) != n_samples:
@@ -214,14 +214,14 @@ def _matched(
 def _by_name(
     path: str, names: Iterable[Any], labels: list[str | None], sample_names: Any
 ) -> list[str | None]:
-    """Return the labels of samples, each of which has one, matched by name."""
+    """Return the labels of the samples, matched by name; each sample needs a label."""
     from ..counts.names import as_text, repeated_names, such_as
 
-    given, wanted = as_text(names).tolist(), as_text(sample_names).tolist()
-    if given == wanted:
+    found, wanted = as_text(names).tolist(), as_text(sample_names).tolist()
+    if found == wanted:
         return labels
     label_of: dict[str, str | None] = {}
-    for name, label in zip(given, labels, strict=True):
+    for name, label in zip(found, labels, strict=True):
         if label_of.setdefault(name, label) != label:
             raise ValueError(
                 f"{path} names samples twice, such as {name!r} with the labels "
@@ -229,21 +229,21 @@ def _by_name(
             )
     missing = [name for name in wanted if name not in label_of]
     if missing:
-        beside = f"; it has {given[0]!r}" if len(missing) == len(wanted) and given else ""
+        beside = f"; it has {found[0]!r}" if len(missing) == len(wanted) and found else ""
         raise ValueError(
             f"{path} has no label for {len(missing):,} of {len(wanted):,} samples, such as "
             f"{missing[0]!r}{beside}."
         )
     if repeated := repeated_names(wanted):
         raise ValueError(
-            f"several samples of the model have one name, such as {such_as(repeated)}, so that "
+            f"several samples of the model have the same name, such as {such_as(repeated)}, so "
             f"{path} cannot be matched by name: make names unique before the fit."
         )
     return [label_of[name] for name in wanted]
 
 
 def labels_of(given: str, counts: Any) -> Any:
-    """Return the labels of samples, from a file or a column of obs, None where there is none."""
+    """Return the labels of samples from a file or a column of obs; None for missing labels."""
     import numpy as np
 
     if os.path.exists(file_and_column(given)[0]):
@@ -252,10 +252,10 @@ def labels_of(given: str, counts: Any) -> Any:
 
 
 def _table(path: str) -> list[list[str]]:
-    """Read the cells of each line; a line that is blank has an empty one."""
+    """Read the cells of each line; a blank line has one empty cell."""
     text, is_csv = _text(path), path.lower().removesuffix(".gz").endswith(".csv")
     if not is_csv and "\t" not in text:
-        # R puts quotation marks around each label; a single one is part of it.
+        # R writes quotation marks around each label; a single one is part of the label.
         return [[re.sub(r'^"([^"]*)"$', r"\1", line)] for line in _lines(text)]
     lines = csv.reader(
         io.StringIO(text, newline=""), delimiter="," if is_csv else "\t", strict=True
@@ -264,13 +264,13 @@ def _table(path: str) -> list[list[str]]:
         return [row or [""] for row in lines]
     except csv.Error as error:
         raise ValueError(
-            f"{path}, line {lines.line_num}: {error}; write a quotation mark in a cell twice, and "
-            "one before and after the cell."
+            f"{path}, line {lines.line_num}: {error}; double a quotation mark inside a cell, and "
+            "put quotation marks around the cell."
         ) from error
 
 
 def columns_of_topics(model: Any) -> list[str]:
-    """Return what the columns of topics are called in tables: by their names, if they have any."""
+    """Return the headers of topics in tables: their names if they have any, else numbered ones."""
     from ..models.topics import topic_names_of
 
     names = topic_names_of(model, len(model.components_))
@@ -280,7 +280,7 @@ def columns_of_topics(model: Any) -> list[str]:
 def table_of_topics(
     what: str, names: Any, matrix: Any, model: Any
 ) -> tuple[list[str], Iterable[list[Any]]]:
-    """Return header and rows of a matrix whose rows have names, or numbers, with every digit."""
+    """Return the header and rows of a matrix with row names or numbers, in full precision."""
     from ..counts.names import as_text
 
     names = range(len(matrix)) if names is None else as_text(names).tolist()
@@ -289,7 +289,7 @@ def table_of_topics(
 
 
 def write_table(path: Path, loadings: Any, sample_names: Any, model: Any) -> None:
-    """Write loadings as .npz, or as text with every digit that counts."""
+    """Write loadings as .npz, or as text in full precision."""
     import numpy as np
 
     from ..counts.names import as_text
@@ -298,14 +298,14 @@ def write_table(path: Path, loadings: Any, sample_names: Any, model: Any) -> Non
         arrays: dict[str, Any] = {"loadings": loadings}
         if sample_names is not None:
             arrays["sample_names"] = as_text(sample_names).astype(str)
-        with path.open("wb") as archive:  # to a path, NumPy would add a suffix of its own to .NPZ
+        with path.open("wb") as archive:  # given the path, NumPy would append .npz to .NPZ
             np.savez_compressed(archive, **arrays)
         return
     write_rows(path, path.name, *table_of_topics("sample", sample_names, loadings, model))
 
 
 def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
-    """Write a table of text in the format that the ending of `name` says."""
+    """Write a text table, in the format of the suffix of `name`."""
     name = name.lower()
     opener: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
     with opener(path, "wt", newline="", encoding="utf-8") as file:
@@ -316,7 +316,10 @@ def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any
 
 
 def write_or_rescue(target: Path, what: str, write: Callable[[Path], None]) -> None:
-    """Write the result of long work; if that fails, to a temporary folder, named in the error."""
+    """Write the result of long work; if that fails, write it to a temporary folder instead.
+
+    The error names that folder.
+    """
     try:
         write(target)
         return
@@ -330,27 +333,28 @@ def write_or_rescue(target: Path, what: str, write: Callable[[Path], None]) -> N
         shutil.rmtree(folder, ignore_errors=True)
         raise OSError(
             f"cannot write {what} to {target} ({why}), nor to {rescued} ({one_line(error)}): the "
-            "result is lost. Make room, or set TMPDIR to a folder with room."
+            "result is lost. Free disk space, or set TMPDIR to a folder with more space."
         ) from error
     raise OSError(f"cannot write {what} to {target} ({why}): the result is in {rescued}.")
 
 
 def check_inputs(*paths: str | None) -> None:
-    """Refuse, before anything waits for it, what is no file or folder: it cannot be read twice."""
+    """Refuse pipes, sockets and devices, which cannot be read twice, before reading blocks."""
     for path in paths:
         if path is not None and os.path.exists(path):
             given = Path(path)
             if not given.is_file() and not given.is_dir():
-                raise ValueError(f"{path} is a pipe, a socket or a device: give a file.")
+                raise ValueError(f"{path} is a pipe, a socket or a device: pass a file.")
 
 
 def output(
     arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = (),
     replaces: bool = False, given: str | None = None,
 ) -> Path:  # fmt: skip
-    """Check, before any work, that the output can be written and is none of the inputs.
+    """Check, before any work, that the output can be written and is not one of the inputs.
 
-    `replaces`: whether an existing file is replaced without --force; `given`: one of several.
+    `replaces` allows to replace an existing file without --force. `given` is the output to check,
+    if the command has several.
     """
     given = arguments.output if given is None else given
     target = writable(given, arguments.force or replaces, inputs)
@@ -363,7 +367,7 @@ def output(
 
 
 def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -> Path:
-    """Return a path to which a file can be written, and that is none of `inputs`."""
+    """Return the path of an output after checking that it can be written and is not an input."""
     if not str(path):
         raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
@@ -379,7 +383,7 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
 
 
 def _is_part(target: Path, given: Path) -> bool:
-    """Tell whether a path leads to a given file, or to a table in a folder with counts."""
+    """Whether a path is an input file, or a table in an input folder with counts."""
     tables = r"\.mtx(\.gz)?$|barcodes|features|genes|peaks|cell_metadata|quants_mat"
     if given.is_dir() and re.search(tables, target.name):
         given /= target.name

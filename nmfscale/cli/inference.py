@@ -1,4 +1,4 @@
-"""Questions about the groups of a model's samples: do they differ, and where."""
+"""The commands `test` and `bootstrap`: differences between groups of a model's samples."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 def bootstrap(arguments: argparse.Namespace) -> int:
-    """Find how heavy topics are in groups, with intervals."""
+    """Estimate weights or mean proportions of topics in groups, with intervals."""
     _check_kind(arguments)
     if arguments.replicates is None:
         arguments.replicates = 1000 if arguments.kind == "weights" else 200
@@ -108,7 +108,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 
 
 def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
-    """Return balanced weights, how many replicates were done, and what is written."""
+    """Return balanced weights, the number of replicates done, and the contents of the outputs."""
     from ..inference.bootstrap import bootstrap_weights
 
     arguments.loadings, topics = arguments.loadings or "proportions", _topics_of(model)
@@ -129,16 +129,16 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
 
 
 def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
-    """Return what fits to samples drawn again say, likewise."""
+    """Return the bootstrap of whole fits, and the same as `_weights`."""
     from ..counts.names import name_array
     from ..inference.refit import bootstrap_fit
 
-    del labels["kept"]  # all of them
+    del labels["kept"]  # all samples are kept
     arguments.input = arguments.counts
     counts = read_input(arguments)
     names = getattr(model, "sample_names_", None)
     if names is not None and counts.sample_names is not None:
-        # by name: the rows of the counts may have another order than those of the fit
+        # matched by name: rows of the counts may be ordered differently than those of the fit
         labels = {
             which: dict(zip(name_array(names), of_samples, strict=True))
             for which, of_samples in labels.items()
@@ -170,25 +170,25 @@ def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -
 
 
 def _check_kind(arguments: argparse.Namespace) -> None:
-    """Refuse options that go with the other kind."""
+    """Refuse options that belong to the other kind."""
     if arguments.kind == "fit":
         for name in ("within", "interval", "loadings", "zeros"):
             if getattr(arguments, name) is not None:
-                arguments.usage(f"--{name} goes with --kind weights")
+                arguments.usage(f"--{name} is for --kind weights")
         if arguments.counts is None:
             arguments.usage("--kind fit needs --counts FILE, the counts that MODEL was fitted to")
     elif arguments.counts is not None:
-        arguments.usage("--counts goes with --kind fit")
+        arguments.usage("--counts is for --kind fit")
 
 
-# What both commands begin and end with ---------------------------------------------------------
+# Common parts of both commands -----------------------------------------------------------------
 
 
 @contextmanager
 def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
-    """Give the model, labels of its samples, where results go, and how the job is run."""
+    """Yield the model, labels of its samples, output files, and options of the run."""
     if arguments.resume and arguments.checkpoint is None:
-        arguments.usage("--resume goes with --checkpoint DIR, the folder to resume from")
+        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     given = {name: getattr(arguments, name) for name in ("groups", "units", "strata")}
     files = [file_and_column(each)[0] for each in given.values() if each is not None]
     check_inputs(*inputs, *files)
@@ -203,7 +203,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     if any(target.suffix.lower() in PICTURES for target in targets):
         from ..plots import detached_axes
 
-        detached_axes(1.0, 1.0)  # without matplotlib it says so before any work
+        detached_axes(1.0, 1.0)  # raises an error before any work if matplotlib is missing
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
@@ -214,14 +214,14 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     labels = _labels(given, len(model.loadings_), names_of_samples)
     left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
     if left_out and getattr(arguments, "kind", None) == "fit":
-        raise ValueError(f"{left_out}: fits have all samples, so give each a label.")
+        raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
     if left_out:
         log(f"warning: {left_out}: they are left out.")
     _say_what_may_be_units(arguments, labels)
     names = ("checkpoint", "resume")
     how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     drawn = arguments.seed is None
-    # replicates go on with the seed that they had
+    # resumed replicates keep their seed
     how["random_state"] = arguments.seed
     if drawn:
         arguments.seed = (
@@ -236,7 +236,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
 
 
 def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]) -> None:
-    """Name columns of the table of groups that look like units, where samples can hardly be."""
+    """Suggest columns of the table of groups as units, if groups have very many samples."""
     from collections import Counter
 
     from ..inference.groups import MANY_SAMPLES
@@ -250,7 +250,7 @@ def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]
 
 
 def _unlabelled(source: Any, missing: Any, names: Any) -> str:
-    """Say how many samples have no label, and which is the first; nothing if all have one."""
+    """Return a message with the number of samples without a label, and the first; or ""."""
     places = missing.nonzero()[0]
     if not places.size:
         return ""
@@ -259,7 +259,7 @@ def _unlabelled(source: Any, missing: Any, names: Any) -> str:
 
 
 def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[str, Any]:
-    """Return labels of the samples that have a group, and which these are."""
+    """Return the labels of the samples that have a group, and a mask of these samples."""
     import numpy as np
 
     read = {
@@ -272,14 +272,14 @@ def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[st
         missing = kept & np.array([label is None for label in labels])
         if complaint := _unlabelled(f"--{name} {given[name]}", missing, names):
             raise ValueError(
-                f"{complaint} that have a group: give each of them a label, or leave out their "
-                "label in --groups, which leaves out the sample."
+                f"{complaint} that have a group: add the labels, or remove the labels of these "
+                "samples in --groups, which leaves the samples out."
             )
     return {name: labels[kept] for name, labels in read.items()} | {"kept": kept}
 
 
 def _topics_of(model: Any) -> list[str]:
-    """Return what topics are called: by their names, their anchors, or as in other tables."""
+    """Return the names of topics: their own, their anchors, or those of other tables."""
     anchors = getattr(model, "anchor_names_", None)
     if anchors is None or hasattr(model, "topic_names_"):
         return columns_of_topics(model)
@@ -287,13 +287,13 @@ def _topics_of(model: Any) -> list[str]:
 
 
 def _end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:
-    """Say where results are; return the exit code."""
+    """Print the names of the outputs; return the exit code."""
     for given in arguments.output:
         say(f"written         {given}")
     if not interrupted:
         return 0
     folder = arguments.checkpoint
-    more = "" if folder is None else f"; --resume goes on from the checkpoint in {folder}"
+    more = "" if folder is None else f"; --resume continues from the checkpoint in {folder}"
     log(f"interrupted: results are those of the {n_done:,} that were done{more}")
     return 130
 
@@ -303,7 +303,7 @@ def _in_rows(columns: dict[str, list[Any]]) -> Rows:
 
 
 def _write_all(targets: list[Path], write: Callable[[Path], None]) -> None:
-    """Write every output, also where another one cannot be written; the first error is raised."""
+    """Write every output, even if another cannot be written; raise the first error at the end."""
     failure: OSError | None = None
     for target in targets:
         try:
@@ -322,7 +322,7 @@ def _write_text(target: Path, header: list[str], rows: Iterable[list[Any]]) -> N
 def _write_arrays(
     arguments: argparse.Namespace, target: Path, arrays: dict[str, Any], names: dict[str, Any]
 ) -> None:
-    """Write arrays and names to HDF5, as model files have them, with what they were made of."""
+    """Write arrays and names to HDF5, as in model files, with the command and its parameters."""
     from datetime import UTC, datetime
 
     import numpy as np
@@ -344,11 +344,11 @@ def _write_arrays(
         file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), FORMAT_VERSION
 
 
-# What is said ----------------------------------------------------------------------------------
+# Printed results -------------------------------------------------------------------------------
 
 
 def _say_columns(rows: Rows) -> None:
-    """Print a table: the first column begins where the others end."""
+    """Print a table: the first column is left-aligned, others are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]

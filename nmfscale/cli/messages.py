@@ -1,4 +1,4 @@
-"""What is said to the user, and where: results to standard output, the rest to standard error."""
+"""Messages: results to standard output, warnings, errors and progress to standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-# What the library's messages name, and what the shell calls it.
+# Arguments that the library's messages name, and the options of the shell.
 _OPTIONS = {
     "n_components": "-k", "n_threads": "--threads", "random_state": "--seed", "out": "-o",
     "memory_limit": "--memory-limit", "max_iter": "--max-iter", "feature_type": "--feature-type",
@@ -27,24 +27,24 @@ _NAMED = re.compile(r"(?<![\w./'-])(memory_limit|max_iter|n_components)(?![\w'/-
 
 
 def say(text: str) -> None:
-    """Print a result; a reader that stopped listening does not stop the work."""
+    """Print a result; a closed pipe does not stop the work."""
     with _results_dropped():
         print(text, flush=True)
 
 
 def flush_results() -> None:
-    """Write what is buffered, as `say` does."""
+    """Flush standard output; a closed pipe is no error."""
     with _results_dropped():
         print(end="", flush=True)
 
 
 @contextmanager
 def _results_dropped() -> Iterator[None]:
-    """Drop results without a reader; what else keeps them from being written is an error."""
+    """Ignore results if the pipe is closed; raise other errors of standard output."""
     try:
         yield
     except OSError as error:
-        # What is still buffered must not fail again when the interpreter ends.
+        # Buffered output must not fail again when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise OSError(f"cannot write to standard output: {error.strerror}.") from error
@@ -52,7 +52,7 @@ def _results_dropped() -> Iterator[None]:
 
 @contextmanager
 def unread_messages_dropped() -> Iterator[None]:
-    """Drop messages and progress that cannot be written: the work goes on without a reader."""
+    """Ignore messages and progress that cannot be written: the work continues."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         stream: Any = nowhere if sys.stderr is None else _StandardError(sys.stderr, nowhere)
         with redirect_stderr(stream):
@@ -60,7 +60,7 @@ def unread_messages_dropped() -> Iterator[None]:
 
 
 class _StandardError:
-    """Standard error that leads nowhere once it cannot be written to."""
+    """Standard error that is redirected to the null device after a failed write."""
 
     def __init__(self, stream: Any, nowhere: Any) -> None:
         self._stream, self._nowhere = stream, nowhere
@@ -74,33 +74,33 @@ class _StandardError:
     def flush(self) -> None:
         self._attempt(self._stream.flush)
 
-    def _attempt(self, act: Any, *given: Any) -> Any:
+    def _attempt(self, act: Any, *arguments: Any) -> Any:
         try:
-            return act(*given)
+            return act(*arguments)
         except OSError:
-            # What is still buffered must not fail again when the interpreter ends.
+            # Buffered output must not fail again when the interpreter exits.
             os.dup2(self._nowhere.fileno(), self._stream.fileno())
 
 
 def log(text: str) -> None:
-    """Print a message that is no result."""
+    """Print a message to standard error."""
     print(f"nmfscale: {text}", file=sys.stderr, flush=True)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning on one line, without the place in the source."""
+    """Print a warning on one line, without its position in the source."""
     log(f"warning: {' '.join(in_shell_words(str(message)).split())}")
 
 
 def one_line(error: Exception) -> str:
-    """Say what went wrong on one line."""
+    """Format an error as one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(in_shell_words(str(error)).split()) or type(error).__name__
 
 
 def in_shell_words(text: str) -> str:
-    """Name options where a message of the library names arguments of Python."""
+    """Replace names of Python arguments in a message of the library by options of the shell."""
 
     def given(found: re.Match[str]) -> str:
         value = found[2] or found[3] or ""

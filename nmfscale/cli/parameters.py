@@ -1,4 +1,4 @@
-"""The options of `fit` that are parameters of an estimator, made from what it says of them."""
+"""Options of `fit` that are parameters of an estimator, derived from its constraints and docs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-# Asked for elsewhere (-k, --seed, --threads, --memory-limit, --quiet), or not in a shell.
+# Parameters with other options (-k, --seed, --threads, --memory-limit, --quiet), or none.
 _ELSEWHERE = ("n_components", "random_state", "n_threads", "memory_limit", "verbose", "integer")
 _AS_IN = re.compile(r"As in :class:")
 
 
 def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add ``--model``, and an option for each parameter of the model that the words name."""
+    """Add ``--model``, and an option for each parameter of the model that `words` selects."""
     from ..models import MODELS
 
     first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--model", nargs="?")  # without a value: the parser itself complains
+    first.add_argument("--model", nargs="?")  # a missing value is reported by the real parser
     named = first.parse_known_args(words)[0].model
     command.add_argument(
         "--model", choices=tuple(MODELS), default="topic",
-        help="default: %(default)s; the options below are its own",
+        help="default: %(default)s; the options below belong to the model",
     )  # fmt: skip
     estimator = MODELS[named if named in MODELS else "topic"]
     defaults = inspect.signature(estimator).parameters
@@ -40,7 +40,7 @@ def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> No
 
 
 def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of the model that were given, as options of any kind."""
+    """Return the parameters of the model that are set by any option."""
     from ..models import MODELS
 
     estimator = MODELS[arguments.model]
@@ -56,7 +56,7 @@ def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:
-    """Return how argparse reads a parameter; None for what cannot be written in a shell."""
+    """Return the options of argparse for a parameter; None if a shell cannot express it."""
     from sklearn.utils._param_validation import Interval, Options
 
     for constraint in constraints:
@@ -79,16 +79,16 @@ def _number(interval: Any) -> Any:
             raise argparse.ArgumentTypeError(f"{text} is not {interval}")
         return value
 
-    number.__name__ = kind.__name__  # argparse writes "invalid int value" with it
+    number.__name__ = kind.__name__  # for argparse's message "invalid int value"
     return number
 
 
 def _described(estimator: type, name: str) -> str:
-    """Return the first sentence that the estimator, or one that it builds on, says of it."""
+    """Return the first sentence about a parameter in the docs of the estimator or its bases."""
     for place in estimator.__mro__:
         text = inspect.cleandoc(place.__doc__ or "")
         found = re.search(rf"^(?:\w+, )*{name}(?:, \w+)*(?: :.*)?\n((?: +.*\n?)+)", text, re.M)
         if found is not None and not _AS_IN.match(found[1].strip()):
-            said = re.sub(r",? see :\w+:`[^`]*`|`", "", " ".join(found[1].split()))
-            return "" if said.startswith("- ") else re.split(r"(?<=[^.])[.;:](?:\s|$)", said)[0]
+            plain = re.sub(r",? see :\w+:`[^`]*`|`", "", " ".join(found[1].split()))
+            return "" if plain.startswith("- ") else re.split(r"(?<=[^.])[.;:](?:\s|$)", plain)[0]
     return ""

@@ -257,7 +257,7 @@ class TestFit:
             assert signal.getsignal(signal.SIGTERM) == before
         out, err = capsys.readouterr()
         assert "(interrupted)" in out
-        assert f"interrupted: {target} holds the best model so far; --resume goes on from" in err
+        assert f"interrupted: {target} holds the best model so far; --resume continues from" in err
         assert str(tmp_path / "state") in err
         model = nmfscale.load(target)
         assert model.interrupted_
@@ -533,7 +533,7 @@ class TestInfo:
 
     @pytest.mark.parametrize("words", [["info"], ["info", "--build", "counts.npz"]])
     def test_one_of_both(self, words, capsys):
-        assert "give either INPUT or --build" in misuse(capsys, *words)
+        assert "pass either INPUT or --build" in misuse(capsys, *words)
 
     def test_foreign_and_damaged_files(self, folder, tmp_path, capsys):
         assert "readme.txt" in failure(capsys, "info", tmp_path / "readme.txt")
@@ -605,7 +605,7 @@ class TestPlot:
         (tmp_path / "labels.tsv").write_text(f"{header}b\tx\na\ty\nb\tx\n")
         given = f"{tmp_path / 'labels.tsv'}{':kind' if header else ''}"
         assert read_groups(given, 2, ["a", "b"]) == ["y", "x"]
-        with pytest.raises(ValueError, match="several samples of the model have one name, such as"):
+        with pytest.raises(ValueError, match="several samples of the model have the same name"):
             read_groups(given, 3, ["a", "b", "a"])
         (tmp_path / "labels.tsv").write_text(f"{header}b\tx\na\ty\nb\tNA\n")
         match = "names samples twice, such as 'b' with the labels 'x' and 'none'"
@@ -668,8 +668,8 @@ class TestPlot:
             ),
             ('cell 0\t"a\ncell 1\ta\n', "named.h5", "groups.tsv, line 2: unexpected end of data; "),
             ("cell 0\ta\n", "named.h5", "no label for 59 of 60 samples, such as 'cell 1'."),
-            ("cell 0\ta\n", "model.h5", "the model has no names: give labels alone"),
-            ("a\tb\tc\n", "named.h5", "on each line; or give a column too, as "),
+            ("cell 0\ta\n", "model.h5", "the model has no names: pass only labels"),
+            ("a\tb\tc\n", "named.h5", "on each line; or add a column, as "),
             ("id;type\ncell 0;a\ncell 1;b\n", "named.h5", "separated by ';', as in 'cell 0;a'"),
             ("cell 0,a\ncell 1,b\n", "named.h5", "separated by ',', as in 'cell 1,b'"),
             ("old 0\ta\n", "named.h5", "60 of 60 samples, such as 'cell 0'; it has 'old 0'."),
@@ -718,12 +718,12 @@ class TestPlot:
             read_groups(f"{path}:kind", 59, None)
         if text is None:
             err = failure(capsys, "plot", *words, path, "--force")
-            assert "cells.h5ad:COLUMN, of: depth, kind." in err
+            assert "cells.h5ad:COLUMN; columns: depth, kind." in err
 
     @pytest.mark.parametrize("kind", ["top", "progress"])
     def test_groups_are_of_one_kind(self, capsys, kind):
         words = ["plot", "model.h5", "-o", "plot.png", "--kind", kind, "--groups", "f"]
-        assert f"--groups goes with --kind structure, not {kind}" in misuse(capsys, *words)
+        assert f"--groups is for --kind structure, not {kind}" in misuse(capsys, *words)
 
     def test_several_models(self, folder, tmp_path, capsys):
         both = [folder / "named.h5", folder / "model.h5"]
@@ -734,7 +734,7 @@ class TestPlot:
         new = tmp_path / "new.png"
         assert "draws one model; got 2" in misuse(capsys, "plot", *both, "-o", new)
         same = [both[0], both[0], "--kind", "progress"]
-        assert "cannot be told apart" in failure(capsys, "plot", *same, "-o", new)
+        assert "cannot be distinguished" in failure(capsys, "plot", *same, "-o", new)
         assert "must end with one of .png" in misuse(
             capsys, "plot", both[0], "-o", tmp_path / "plot.doc"
         )
@@ -899,7 +899,7 @@ def test_wrong_usage(words, capsys):
     [
         (["--solver", "foo"], r"--solver: invalid choice: 'foo' \(choose from .*joint-em"),
         (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
-        (["--resume"], "--resume goes with --checkpoint DIR"),
+        (["--resume"], "--resume needs --checkpoint DIR"),
         (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
         (["--solver", "scd", "--workers", "2"], "--workers cannot be used: .* whole columns"),
     ],

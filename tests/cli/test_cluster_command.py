@@ -376,7 +376,7 @@ class TestFit:
         address = closed.said["address"]
         err = misuse(capsys, *words, "--scheduler", address, "--workers", "2")
         assert "not allowed with argument" in err
-        assert "--tls goes with" in misuse(capsys, *words, "--tls", certificates)
+        assert "--tls needs" in misuse(capsys, *words, "--tls", certificates)
         open_address = address.replace("tls://", "tcp://")
         err = misuse(capsys, *words, "--scheduler", open_address, "--tls", certificates)
         assert "does not speak TLS" in err

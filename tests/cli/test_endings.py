@@ -144,7 +144,7 @@ def test_a_pipe_is_not_waited_for(counts, tmp_path):
     os.mkfifo(pipe)
     words = ON_PIPES.format(pipe=pipe, counts=counts)
     done = ended([sys.executable, "-P", "-c", ONE_AFTER_THE_OTHER, words], cwd=tmp_path)
-    said = f"nmfscale: error: {pipe} is a pipe, a socket or a device: give a file.\n"
+    said = f"nmfscale: error: {pipe} is a pipe, a socket or a device: pass a file.\n"
     assert done.stderr == "".join(f"{line}\n{said}" for line in words.splitlines())
     assert done.returncode == 0
 

@@ -148,9 +148,9 @@ def test_refusals_come_first(tmp_path, capsys, counts):
     said = misuse(capsys, "export", "nowhere.h5", "-o", "tables.png")
     assert "tables.png must end with one of .csv, .tsv" in said and "or be a folder" in said
     words = ["export", "nowhere.h5", "-o", tmp_path / "a.csv", "--format", "tsv"]
-    assert "--format goes with a folder" in misuse(capsys, *words)
+    assert "--format is for a folder" in misuse(capsys, *words)
     (tmp_path / "file").touch()
-    assert "is a file; give a folder" in misuse(capsys, "export", model, "-o", tmp_path / "file")
+    assert "is a file; pass a folder" in misuse(capsys, "export", model, "-o", tmp_path / "file")
     (tmp_path / "top.csv").write_text("precious")
     assert "top.csv exists" in failure(capsys, "export", model, "-o", tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["file", "model.h5", "top.csv"]

@@ -171,7 +171,7 @@ def test_samples_without_a_label_are_left_out(folder, model, tmp_path, capsys):
     assert rows_of(out)[0]["n_units"] == "59"
     given = [*words(folder, "bootstrap", "some"), "--kind", "fit"]
     said = failure(capsys, *given, "--counts", folder / "counts.npz")
-    assert "has no label for 1 samples (the first is 'cell 0'): fits have all samples" in said
+    assert "has no label for 1 samples (the first is 'cell 0'): fits use all samples" in said
 
 
 def test_samples_with_a_group_need_a_unit(folder, capsys):
@@ -197,7 +197,7 @@ def test_interrupted_and_resumed(folder, tmp_path, capsys, monkeypatch, command)
     with monkeypatch.context() as patch:
         internals.after_a_batch(patch, lambda: signal.raise_signal(signal.SIGINT))
         assert run(*words(folder, command), *many, *state) == 130
-    assert "interrupted: results are those of the 1 that were done; --resume goes on from" in (
+    assert "interrupted: results are those of the 1 that were done; --resume continues from" in (
         capsys.readouterr().err
     )
     given = [word for word in words(folder, command) if word not in ("--seed", 1)]
@@ -232,10 +232,10 @@ def test_refusals_come_first(folder, tmp_path, capsys):
     boot, counts = words(folder, "bootstrap"), ["--counts", folder / "counts.npz"]
     fit = [*boot, "--kind", "fit"]
     for given, complaint in (
-        ([*boot, "--resume"], "--resume goes with --checkpoint DIR"),
-        ([*boot, *counts], "--counts goes with --kind fit"),
+        ([*boot, "--resume"], "--resume needs --checkpoint DIR"),
+        ([*boot, *counts], "--counts is for --kind fit"),
         (fit, "--kind fit needs --counts FILE"),
-        ([*fit, *counts, "--within", "groups"], "--within goes with --kind weights"),
+        ([*fit, *counts, "--within", "groups"], "--within is for --kind weights"),
         ([*boot, "-o", tmp_path / "a.npz"], "a.npz must end with one of .csv, .tsv"),
         ([*words(folder, "test"), "--statistic", "none"], "invalid choice: 'none'"),
     ):
