@@ -1,9 +1,9 @@
-"""Run every benchmark on a small problem, in one process: imports are paid for once.
+"""Run every benchmark on a small problem, in one process so that modules are imported once.
 
-    python benchmarks/smoke.py                  all of them
-    python benchmarks/smoke.py lda bootstrap    those whose names are given
+    python benchmarks/smoke.py                  all benchmarks
+    python benchmarks/smoke.py lda bootstrap    only these benchmarks
 
-A benchmark that fails ends the run. Nothing is kept.
+The run stops at the first benchmark that fails. Results are not kept.
 """
 
 import os
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# RESULTS stands for a temporary folder, where an option says which problem is small.
+# RESULTS is replaced by a temporary folder. Benchmarks without --smoke get small problems.
 RUNS = """
     run.py --smoke
     out_of_core.py --problem simulated-small --nonzeros 2e4 --repeats 1 --results RESULTS
@@ -43,7 +43,7 @@ WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
 
 
 def main() -> None:
-    """Run the benchmarks whose names are given, or all."""
+    """Run the named benchmarks, or all of them."""
     lines = [line for line in RUNS.split("\n") if line.strip()]
     if os.environ.get("NMFSCALE_DATA"):
         lines.append(WITH_DATA)
@@ -60,7 +60,7 @@ def main() -> None:
             runpy.run_path(path, run_name="__main__")
             spent = sum(os.times()[:4]) - sum(cpu[:4])
             elapsed = time.perf_counter() - start
-            print(f"=== {script}: {elapsed:.1f} s, {spent:.1f} s of processor time", flush=True)
+            print(f"=== {script}: {elapsed:.1f} s, {spent:.1f} s of CPU time", flush=True)
 
 
 if __name__ == "__main__":
