@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 20
 
 
 class Balanced(NamedTuple):
-    """Tables (N, T, R), NaN where they have no balance, and how each of them ended."""
+    """Balanced tables (N, T, R), NaN where a table has no balance, and the status of each table."""
 
     tables: Array
     status: Array
@@ -128,7 +128,7 @@ def checked_tables(table: Any) -> Array:
 
 
 def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> Balanced:
-    """Balance non-negative tables (N, T, R), each by itself; with `drop`, without empty lines."""
+    """Balance each table of (N, T, R); with `drop`, empty rows and columns are left out."""
     N, T, R = tables.shape
     support: Array = tables > 0
     if support.all():
@@ -151,7 +151,7 @@ def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> 
 
 
 def _balance_full(tables: Array, n_threads: int) -> Balanced:
-    """Balance tables without empty lines, which are written over."""
+    """Balance tables without empty rows or columns in place."""
     status = np.full(len(tables), BALANCED)
     support: Array = tables > 0
     doubtful = np.flatnonzero(~zeros_to_spare(support))
@@ -185,7 +185,7 @@ def _newton(tables: Array, status: Array, n_threads: int) -> Balanced:
 
 
 def report(table: Array, status: int, name: str, names: Sequence[Any], remedy: str = "") -> None:
-    """Raise or warn of what is wrong with a table; names are those of topics and groups."""
+    """Raise an error or warn if a table has no balance; `names` are those of topics and groups."""
     rows, columns = (~np.logical_or.reduce(table > 0, axis=axis) for axis in (1, 0))
     table = table[~rows][:, ~columns]
     labels = [

@@ -1,4 +1,4 @@
-"""Bootstrap of balanced weights of topics in groups: units are drawn again, not documents copied.
+"""Bootstrap of balanced weights of topics in groups, by resampling units.
 
 A replicate draws as many units as there are, with replacement, so that a unit counts 0, 1, 2 ...
 times.  Weights of a topic in a group are ``table_tr = sum_c n_u(c) S_ct`` over the cells c of group
@@ -60,7 +60,7 @@ def bootstrap_weights(
     resume: bool = False,
     verbose: int = 0,
 ) -> BootstrapWeights:
-    """Find how heavy topics are within groups, and groups within topics, with intervals.
+    """Estimate balanced weights of topics in groups, with bootstrap intervals.
 
     What is drawn again must be what was drawn in the first place. Where samples come in units, such
     as beers of a brewery, posts of a blog or cells of a patient, pass these as `units`: samples of
@@ -265,11 +265,11 @@ class Cells:
 
     @property
     def n_units(self) -> Array:
-        """Units with samples in each group, (R,)."""
+        """Number of units with samples in each group, (R,)."""
         return np.diff(self.starts)
 
     def tables(self, counts: Array) -> Array:
-        """Return tables (n, T, R) in which units (n, n_units) count so often."""
+        """Return tables (n, T, R), given how often each unit was drawn (n, n_units)."""
         of_cells = counts if self.unit is None else counts[:, self.unit]
         out = np.empty((len(counts), self.sums.shape[1], len(self.starts) - 1))
         for r, (a, b) in enumerate(itertools.pairwise(self.starts)):
@@ -283,7 +283,7 @@ class Cells:
         return found
 
     def acceleration(self, weights: Array) -> Array:
-        """Return that of BCa intervals (T, R), from tables without one unit."""
+        """Return the acceleration of BCa intervals (T, R), from leave-one-out tables."""
         found, observed = Jackknife(weights), self.observed()
         unit = np.arange(len(self.sums)) if self.unit is None else self.unit
         group = np.repeat(np.arange(len(self.starts) - 1), self.n_units)
@@ -326,7 +326,7 @@ def draw_in_parts(
 
 
 def in_parts(n: int, size: int, work: Callable[[slice], None], n_threads: int) -> None:
-    """Do the work for n replicates, so many at a time, on threads."""
+    """Call a function for n replicates, a batch at a time, on threads."""
     with ThreadPoolExecutor(n_threads) as pool:
         parts = [slice(i, min(i + size, n)) for i in range(0, n, size)]
         for done in [pool.submit(work, part) for part in parts]:
@@ -335,14 +335,14 @@ def in_parts(n: int, size: int, work: Callable[[slice], None], n_threads: int) -
 
 @dataclass(frozen=True)
 class WeightsTask(ReplicateTask):
-    """Balanced tables of units that are drawn again; with `drop`, without empty topics."""
+    """Balanced tables of resampled units; with `drop`, empty topics are left out."""
 
     cells: Cells
     drop: bool = True
     name = "bootstrap replicates"
 
     def about(self) -> Iterable[Any]:
-        """Return what the replicates stand on."""
+        """Return the inputs of the replicates, from which a checkpoint is recognised."""
         cells = self.cells
         unit = np.zeros(0, np.int64) if cells.unit is None else cells.unit
         return cells.sums, cells.starts, cells.scale, unit, cells.strata, repr(self.drop)
@@ -365,7 +365,7 @@ class WeightsTask(ReplicateTask):
 
 
 def _refuse_split(unit: Array, group: Array, groups: Labels, design: Design) -> None:
-    """Refuse units (of cells) with samples in several groups, which cannot be drawn within them."""
+    """Refuse units that have samples in several groups: they cannot be drawn within groups."""
     order = np.argsort(unit, kind="stable")
     again = np.flatnonzero(np.diff(unit[order]) == 0)
     if again.size:
@@ -379,7 +379,7 @@ def _refuse_split(unit: Array, group: Array, groups: Labels, design: Design) -> 
 
 
 def _balanced(table: Array, topics: tuple[Any, ...], groups: tuple[Any, ...]) -> Array:
-    """Return the balanced table of the data; what is wrong with it is said with names."""
+    """Return the balanced table of the data; errors name its topics and groups."""
     found = balance_tables(table[None])
     if found.status[0] != BALANCED:
         report(table, found.status[0], "the table of topics by groups", (topics, groups))
@@ -391,7 +391,7 @@ def warn_of_few_units(
     n_units: Array, names: tuple[Any, ...], units: str, covered: str, of: str = "groups",
     enough: int = _FEW_UNITS,
 ) -> None:  # fmt: skip
-    """Warn where intervals rest on few units; `covered`: how often those of 95% held the truth."""
+    """Warn if intervals are based on few units; `covered` is their measured coverage."""
     few = np.flatnonzero(n_units < enough)
     if few.size:
         least = few[n_units[few].argmin()]

@@ -1,4 +1,4 @@
-"""The statistic of each topic: variance between groups over that expected of equal means."""
+"""The statistic of each topic: the variance between groups over its null expectation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUNDED = 2.0**-29
 
 
 def rows_of_topics(values: Array, weights: Array, strata: Array) -> Array:
-    """Return what is added up over groups: for each topic amounts s = w y, and s^2, s w; w, w^2.
+    """Return the columns to sum over groups: s = w y, s^2, s w of each topic; w, w^2.
 
     Proportions y are taken less their mean in the stratum: what differs between strata is no
     evidence. Where all weights are 1 the last columns say nothing, and are left out.
@@ -37,7 +37,7 @@ def rows_of_topics(values: Array, weights: Array, strata: Array) -> Array:
 
 @dataclass(frozen=True)
 class EachTopic(Statistic):
-    """Statistics B / (B + D) of topics: the `members` of a test are a topic, not groups.
+    """Statistics B / (B + D) of topics; the `members` of a test name a topic, not groups.
 
     B is the sum of squares between groups, D what it is expected to be if means are equal and each
     group has the variance that it shows (Brown and Forsythe), by the jackknife as HC3 is. Variances
@@ -51,7 +51,7 @@ class EachTopic(Statistic):
 
     @classmethod
     def of_topics(cls, n_units: Array, n_topics: int, shares: Array | None) -> EachTopic:
-        """Return the statistics of so many topics in groups of so many units."""
+        """Return the statistics of `n_topics` topics in groups of `n_units` units."""
         parts = None if shares is None else tuple(shares.tolist())
         return cls(
             "Brown-Forsythe of each topic", "greater", as_they_are, np.take, code=repr(parts),

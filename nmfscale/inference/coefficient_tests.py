@@ -1,4 +1,4 @@
-"""Tests of coefficients that let units differ in spread: units permuted, or their signs flipped.
+"""Tests of coefficients that allow unequal variances, by permuting units or flipping their signs.
 
 The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e of the model, q
 orthonormal for what the other terms do not explain, and w so that the denominator is what the
@@ -53,7 +53,7 @@ class CoefficientTests(ReplicateTask):
         """Return the statistics of the data (n_tests, T)."""
 
     def as_extreme(self, found: Array) -> tuple[Array, Array]:
-        """Compare statistics (n, n_tests, T) with those of the data.
+        """Return whether statistics (n, n_tests, T) reach those of the data.
 
         First each for itself; then, step down, the largest of all topics that are no more extreme
         in the data (Westfall and Young).
@@ -72,7 +72,7 @@ class CoefficientTests(ReplicateTask):
 
 @dataclass(frozen=True)
 class FreedmanLane(CoefficientTests):
-    """Residuals of the model without some terms are permuted among units (Freedman and Lane 1983).
+    """Permute the residuals of the reduced model among units (Freedman and Lane 1983).
 
     Rows of units have the same weight and come stratum after stratum, `n_units` in each. It is the
     terms that are permuted, not the residuals: that is the same, and takes one array less.
@@ -88,7 +88,7 @@ class FreedmanLane(CoefficientTests):
         yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return whether statistics (n, n_tests, T) are those of the data or more."""
+        """Return whether statistics (n, n_tests, T) reach those of the data."""
         states = child_states(child(seed, 0), numbers)
         shape = len(states), len(self.tested), self.fit.residuals.shape[1]
         alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -102,7 +102,7 @@ class FreedmanLane(CoefficientTests):
         return {"as_extreme": alone, "largest": largest}
 
     def all_as_extreme(self, sizes: Array, first: Array) -> Array:
-        """Count (2, n_tests, T) what `run` returns, over all ways to give units terms of others.
+        """Return what `run` counts (2, n_tests, T), summed over all permutations of units.
 
         `sizes` (n_strata, n_kinds) are units of each stratum with the same terms, `first`
         (n_kinds,) one of each kind.
@@ -131,7 +131,7 @@ class FreedmanLane(CoefficientTests):
 
     @cached_property
     def _weights(self) -> list[tuple[Array, Array]]:
-        """Weights (n,) of squared residuals of the topic, and of all topics, for each test."""
+        """Weights (n,) of the topic's and of pooled squared residuals, for each test."""
         free, rest = free_rows(self.fit)
         prior = np.zeros(len(rest)) if self.shares is None else prior_of_rows(self.fit)
         found = []
@@ -142,7 +142,7 @@ class FreedmanLane(CoefficientTests):
 
     @cached_property
     def _pooled(self) -> list[float]:
-        """Weight of the pooled variance, for rows that determine a coefficient alone."""
+        """Weight of the pooled variance, for rows with leverage 1."""
         free, _ = free_rows(self.fit)
         Q = self.fit.basis[~free]
         return [float(((Q @ each) ** 2).sum()) / self.fit.freedom for each in self._directions]
@@ -153,7 +153,7 @@ class FreedmanLane(CoefficientTests):
         return [fit.residuals + fit.basis @ fit.inside(each) for each in self._directions]
 
     def statistics(self, orders: Array) -> Array:
-        """Return statistics (n_orders, n_tests, T) where unit i has the terms of unit orders[i].
+        """Return statistics (n_orders, n_tests, T) if unit i is given the terms of unit orders[i].
 
         Their last digits may depend on how many come at a time, which `_TIE` is far above.
         """
@@ -184,7 +184,7 @@ class FreedmanLane(CoefficientTests):
     def _left(
         self, rows: Array, orders: Array, e: Array, v: Array, w: Array
     ) -> tuple[Array, Array]:
-        """Return weighed sums of squares (m, T) of residuals e less what v explain, and of e."""
+        """Return weighted squares (m, T) of residuals e after regression on v, and of e."""
         (n, m, P), T = rows.shape, e.shape[1]
         weights = np.take(w, orders.T)
         weighed = ((rows * weights[:, :, None]).reshape(n, -1).T @ e).reshape(m, P, T)
@@ -197,7 +197,7 @@ class FreedmanLane(CoefficientTests):
 
 @dataclass(frozen=True)
 class SignFlips(CoefficientTests):
-    """Residuals of the model without some terms keep or change their sign, unit by unit.
+    """Flip the signs of the residuals of the reduced model, unit by unit.
 
     It is the wild bootstrap of clusters with the null hypothesis imposed (Cameron, Gelbach and
     Miller 2008): rows of a unit stay together, so that terms may vary within units.
@@ -214,7 +214,7 @@ class SignFlips(CoefficientTests):
         yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return whether statistics (n, n_tests, T) are those of the data or more."""
+        """Return whether statistics (n, n_tests, T) reach those of the data."""
         of, n = child(seed, 0), len(numbers)
         shape = n, len(self.tested), self.fit.residuals.shape[1]
         alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -228,11 +228,11 @@ class SignFlips(CoefficientTests):
         return {"as_extreme": alone, "largest": largest}
 
     def n_all(self) -> int:
-        """Return how many ways there are to choose signs, which may all change together."""
+        """Return the number of sign vectors; a vector and its negative count once."""
         return 1 << (self.n_units - 1)
 
     def all_as_extreme(self) -> Array:
-        """Count (2, n_tests, T) what `run` returns, over all signs."""
+        """Return what `run` counts (2, n_tests, T), summed over all sign vectors."""
         n, size = self.n_all(), self._at_once
         count = np.zeros((2, *self.observed().shape), np.int64)
         for i in range(0, n, size):
@@ -257,7 +257,7 @@ class SignFlips(CoefficientTests):
 
     @cached_property
     def _parts(self) -> list[tuple[Array, Array, Array, Array]]:
-        """Return what sums over units are taken of, for each test: see `statistics`."""
+        """Return the terms that `statistics` sums over units, for each test."""
         errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
         scores, B, found = errors.scores(), errors.squares(), []
         rest = np.eye(B.shape[1]) - B
@@ -274,7 +274,7 @@ class SignFlips(CoefficientTests):
         return found
 
     def statistics(self, signs: Array) -> Array:
-        """Return statistics (n, n_tests, T) where scores of units have these signs."""
+        """Return statistics (n, n_tests, T) of scores multiplied by these signs."""
         P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
         out = np.empty((len(signs), len(self.tested), T))
         for j, ((r, cross, squares, of_fit), turn) in enumerate(
@@ -294,14 +294,14 @@ class SignFlips(CoefficientTests):
 
     @cached_property
     def _freedom(self) -> list[float]:
-        """Degrees of freedom of the variance of each test, the least of its terms."""
+        """Degrees of freedom of the variance of each test: the smallest of its terms."""
         errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
         single = np.eye(self.fit.basis.shape[1])
         return [min(errors.freedom(single[k]) for k in columns) for columns in self.tested]
 
 
 def _ratio(between: Array, left: Array, squares: Array) -> Array:
-    """Divide; where nothing is left of the squares, return infinity, or 0 of 0."""
+    """Divide sums of squares; return infinity where the divisor is 0, and 0 for 0 / 0."""
     known = left > _NOTHING * squares
     out = np.where(between > _NOTHING * squares, np.inf, 0.0)
     return np.divide(between, left, out=out, where=known)

@@ -1,4 +1,4 @@
-"""Covariates of samples as a design matrix: numbers stay, labels become indicators."""
+"""The design matrix of covariates: numbers are used as they are, labels become indicators."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class DesignMatrix:
     covariates: tuple[Any, ...] = ()
 
     def several_terms(self) -> dict[Any, list[int]]:
-        """Return the columns of covariates that have more than one, by their names."""
+        """Return the columns of each covariate that has several, by its name."""
         of: dict[Any, list[int]] = {}
         for j, name in enumerate(self.covariates):
             of.setdefault(name, []).append(j)
         return {name: columns for name, columns in of.items() if len(columns) > 1}
 
     def check_rank(self, kept: Array, what: str) -> None:
-        """Refuse terms whose coefficients are not determined by these rows."""
+        """Refuse terms whose coefficients these rows do not determine."""
         X = self.values[kept]
         n, P = X.shape
         if n <= P:
@@ -135,7 +135,7 @@ def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[A
 def _encoded(
     name: Any, values: Any, n_samples: int, references: dict[str, Array]
 ) -> Iterator[tuple[Any, Array]]:
-    """Yield the terms of a covariate: itself, or indicators of its levels but for the first.
+    """Yield the terms of a covariate: its values, or indicators of all levels but the first.
 
     That of the first is put into `references`.
     """

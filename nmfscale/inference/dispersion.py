@@ -1,4 +1,4 @@
-"""Do groups differ in how widely their units spread about the mean of the group.
+"""Test whether groups differ in the spread of their units around the group mean.
 
 Residuals from group means are permuted (Boos and Brownie 1989; with distances in place of variances
 it is PERMDISP, Anderson 2006). Sums of residuals and of their squared norms give the variance of
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class _LogVariances(Statistic):
-    """Sum of squares between groups of log variances, weighted by degrees of freedom."""
+    """Sum of squares of log variances between groups, weighted by degrees of freedom."""
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
         """Return the statistic of some of the groups, one for each table."""
@@ -52,7 +52,7 @@ LOG_VARIANCES = _LogVariances("dispersion", "greater", as_they_are, _between_log
 
 @dataclass(frozen=True)
 class Dispersion:
-    """Spread of units about the mean of their group, and what is permuted for its test.
+    """Spread of units around the mean of their group, and the columns that its test permutes.
 
     `spread` (n_groups,) are roots of the variances of proportions, summed over topics, `observed`
     is the statistic of each test.
@@ -66,7 +66,7 @@ class Dispersion:
     def of(
         cls, amounts: Array, labels: Labels, strata: Array, tests: Iterable[tuple[int, ...]]
     ) -> Dispersion:
-        """Take units with these amounts of topics; groups and strata are numbers from 0."""
+        """Build the test from amounts of topics in units; groups and strata are numbered from 0."""
         codes, sizes = labels.codes, labels.sizes
         rows = within_strata(proportions(amounts), strata)
         # groups in place of strata: less the mean of the group

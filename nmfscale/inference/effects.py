@@ -1,4 +1,4 @@
-"""Mean proportions of topics in groups: robust intervals, and a permutation test of each topic.
+"""Mean proportions of topics in groups, with robust intervals and a permutation test of each topic.
 
 Whole units change their groups, and the statistic is the sum of squares between groups over what it
 is expected to be if each group has the spread that it shows. Proportions themselves are compared,
@@ -71,7 +71,7 @@ def group_effects(
     resume: bool = False,
     verbose: int = 0,
 ) -> GroupEffects:
-    """Find the mean proportion of each topic in each group, and which topics differ.
+    """Estimate the mean proportion of each topic in each group, and test which topics differ.
 
     First ask what was drawn: documents are rarely the unit. Where samples come in clusters that lie
     within a group (beers of a brewery, posts of a blog, cells of a patient), pass these as
@@ -226,7 +226,7 @@ def group_effects(
 
 
 def _warn_of_unequal_spread(values: Array, labels: Labels) -> None:
-    """Warn where units of one group vary far more than those of another."""
+    """Warn if the units of one group vary far more than those of another."""
     known = np.flatnonzero(labels.sizes >= _ENOUGH_FOR_SPREAD)
     if known.size < 2:
         return
@@ -247,7 +247,7 @@ def _warn_of_unequal_spread(values: Array, labels: Labels) -> None:
 
 
 def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, Array]:
-    """Return p-values of topics, alone and by the maximum over topics."""
+    """Return p-values of topics: unadjusted, and adjusted by the maximum over topics."""
     both = list(zip(nulls, observed.tolist(), strict=True))
     p = [pvalue(n_as_extreme(*each, "greater"), each[0].size, "", exact) for each in both]
     maxt = joint_max_t(nulls, observed.tolist(), exact)
@@ -257,7 +257,7 @@ def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, A
 def _errors(
     values: Array, weights: Array, groups: Labels, strata: Array, shares: Array | None
 ) -> tuple[HC3, Array]:
-    """Return errors of means of the groups in each stratum, and the part (n, R) of each in a mean.
+    """Return standard errors of means by stratum, and the weight (n, R) of each stratum.
 
     Strata have no part in them where one has a single unit of a group, whose spread is not known.
     """
@@ -276,13 +276,13 @@ def _errors(
 
 @dataclass(frozen=True)
 class MeansTask(ReplicateTask):
-    """Means over groups of units that are drawn again; the last column of `cells` is weights."""
+    """Means of groups of resampled units; the last column of `cells` holds weights."""
 
     cells: Cells
     name = "bootstrap replicates"
 
     def about(self) -> Iterable[Any]:
-        """Return what the replicates stand on."""
+        """Return the inputs of the replicates, from which a checkpoint is recognised."""
         cells = self.cells
         return cells.sums, cells.starts, cells.scale, cells.strata
 
@@ -302,7 +302,7 @@ class MeansTask(ReplicateTask):
 def bootstrap_part(
     task: ReplicateTask, n: int, random_state: Any, checkpoint: Any, options: dict[str, Any]
 ) -> Replicates:
-    """Do the bootstrap of a job that permutes, too: in a folder of its own."""
+    """Run the bootstrap of a job that also permutes, with a checkpoint folder of its own."""
     place = None if checkpoint is None else Path(checkpoint, "bootstrap")
     job = run_replicates(task, n, random_state=random_state, checkpoint=place, **options)
     if job.interrupted:
@@ -311,7 +311,7 @@ def bootstrap_part(
 
 
 def job_seed(random_state: Any, checkpoint: Any, resume: bool) -> SeedSequence:
-    """Return the seed of a job of several parts: with None that of a job that goes on."""
+    """Return the seed of a job of several parts; for None, the seed of the job that is resumed."""
     if random_state is None and resume and checkpoint is not None:
         for part in ("permutations", "bootstrap"):
             place = Path(checkpoint, part)

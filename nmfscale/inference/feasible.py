@@ -1,4 +1,4 @@
-"""Where a table may have zeros and still have a balance: a question of flows.
+"""Which zeros a table may have and still have a balance, decided by maximum flows.
 
 A table (T, R) with row sums R/T and column sums 1, with entries only where `support` says so, is a
 flow of T R from rows that give R each to columns that take T each.
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def zeros_to_spare(support: Array) -> Array:
-    """Whether zeros are so few that tables (N, T, R) surely have a balance, (N,).
+    """Whether tables (N, T, R) have so few zeros that a balance exists for certain, (N,).
 
     Rows whose entries lie within s columns have at least R - s zeros. If less than the share s/R of
     all rows has that many, for every s, then no set of columns is short of other rows.
@@ -45,7 +45,7 @@ def inner_support(support: Array) -> Array | None:
 
 
 def offending_set(support: Array) -> tuple[Array, Array]:
-    """Return rows of a table without a flow, and the columns in which they all lie: too few."""
+    """Return rows whose non-zero entries lie in too few columns, and these columns."""
     from scipy.sparse.csgraph import breadth_first_order
 
     _, residual = _flow(support)
@@ -55,7 +55,7 @@ def offending_set(support: Array) -> tuple[Array, Array]:
 
 
 def _flow(support: Array) -> tuple[Array, Any]:
-    """Return the largest flow (T, R), and its residual graph: rows, columns, source, sink."""
+    """Return the maximum flow (T, R) and its residual graph over rows, columns, source and sink."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 

@@ -1,4 +1,4 @@
-"""The counts of a fit, given again: matched by name with the fit, and known to be the same."""
+"""Checks that counts are those of a fit, after matching them with the fit by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIXED = "fixed_topics", "fixed_features", "fixed_samples"
 
 @dataclass(frozen=True)
 class GivenToFit:
-    """What a fit was given, in the order of the counts that are given now.
+    """The arguments of a fit, in the order of the counts that are given now.
 
     `rows` (n,) are the numbers that the samples had in the fit, `sample_names` (n,) their names or
     None, `weights` (n,) their weights, and `fixed` the masks of what the fit held, and what was
@@ -34,7 +34,7 @@ class GivenToFit:
 
 
 def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix, GivenToFit]:
-    """Return the counts with the features of the fit in its order, and what the fit was given.
+    """Return the counts with the features in the order of the fit, and the arguments of the fit.
 
     Features and samples are matched by name where both sides have names. Samples stay in the order
     of `X`. Counts whose totals are not those of the fit are refused.
@@ -67,7 +67,7 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
 
 
 def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
-    """Return the number in the fit of each sample."""
+    """Return the position of each sample in the fit."""
     if names is not None and of_fit is not None:
         names, of_fit = (each.tolist() for each in same_kind(name_array(names), name_array(of_fit)))
     if names is None or of_fit is None or names == of_fit:
@@ -88,7 +88,7 @@ def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
 
 
 def _check_totals(found: Array, of_fit: Array, what: str) -> None:
-    """Refuse sums of counts that are not those of the fit."""
+    """Refuse counts whose sums differ from those of the fit."""
     differ = np.flatnonzero(np.abs(found - of_fit) > _ROUNDING * np.maximum(found, of_fit))
     if differ.size:
         first = int(differ[0])

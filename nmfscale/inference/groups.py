@@ -1,4 +1,4 @@
-"""Labels of samples: the groups compared, the units they were drawn in, the strata they belong to.
+"""Labels of samples: the groups that are compared, sampling units, and strata.
 
 Documents are rarely the unit of a study. Beers of one brewery, posts of one blog, cells of one
 patient resemble each other, and all of them lie in one group: it is breweries, blogs and patients
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Labels:
-    """One label a sample: `codes`, numbers from 0, of `names`, the labels that occur.
+    """A label for each sample: `codes` number the labels in `names`, from 0.
 
     Names are sorted where they can be; those of a pandas Categorical are in its order.
     """
@@ -35,16 +35,16 @@ class Labels:
     names: tuple[Any, ...]
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return self.codes.size
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Samples with each label."""
+        """Number of samples with each label."""
         return np.bincount(self.codes, minlength=len(self.names))
 
     def of(self, kept: Array) -> Labels:
-        """Return the labels of some samples; names that do not occur among them go."""
+        """Return the labels of some samples, without names that do not occur among them."""
         found, codes = np.unique(self.codes[kept], return_inverse=True)
         return Labels(codes.reshape(-1), tuple(self.names[i] for i in found))
 
@@ -120,7 +120,7 @@ def _refuse_missing(missing: Array, name: str) -> None:
 
 @dataclass(frozen=True)
 class Design:
-    """What is resampled: units, each of one or more samples, with a group and a stratum each.
+    """Sampling units of one or more samples, with a group and a stratum each.
 
     `of_sample` is the number of each sample's unit. Without `units=` samples are units, without
     `strata=` there is one stratum. `groups` and `strata` are labels of units; where units may
@@ -134,14 +134,14 @@ class Design:
     unit_names: tuple[Any, ...] | None = None
 
     def sizes(self) -> NDArray[np.int64]:
-        """Units of each stratum in each group, of shape (n_strata, n_groups)."""
+        """Return the number of units in each stratum and group, (n_strata, n_groups)."""
         assert self.groups is not None
         out = np.zeros((len(self.strata.names), len(self.groups.names)), np.int64)
         np.add.at(out, (self.strata.codes, self.groups.codes), 1)
         return out
 
     def of(self, kept: Array) -> Design:
-        """Return the design of some samples, without units that have none of them."""
+        """Return the design of some samples, without units that have no samples left."""
         left, of_sample = np.unique(self.of_sample[kept], return_inverse=True)
         names = self.unit_names
         return Design(
@@ -150,7 +150,7 @@ class Design:
         )  # fmt: skip
 
     def sum_over_units(self, rows: Array) -> Array:
-        """Add up the rows of each unit's samples, in their order."""
+        """Sum the rows of the samples of each unit."""
         if self.unit_names is None:
             return rows
         out = np.zeros((self.n_units, *rows.shape[1:]), rows.dtype)
@@ -162,7 +162,7 @@ def checked_design(
     groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True,
     sample_names: Any = None, whom: str = "loadings",
 ) -> Design:  # fmt: skip
-    """Return the units of samples with these groups, checked.
+    """Check groups, units and strata of samples, and return the design.
 
     Units and strata are matched with `sample_names` as by `checked_labels`.
     `nested`: every unit must lie in one group, as one whose label is permuted has to. Every unit
@@ -190,7 +190,7 @@ def checked_design(
 
 
 def check_resampled(design: Design) -> None:
-    """Refuse a design in which every draw is the same; warn of strata that never vary.
+    """Refuse a design in which every replicate is the same; warn of strata with a single unit.
 
     A stratum of a single unit gives that unit in every replicate, so intervals take no account of
     how much units of the stratum vary.
@@ -242,7 +242,7 @@ MANY_SAMPLES = 1000
 
 
 def warn_of_samples_as_units(design: Design) -> None:
-    """Warn where so many samples are each a unit of its own that they can hardly be what was drawn.
+    """Warn if samples serve as units but are too many to be sampling units.
 
     Samples of a group are counted in each stratum.
     """
@@ -268,7 +268,7 @@ def warn_of_samples_as_units(design: Design) -> None:
 
 
 def log10_labellings(sizes: Array) -> float:
-    """Logarithm of the number of ways to label units, with as many in each group and stratum.
+    """Return log10 of the number of labellings, given units in each stratum and group.
 
     `sizes` are units of each stratum in each group.
     """
@@ -278,7 +278,7 @@ def log10_labellings(sizes: Array) -> float:
 
 
 def n_labellings(sizes: Array) -> int:
-    """Return that number exactly: prod over strata of n! / (n_1! n_2! ...)."""
+    """Return the number of labellings: the product over strata of n! / (n_1! n_2! ...)."""
     out = 1
     for stratum in np.atleast_2d(sizes).tolist():
         left = sum(stratum)
@@ -289,13 +289,13 @@ def n_labellings(sizes: Array) -> int:
 
 
 def n_symmetries(sizes: Array) -> int:
-    """Return the ways to rename groups of the same sizes, which no symmetric statistic tells."""
+    """Return the number of permutations of groups of equal sizes."""
     _, counts = np.unique(np.atleast_2d(sizes), axis=1, return_counts=True)
     return math.prod(math.factorial(int(n)) for n in counts)
 
 
 def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
-    """Return the least p-value that all labellings together could give."""
+    """Return the smallest p-value that the test with all labellings can give."""
     same = n_symmetries(sizes) if symmetric else 1
     log10 = log10_labellings(sizes)
     if log10 < 15:

@@ -20,7 +20,7 @@ ROBUST_INTERVALS = ("t", *INTERVALS)
 
 
 def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS) -> None:
-    """Refuse a level or a kind of interval that there is not."""
+    """Refuse an invalid level or an unknown kind of interval."""
     if not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed, such as 0.95.")
     if interval not in known:
@@ -28,7 +28,7 @@ def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS
 
 
 def arcsine_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
-    """Return intervals of shares, symmetric in the arcsine of their root; 0 and 1 have no width.
+    """Return intervals of proportions that are symmetric on the arcsine square-root scale.
 
     `margins` are half the widths of symmetric intervals: times the derivative, those of the arcsine
     (delta method). The logit would do the same, but reaches to 1 where a share of nearly 0 is known
@@ -56,7 +56,7 @@ def ends_of_known(
     interval: str, replicates: Array, estimate: Array, level: float,
     acceleration: Callable[[], Array],
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return the same of replicates (n, ...) that lack some entries, NaN, which are left out."""
+    """Return both ends of the interval of replicates (n, ...), leaving out entries that are NaN."""
     lost = np.isnan(replicates)
     whole = ~lost.any(axis=0)
     a = np.zeros(estimate.shape) if interval == "percentile" else acceleration()
@@ -75,7 +75,7 @@ def ends_of_known(
 
 
 def spread(replicates: Array) -> Array:
-    """Return the standard deviations of replicates (n, ...), without NaN."""
+    """Return the standard deviations of replicates (n, ...), ignoring NaN."""
     lost = np.isnan(replicates)
     if not lost.any():
         return np.std(replicates, axis=0, ddof=min(1, len(replicates) - 1))
@@ -86,7 +86,7 @@ def spread(replicates: Array) -> Array:
 
 
 def acceleration_of(second: Array, third: Array) -> Array:
-    """Return that of BCa intervals from empirical influences v: sum v^3 / (6 (sum v^2)^1.5).
+    """Return the BCa acceleration, sum v^3 / (6 (sum v^2)^1.5) of empirical influences v.
 
     Davison and Hinkley 1997, 5.3.2, where l = n_s v, with v centred in each stratum. It is 0 where
     nothing varies.
@@ -96,14 +96,14 @@ def acceleration_of(second: Array, third: Array) -> Array:
 
 
 def percentile(replicates: Array, level: float) -> tuple[Array, Array]:
-    """Return both ends (...) of intervals of equal tails, given replicates (n, ...)."""
+    """Return both ends (...) of equal-tailed percentile intervals of replicates (n, ...)."""
     return _quantiles(replicates, [(1 - level) / 2, (1 + level) / 2])
 
 
 def bca(
     replicates: Array, estimate: Array, acceleration: Array, level: float
 ) -> tuple[Array, Array]:
-    """Return both ends (...) of intervals with bias corrected and accelerated (Efron 1987).
+    """Return both ends (...) of bias-corrected and accelerated (BCa) intervals (Efron 1987).
 
     With z0 = ndtri(share of replicates below the estimate), of which ties count half, the ends are
     quantiles ``ndtr(z0 + (z0 + z) / (1 - a (z0 + z)))`` for z of the percentile interval.
@@ -120,7 +120,7 @@ def bca(
 
 
 def _quantiles(replicates: Array, shares: Sequence[Any]) -> tuple[Array, Array]:
-    """Interpolate two quantiles of each entry linearly, as np.quantile does in more time."""
+    """Interpolate two quantiles of each entry linearly, like np.quantile but faster."""
     n, *shape = replicates.shape
     # NumPy sorts what is side by side many times faster
     ordered = np.ascontiguousarray(replicates.reshape(n, -1).T)
@@ -135,7 +135,7 @@ def _quantiles(replicates: Array, shares: Sequence[Any]) -> tuple[Array, Array]:
 
 
 class Jackknife:
-    """Acceleration of BCa intervals from estimates without one unit, given stratum by stratum.
+    """Acceleration of BCa intervals from leave-one-out estimates, added stratum by stratum.
 
     With l_j = (n_s - 1)(mean_s - estimate without j) in stratum s of n_s units, it is
     ``sum_s n_s^-3 sum l^3 / (6 (sum_s n_s^-2 sum l^2)^1.5)`` (Davison and Hinkley 1997, 5.3.2).
@@ -147,13 +147,13 @@ class Jackknife:
         self._second, self._third = np.zeros(estimate.shape), np.zeros(estimate.shape)
 
     def add(self, without: Array) -> None:
-        """Take some more estimates (n, ...) of a stratum."""
+        """Add leave-one-out estimates (n, ...) of a stratum."""
         self._n += len(without)
         for power, into in enumerate(self._sums, 1):  # of differences, whose mean is close to 0
             into += ((self._estimate - without) ** power).sum(axis=0)
 
     def end_stratum(self) -> None:
-        """Take all since the last one for a stratum."""
+        """Close a stratum: it consists of the estimates added since the last one."""
         n, (first, second, third) = max(self._n, 1), self._sums
         mean = first / n
         self._second += ((n - 1) / n) ** 2 * np.maximum(second - n * mean**2, 0)
@@ -161,5 +161,5 @@ class Jackknife:
         self._n, self._sums = 0, np.zeros_like(self._sums)
 
     def acceleration(self) -> Array:
-        """Return a (...); 0 where nothing varies."""
+        """Return the acceleration (...), 0 where estimates do not vary."""
         return acceleration_of(self._second, self._third)

@@ -1,4 +1,4 @@
-"""Infinitesimal jackknife of a fit: standard errors of a few numbers without fitting again."""
+"""Infinitesimal jackknife of a fit: standard errors of a few estimates without refitting."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def jackknife_fit(
     max_iter: int = 200,
     verbose: int = 0,
 ) -> JackknifeFit:
-    r"""Find standard errors of a few frequencies or group means, without fitting again.
+    r"""Estimate standard errors of a few frequencies or group means without refitting.
 
     The infinitesimal jackknife [1]_ takes the derivative of a number in the weight of every sample,
     at the fit. :func:`bootstrap_fit` fits again for each replicate and has all numbers at once;
@@ -198,7 +198,7 @@ def jackknife_fit(
 
 
 class _Solver:
-    """Solves for one number after the other; what is held for one stays held for the next."""
+    """Solves for one estimate after another; entries fixed for one stay fixed for the next."""
 
     def __init__(
         self, hessian: ProfileHessian, tol: float, max_iter: int, advance: Callable[[int], Any]
@@ -209,7 +209,7 @@ class _Solver:
         self.n_products = 0
 
     def influences(self, gradient: Array) -> Array:
-        """Return what the weight of each sample does to a number through F, given its gradient."""
+        """Return the influence of each sample on an estimate through F, given its gradient."""
         hessian = self.hessian
         for least in _LEAST:
             if least < hessian.least:
@@ -266,7 +266,7 @@ def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels, weights: A
 def _estimates(
     found: Sequence[tuple[float, Array]], shape: tuple[int, ...], design: Design, level: float
 ) -> JackknifeEstimates:
-    """Return estimates of this shape, given each number and its influences (n,)."""
+    """Return estimates of this shape, given each value and its influences (n,)."""
     estimate = np.array([value for value, _ in found])
     influences = design.sum_over_units(np.stack([each for _, each in found], axis=1))
     strata = design.strata
@@ -309,7 +309,7 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
 
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:
-    """Return numbers of topics and features (n_entries, 2)."""
+    """Return indices of topics and features (n_entries, 2)."""
     found: list[tuple[int, int]] = []
     if entries is not None and (isinstance(entries, str) or not np.iterable(entries)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Statistics of labellings of units: some drawn at random, or all that there are.
+"""Statistics of labellings of units: randomly drawn labellings, or all of them.
 
 Rows are rounded to whole numbers, to about 2^-50 of each column's total, or of many units 2^-31,
 before anything else. Sums over groups are then exact, whatever their order, and a labelling that
@@ -33,7 +33,7 @@ _FEW_UNITS = 4096
 
 @dataclass(frozen=True)
 class Labelled:
-    """Units whose labels are permuted within strata, and the groups whose statistic is taken.
+    """Units whose labels are permuted within strata, and the groups that each test compares.
 
     `rows` are whole numbers (n_units, n_topics), stratum after stratum, and `scale` what one of
     them is worth in each column. `labels` are the numbers of their groups, `sizes` (n_strata,
@@ -53,7 +53,7 @@ class Labelled:
         cls, statistic: Statistic, amounts: Array, labels: Array, strata: Array,
         tests: Iterable[tuple[int, ...]],
     ) -> Labelled:  # fmt: skip
-        """Take units with these amounts of topics; labels are numbers from 0 without gaps."""
+        """Build the set from amounts of topics in units; labels are consecutive numbers from 0."""
         order = np.argsort(strata, kind="stable")
         rows = statistic.rows_of(amounts, strata)[order]
         labels, strata = labels[order], strata[order]
@@ -74,11 +74,11 @@ class Labelled:
         return np.where(np.isnan(values), extreme, values)
 
     def observed(self, statistic: Statistic) -> Array:
-        """Return the statistic of each test with the labels as they are."""
+        """Return the statistic of each test for the observed labels."""
         return self.values(statistic, self._sums(self.labels[None]))[0]
 
     def table(self) -> Array:
-        """Return sums over groups (n_groups, n_topics) with the labels as they are."""
+        """Return sums over groups (n_groups, n_topics) for the observed labels."""
         found: Array = self._sums(self.labels[None])[0] * self.scale
         return found
 
@@ -105,7 +105,7 @@ class Labelled:
 
     @cached_property
     def columns(self) -> NDArray[np.int32]:
-        """What the kernel adds up, in numbers of 32 bits."""
+        """Columns of 32-bit integers that the kernel sums."""
         parts = [self.rows]
         if self.low:
             parts = [self.rows >> self.low, self.rows & ((1 << self.low) - 1)]
@@ -138,7 +138,7 @@ def _panels(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:
 def random_values(
     parts: Sequence[Part], seed: SeedSequence, numbers: range, n_threads: int
 ) -> Array:
-    """Return the statistics of labellings drawn at random: number r from child r of a seed.
+    """Return the statistics of random labellings; labelling r is drawn with child r of the seed.
 
     All parts have the same units in each group and stratum, and see the same labellings. The tests
     of one part follow those of another.
@@ -164,7 +164,7 @@ def random_values(
 
 
 class Permutations(ReplicateTask):
-    """Random labellings of several sets of units, each drawn for itself, with their statistics.
+    """Random labellings of several sets of units, drawn independently, and their statistics.
 
     A set has one part or several, whose statistics are those of the same labellings.
     """
@@ -175,7 +175,7 @@ class Permutations(ReplicateTask):
         self.sets = [list(parts) for parts in sets]
 
     def about(self) -> Iterator[Any]:
-        """Rows, labels and strata, the statistics, and their values with the labels as they are."""
+        """Yield rows, labels, strata and statistics, and the statistics of the observed labels."""
         for parts in self.sets:
             yield len(parts)
             for statistic, each in parts:
@@ -184,7 +184,7 @@ class Permutations(ReplicateTask):
                 yield each.observed(statistic)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return the statistics of all tests, those of one set after those of another."""
+        """Return the statistics of all tests, set by set."""
         found = [
             random_values(parts, child(seed, i), numbers, n_threads)
             for i, parts in enumerate(self.sets)
@@ -193,7 +193,7 @@ class Permutations(ReplicateTask):
 
 
 def labellings(sizes: Array, numbers: Array) -> Array:
-    """Return some of all labellings (n_numbers, n_units) by their numbers, from 0.
+    """Return the labellings (n_numbers, n_units) with these numbers, counted from 0.
 
     Labels of units are chosen one after the other. Of the m labellings that are left m n_g / n
     give the next unit label g, where n_g of the n labels that are left are g.
@@ -216,7 +216,7 @@ def labellings(sizes: Array, numbers: Array) -> Array:
 
 
 def _whole_numbers(rows: Array, bits: int) -> tuple[NDArray[np.int64], Array]:
-    """Round columns to whole numbers of which any sum is below 2^bits, and what 1 is worth.
+    """Round columns to integers whose sums are below 2^bits; return them and the value of 1.
 
     What is above zero stays so: tables have a balance or not by where their zeros are.
     """

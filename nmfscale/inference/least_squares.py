@@ -1,4 +1,4 @@
-"""Least squares of many topics on the same terms, also when units are drawn again.
+"""Least squares of many topics on the same terms, also for resampled units.
 
 With ``X = Q R`` and residuals E a replicate needs no more than ``Q*' [Q E]``, where rows of Q* are
 those of Q, weighed.
@@ -43,7 +43,7 @@ class LeastSquares:
 
     @classmethod
     def of(cls, X: Array, Y: Array, weights: Array | None = None) -> LeastSquares:
-        """Fit columns of Y, of rows that weigh so much (n,)."""
+        """Fit the columns of Y by weighted least squares, with row weights (n,)."""
         if weights is not None:
             root = np.sqrt(weights)[:, None]
             X, Y = X * root, Y * root
@@ -71,12 +71,12 @@ class LeastSquares:
         return max(1, n - P)
 
     def directions(self, columns: list[int]) -> Array:
-        """Return k orthonormal vectors (P, k): Q times them is what other terms do not explain."""
+        """Return an orthonormal basis (P, k) of what the other terms do not explain."""
         found: Array = np.linalg.qr(self.turn[:, columns])[0]
         return found
 
     def inside(self, directions: Array) -> Array:
-        """Return what some terms explain, in the basis (P, T)."""
+        """Return the part of Y that some terms explain, in the basis (P, T)."""
         along = np.linalg.solve(self.turn.T, self.coefficients)
         parts = directions.T @ along
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
@@ -88,7 +88,7 @@ class LeastSquares:
 
 @dataclass(frozen=True)
 class CoefficientsTask(ReplicateTask):
-    """Coefficients of units that are drawn again; `unit` (n,) is the unit of each row."""
+    """Coefficients of resampled units; `unit` (n,) is the unit of each row."""
 
     fit: LeastSquares
     unit: Array
@@ -96,12 +96,12 @@ class CoefficientsTask(ReplicateTask):
     name = "bootstrap replicates"
 
     def about(self) -> Iterable[Any]:
-        """Return what the replicates stand on."""
+        """Return the inputs of the replicates, from which a checkpoint is recognised."""
         fit = self.fit
         return fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit, self.strata
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return ``coefficients`` (n, T, P), and ``singular``: where they are not determined."""
+        """Return ``coefficients`` (n, T, P), and ``singular``, a mask of singular replicates."""
         fit, states = self.fit, child_states(seed, numbers)
         P = fit.basis.shape[1]
         right = np.hstack([fit.basis, fit.residuals])
@@ -127,6 +127,6 @@ class CoefficientsTask(ReplicateTask):
 
 
 def at_once(fit: LeastSquares) -> int:
-    """Return how many replicates come at a time on a thread."""
+    """Return the number of replicates that a thread computes at a time."""
     (n, P), T = fit.basis.shape, fit.residuals.shape[1]
     return max(1, AT_ONCE // (P * max(n, P + T)))

@@ -1,4 +1,4 @@
-"""What questions about groups take of each sample: proportions or amounts of topics.
+"""Topic proportions or amounts of samples, as tests and estimates of groups use them.
 
 One function, `topics_of_samples`, serves all of them, so that tests, means, regressions and weights
 of one model have the same rows. `loadings="proportions"` is the default everywhere. The null
@@ -27,7 +27,7 @@ KINDS = "proportions", "amounts"
 
 @dataclass(frozen=True)
 class SampleTopics:
-    """Rows of topics (n, T) in float64, one for each sample; those of empty samples are 0.
+    """Topics of samples (n, T) in float64; rows of empty samples are 0.
 
     `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are counts of samples,
     None where nothing is known of them. `sample_names` (n,) are None where there are none.
@@ -40,12 +40,12 @@ class SampleTopics:
     sample_names: Array | None = None
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return len(self.rows)
 
     @property
     def empty(self) -> Array:
-        """Samples that say nothing of topics (n,)."""
+        """Mask (n,) of samples without counts."""
         found: Array = np.logical_not(self.rows.any(axis=1))
         return found
 
@@ -57,7 +57,7 @@ class SampleTopics:
         return replace(self, rows=self.rows[kept], totals=totals, sample_names=names)
 
     def warn_of_empty(self, with_them: str = "") -> None:
-        """Count the samples that are left out, `with_them` what else is."""
+        """Warn of empty samples that are left out; `with_them` names what is left out with them."""
         n_empty = int(self.empty.sum())
         if not n_empty:
             return
@@ -72,7 +72,7 @@ class SampleTopics:
 def topics_of_samples(
     model: Any, loadings: str = "proportions", topic_names: Any = None, *, warn: bool = True
 ) -> SampleTopics:
-    """Return the rows of topics that questions about groups are answered from.
+    """Return the topics of samples from a model or an array, as proportions or amounts.
 
     Of a fitted model, amounts are the expected counts of each topic in each sample, so that the
     scale of components is no matter; proportions are amounts over their sum. Where the model has
@@ -106,7 +106,7 @@ def topics_of_samples(
 
 
 def _amounts(model: Any, values: Array, totals: Array | None, kind: str) -> Array:
-    """Return the expected counts of each topic in each sample (n, T); 0 where it has no counts."""
+    """Return the expected counts of each topic in each sample (n, T), 0 if it is empty."""
     for posterior, prior in _POSTERIORS:
         if getattr(model, posterior, None) is not None:
             counts = np.asarray(getattr(model, posterior), np.float64) - getattr(model, prior)
@@ -134,7 +134,7 @@ _POSTERIORS = (
 
 
 def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tuple[Any, ...]]:
-    """Return loadings (n, T) in float64, and names of the topics, by default those of a model."""
+    """Return loadings (n, T) in float64 and the names of the topics."""
     if hasattr(loadings, "get_params"):
         if not hasattr(loadings, "loadings_"):
             raise ValueError(
@@ -165,7 +165,7 @@ def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tup
 
 
 def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
-    """Return one name each, all different."""
+    """Return one distinct name for each topic."""
     if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray | range):
         names = [names] if isinstance(names, str) else list(names)
     found = tuple(name_array(names))
@@ -175,14 +175,14 @@ def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
 
 
 def proportions(amounts: Array) -> Array:
-    """Divide rows by their sums; rows of zeros stay."""
+    """Divide rows by their sums; rows of zeros stay zero."""
     sums = amounts.sum(axis=1, keepdims=True)
     out: Array = amounts / np.where(sums > 0, sums, 1.0)
     return out
 
 
 def scaled_rows(values: Array) -> Array:
-    """Multiply values by a power of two where squares of sums would overflow or vanish."""
+    """Multiply values by a power of two if squares of their sums would overflow or underflow."""
     largest = float(values.max(initial=0.0))
     if largest == 0 or _LEAST < largest < 1 / _LEAST:
         return values

@@ -1,4 +1,4 @@
-"""Do groups of samples differ in their topics: permutation tests, of all groups and of pairs."""
+"""Permutation tests of whether groups of samples differ in their topics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def permutation_test(
     resume: bool = False,
     verbose: int = 0,
 ) -> PermutationTest:
-    """Test whether groups of samples differ in their topics, all at once and in pairs.
+    """Test whether groups of samples differ in their topics, all groups together and in pairs.
 
     First ask what was drawn. Where samples come in clusters that lie within a group (beers of a
     brewery, posts of a blog, cells of a patient), clusters are the units, and samples are not:
@@ -224,7 +224,7 @@ def labelled_sets(
     statistic: Statistic, amounts: Array, labels: Labels, strata: Array,
     members: list[tuple[int, ...]], scope: str,
 ) -> list[Labelled]:  # fmt: skip
-    """Return what is permuted: all units, and with scope="pair" those of each pair as well."""
+    """Return the sets to permute: all units and, with scope="pair", those of each pair."""
     tests = members if scope == "all" else members[:1]
     sets = [Labelled.of(statistic, amounts, labels.codes, strata, tests)]
     if log10_labellings(sets[0].sizes) == 0:
@@ -241,7 +241,7 @@ def labelled_sets(
 def _smallest(
     sets: list[Labelled], statistic: Statistic, members: list[tuple[int, ...]], scope: str
 ) -> list[float]:
-    """Return the least p-value of all labellings for each test."""
+    """Return the smallest p-value that all labellings can give, for each test."""
     if scope == "pair":
         return [smallest_pvalue(each.sizes, symmetric=statistic.symmetric) for each in sets]
     sizes, out = sets[0].sizes, []
@@ -279,7 +279,7 @@ def _observed(
 def null_distributions(
     statistic: Statistic, sets: list[Labelled], n: int, beside: Sequence[Part] = (), **options: Any
 ) -> tuple[list[Array], list[bool], bool]:
-    """Return the statistics of labellings for each test, and whether these are all.
+    """Return the null distribution of each test, and whether it has all labellings.
 
     `beside` has a part for each set, of the same labellings; its tests come last.
     """
@@ -309,7 +309,7 @@ def null_distributions(
 
 
 def _dispersions(units: Units, members: list[tuple[int, ...]], scope: str) -> list[Dispersion]:
-    """Return the tests of spread: those of pairs permute as the tests of means do."""
+    """Return the tests of spread, for the same sets of units as the tests of means."""
     found = [
         Dispersion.of(
             units.rows, units.groups, units.strata, members if scope == "all" else members[:1]
@@ -325,7 +325,7 @@ def _with_dispersions(
     tests: list[GroupTest], members: list[tuple[int, ...]], spread: list[Dispersion],
     nulls: list[Array], exact: list[bool],
 ) -> list[GroupTest]:  # fmt: skip
-    """Return the tests with what comes out of those of spread."""
+    """Return the tests with the results of the tests of spread added."""
     observed = [value for each in spread for value in each.observed]
     found = []
     for test, groups, value, null, is_exact in zip(
@@ -341,7 +341,7 @@ def _tests(
     statistic: Statistic, members: list[tuple[int, ...]], labels: Labels, observed: list[float],
     nulls: list[Array], exact: list[bool], smallest: list[float], scope: str,
 ) -> list[GroupTest]:  # fmt: skip
-    """Return what comes out of every test."""
+    """Return the result of each test."""
     side = statistic.alternative
     n_extreme = [n_as_extreme(*each, side) for each in zip(nulls, observed, strict=True)]
     z = [standardized(*each, side) for each in zip(nulls, observed, strict=True)]

@@ -1,4 +1,4 @@
-"""From statistics of permutations to p-values, alone and adjusted for many tests.
+"""p-values from statistics of permutations: unadjusted, and adjusted for many tests.
 
 A value of a null distribution may be infinite, of a table without a statistic: it is at least as
 extreme as any, also as one of another test, and has no part in means and standard deviations.
@@ -18,7 +18,7 @@ _TIE = 1e-12
 
 
 def n_as_extreme(null: Array, observed: float, alternative: str) -> int:
-    """Count the values that are at least as extreme as the observed one, but for rounding."""
+    """Count the values that are at least as extreme as the observed one, up to rounding."""
     slack = _TIE * max(1e-300, abs(observed), _largest(null[np.isfinite(null)]))
     if alternative == "two-sided":
         return min(n_as_extreme(null, observed, side) for side in ("less", "greater"))
@@ -28,7 +28,7 @@ def n_as_extreme(null: Array, observed: float, alternative: str) -> int:
 
 
 def pvalue(n_extreme: int, n: int, alternative: str, exact: bool) -> float:
-    """Return (b + 1) / (s + 1) for b of s random permutations, b / s where these are all."""
+    """Return (b + 1) / (s + 1) for b of s random permutations, or b / s for all permutations."""
     sides = 2 if alternative == "two-sided" else 1
     return min(1.0, sides * (n_extreme / n if exact else (n_extreme + 1) / (n + 1)))
 
@@ -36,7 +36,7 @@ def pvalue(n_extreme: int, n: int, alternative: str, exact: bool) -> float:
 def interval(
     n_extreme: int, n: int, alternative: str, exact: bool, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return where the p-value of all permutations is, as those drawn tell (Clopper-Pearson)."""
+    """Return an interval of the p-value of all permutations (Clopper-Pearson)."""
     if exact:
         p = pvalue(n_extreme, n, alternative, exact)
         return p, p
@@ -48,7 +48,7 @@ def interval(
 
 
 def standardized(null: Array, observed: float, alternative: str) -> tuple[Array, float]:
-    """Return values in standard deviations from the mean, so that large ones are extreme."""
+    """Standardise values so that large ones are extreme."""
     finite = null[np.isfinite(null)]
     sd = float(finite.std()) if finite.size else 0.0
     # but for rounding, all are the same
@@ -63,7 +63,7 @@ def standardized(null: Array, observed: float, alternative: str) -> tuple[Array,
 
 
 def joint_max_t(nulls: list[Array], observed: list[float], exact: bool) -> Array:
-    """Adjust p-values of statistics of the same permutations, step down, by their maximum.
+    """Adjust p-values of statistics of the same permutations by the step-down maximum.
 
     Westfall and Young, Resampling-based multiple testing, algorithm 2.8: the largest statistic is
     compared with the maximum of all, the next with that of all but it, and so on.
@@ -77,7 +77,7 @@ def joint_max_t(nulls: list[Array], observed: list[float], exact: bool) -> Array
 
 
 def independent_max_t(nulls: list[Array], observed: list[float], exact: list[bool]) -> Array:
-    """Adjust p-values of statistics of permutations drawn independently, step down.
+    """Adjust p-values of independently permuted statistics by the step-down maximum.
 
     The maximum of independent statistics is below t with the product of their probabilities, which
     gives 1 - prod (1 - P(T_j >= t)) over the tests that are left.
@@ -94,7 +94,7 @@ def independent_max_t(nulls: list[Array], observed: list[float], exact: list[boo
 
 
 def _rising(pvalues: Array, order: Array) -> Array:
-    """Let no p-value be below that of a more extreme statistic."""
+    """Make p-values monotone: none is below that of a more extreme statistic."""
     out = np.empty_like(pvalues)
     out[order] = np.maximum.accumulate(pvalues[order])
     return out

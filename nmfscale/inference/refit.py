@@ -1,4 +1,4 @@
-"""Bootstrap of whole fits: samples are weighed by how often they were drawn, and fitted again.
+"""Bootstrap of whole fits: each refit weights samples by how often they were drawn.
 
 A replicate starts from the factors of the fit and ends by the same rule.  That is quicker than a
 random start, and keeps to one optimum: variance over random starts is not that of sampling.
@@ -66,7 +66,7 @@ def bootstrap_fit(
     resume: bool = False,
     verbose: int = 0,
 ) -> BootstrapFit:
-    """Find how far topics, and proportions of them, are known, by fitting to samples drawn again.
+    """Bootstrap whole fits: the uncertainty of topics, mean proportions and proportions.
 
     What is drawn again must be what was drawn in the first place. Where samples come in units, such
     as cells of a patient or posts of a blog, pass these as `units`: samples of a unit resemble each
@@ -223,7 +223,7 @@ def _check_estimator(estimator: Any) -> None:
 
 
 def _counts_of(X: Any, memory_limit: Any, client: Any) -> CountMatrix:
-    """Return the counts: of a file that is no packed store only with a limit, and here."""
+    """Open counts; other files than packed stores are streamed here, with a limit only."""
     in_memory = memory_limit is None or client is not None
     counts = as_counts(X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit)
     if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
@@ -235,7 +235,7 @@ def _counts_of(X: Any, memory_limit: Any, client: Any) -> CountMatrix:
 
 
 def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
-    """Return the estimator, fitted to these counts if it is not fitted yet."""
+    """Return the estimator, and fit it first if it is not fitted."""
     if hasattr(estimator, "components_"):
         return estimator
     fresh = clone(estimator)
@@ -245,7 +245,7 @@ def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
 
 
 def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
-    """Return numbers of features or samples that are given by number or name."""
+    """Return positions of features or samples that are given by position or name."""
     if given is None:
         return np.arange(size if name == "features" else 0)
     found = np.atleast_1d(np.asarray(given))
@@ -263,7 +263,7 @@ def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
 
 @dataclass(frozen=True)
 class RefitTask(ReplicateTask):
-    """Fits to samples weighed by the draws of their units.
+    """Fits to samples that are weighted by the draws of their units.
 
     `weights` (n,) are the weights of the samples in the fit, and `fixed` what the fit held, as
     arguments of `fit`. `unit` (n,) is the number of each sample's unit: units are numbered stratum
@@ -286,7 +286,7 @@ class RefitTask(ReplicateTask):
     patience = 600.0
 
     def about(self) -> Iterable[Any]:
-        """Return what the replicates stand on."""
+        """Return the inputs of the replicates, from which a checkpoint is recognised."""
         counts, groups = self.counts, np.zeros(0) if self.groups is None else self.groups
         yield from (counts.row_totals, counts.column_totals, self.L, self.F, self.unit, self.strata)
         yield from (groups, self.features, self.samples, repr(self._of_result()))
@@ -304,13 +304,13 @@ class RefitTask(ReplicateTask):
         return str(file.path), file.mark
 
     def together(self, here: bool) -> int:
-        """Return how many fits share each read of counts that stay in their file."""
+        """Return the number of fits that share each read of counts in a file."""
         if here:
             return self._n_together(1)
         return _TOGETHER if reads_anew(self.counts) else 1
 
     def _n_together(self, n_threads: int) -> int:
-        """Return the same where the fits are done, as memory allows."""
+        """Return that number on the machine that does the fits, as its memory allows."""
         needs = poisson_needs(
             self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
             weighted=True,
@@ -319,7 +319,7 @@ class RefitTask(ReplicateTask):
         return fits_within(self.counts, needs, limit, _TOGETHER)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return numbers of the topics of each fit, and how these were matched."""
+        """Return the estimates of each fit, and how its topics were matched."""
         states, found = child_states(seed, numbers), list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
         size = self._n_together(n_threads)
@@ -330,7 +330,7 @@ class RefitTask(ReplicateTask):
         return {name: np.stack([each[name] for each in found]) for name in found[0]}
 
     def _fits(self, states: Array, n_threads: int) -> list[dict[str, Array]]:
-        """Fit to the draws of some replicates: several share each read of the counts."""
+        """Fit some replicates; several of them share each read of the counts."""
         counts, n = self.counts, len(states)
         drawn = np.empty((n, self.strata[-1]))
         draw_counts(states, self.strata, drawn, n_threads=1)
@@ -357,7 +357,7 @@ class RefitTask(ReplicateTask):
         }  # fmt: skip
 
     def numbers_of(self, L: Array, F: Array, times: Array) -> dict[str, Array]:
-        """Return what is asked for of a fit to samples that were drawn so many times."""
+        """Return the estimates of one refit, given how often each sample was drawn."""
         proportions, frequencies, *_ = poisson_to_multinomial(L, F)
         found = {"components": frequencies.T[:, self.features]}
         if self.groups is not None:

@@ -1,4 +1,4 @@
-"""Regression of topic proportions on covariates: robust intervals, and tests of each term.
+"""Regression of topic proportions on covariates, with robust intervals and tests of each term.
 
 Least squares, as in `estimateEffect` of the R package stm. Uncertainty comes from units alone,
 whose spread may differ: standard errors are HC3, or CR3 where units have several rows, and tests
@@ -225,7 +225,7 @@ def regress_proportions(
 
 
 def errors_of(rows: Rows, fit: LeastSquares, moderated: bool) -> HC3 | CR3:
-    """Return the standard errors of coefficients: of single rows, or of clusters of rows."""
+    """Return the standard errors of coefficients, for independent rows or clusters of rows."""
     shares = shares_of(rows.Y, rows.weights) if moderated else None
     if rows.are_units:
         return HC3(fit, rows.strata, shares)
@@ -252,7 +252,7 @@ def _ends(
 
 
 def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:
-    """Warn of levels in few units, and refuse those that most replicates would lack.
+    """Warn of levels that few units have, and refuse levels that most replicates would lack.
 
     Of terms with two values the one in fewer units counts. Other terms are known from all units.
     """
@@ -285,7 +285,7 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: st
 
 
 def _refuse_other_order(loadings: Any, covariates: Any) -> None:
-    """Refuse tables whose rows have the same default numbers of pandas in another order."""
+    """Refuse tables with the default index of pandas in a different order."""
     if hasattr(loadings, "iloc") and hasattr(covariates, "iloc"):
         one, other = loadings.index, covariates.index
         if not one.equals(other) and one.sort_values().equals(other.sort_values()):

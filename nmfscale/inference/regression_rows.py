@@ -1,4 +1,4 @@
-"""What is regressed: proportions of units, or of their samples, and how much each counts."""
+"""The rows of a regression: proportions of units or of samples, and their weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """What is regressed: Y (n, T) on X (n, P), rows of units or of their samples.
+    """Responses Y (n, T) and design matrix X (n, P), with a row for each unit or sample.
 
     `unit` (n,) is the unit of each row; units come stratum after stratum, from `strata`, and rows
     in the order of their units. `weights` (n,) are None where all rows count alike. `what` is
@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def of(cls, topics: SampleTopics, matrix: DesignMatrix, design: Design, weighting: str) -> Rows:
-        """Take samples, or units where these have one value of each covariate."""
+        """Use samples as rows, or units if each unit has a single value of every covariate."""
         X, unit, what, amounts = matrix.values, design.of_sample, "samples", topics.rows
         kept = np.asarray(amounts.any(axis=1))
         left_out = np.setdiff1d(unit, unit[kept]).size if design.unit_names is not None else 0
@@ -74,7 +74,7 @@ class Rows:
         return len(self.X) == self.n_units
 
     def kinds(self) -> tuple[Array, Array]:
-        """Return units of each stratum with the same terms (n_strata, n_kinds), and one of each."""
+        """Return numbers of units with equal terms (n_strata, n_kinds), and one unit of each."""
         _, first, kind = np.unique(self.X, axis=0, return_index=True, return_inverse=True)
         sizes = np.zeros((len(self.strata) - 1, len(first)), np.int64)
         stratum = np.repeat(np.arange(len(sizes)), np.diff(self.strata))
@@ -82,7 +82,7 @@ class Rows:
         return sizes, first
 
     def known_within_strata(self, columns: list[int]) -> bool:
-        """Say whether these columns differ between units of a stratum, and not as others do."""
+        """Return whether columns vary within strata, and other columns do not explain them."""
         stratum = np.repeat(np.arange(len(self.strata) - 1), np.diff(self.strata))[self.unit]
         means = np.zeros((len(self.strata) - 1, self.X.shape[1]))
         np.add.at(means, stratum, self.X)

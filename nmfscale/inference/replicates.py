@@ -1,4 +1,4 @@
-"""One engine for all resampling: numbered replicates, in batches, here or on a cluster.
+"""The engine of all resampling: numbered replicates in batches, in this process or on a cluster.
 
 A replicate draws from its own child of the seed, so that results are the same bits for any number
 of threads, batches and workers, and those of a job that was interrupted and resumed.
@@ -40,7 +40,7 @@ _HINT = "With checkpoint= replicates that are done are kept, and resume=True goe
 
 
 class ReplicateTask(ABC):
-    """What is done for every replicate of a job.
+    """The work of one replicate of a job.
 
     It is pickled and sent to each worker once; what it works out there once for all replicates
     belongs in a `counts.cached.cached_property`, which is kept in the process.
@@ -53,7 +53,7 @@ class ReplicateTask(ABC):
 
     @abstractmethod
     def about(self) -> Iterable[Any]:
-        """Arrays, numbers and text that results stand on: a job that is resumed has the same."""
+        """Yield what determines the results; a job can be resumed only if it is the same."""
 
     @abstractmethod
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
@@ -65,20 +65,20 @@ class ReplicateTask(ABC):
         """
 
     def together(self, here: bool) -> int:
-        """Return how many replicates a batch should have at least, as they share their work.
+        """Return the smallest useful number of replicates in a batch, given the work they share.
 
         `here`: the batch is for this process, not for a worker.
         """
         return 1
 
     def file(self) -> tuple[str, tuple[int, ...]]:
-        """Return the path of a file that every worker has to see, and its `file_id`; if any."""
+        """Return the path and `file_id` of the file that every worker must read, or None."""
         return "", ()
 
 
 @dataclass
 class Replicates:
-    """Replicates that are done: their numbers, rising, and arrays with one row for each.
+    """Finished replicates: their numbers in increasing order, and arrays with a row for each.
 
     `interrupted` says that Ctrl-C ended the job before all that were asked for were done.
     """
@@ -91,20 +91,20 @@ class Replicates:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """Numbers of the replicates that are done."""
+        """Numbers of the finished replicates."""
         return np.flatnonzero(self.done)
 
     def __len__(self) -> int:
-        """Return how many replicates are done."""
+        """Return the number of finished replicates."""
         return int(np.count_nonzero(self.done))
 
     def __getitem__(self, name: str) -> Array:
-        """Return an array of results, a row for each replicate that is done."""
+        """Return an array of results with a row for each finished replicate."""
         rows = self.rows[name]
         return rows if self.done.all() else rows[self.done]
 
     def keep(self, first: int, found: dict[str, Array]) -> int:
-        """Keep the results of a batch; return how many replicates it had."""
+        """Store the results of a batch; return its number of replicates."""
         size = 0
         for name, values in found.items():
             values = np.asarray(values)
@@ -122,7 +122,7 @@ def run_replicates(
     checkpoint: str | PathLike[str] | None = None, checkpoint_every: float = 60.0,
     resume: bool = False, verbose: int = 0,
 ) -> Replicates:  # fmt: skip
-    """Do replicates 0 to n - 1 of a task, and hand back those that are done, in their order.
+    """Run replicates 0 to n - 1 of a task, and return the finished ones in order.
 
     Batches take about a second, as the first of them tell, unless replicates share their work, or
     have `batch_size` replicates. With a client they are tasks of its cluster, where a worker that
@@ -171,7 +171,7 @@ def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Refuse what is no number of things to do."""
+    """Refuse a number of replicates that is not a positive integer."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {shown(value)}; a positive integer is needed.")
 
@@ -180,7 +180,7 @@ def check_positive(name: str, value: Any) -> None:
 
 
 def _begin(n: int, random_state: Any, place: Checkpoint | None) -> Replicates:
-    """Stand where the last checkpoint was taken, or else at the beginning."""
+    """Return the replicates of the last checkpoint, or none."""
     found = None if place is None else place.load()
     job = Replicates(int(n), SeedSequence(0), np.zeros(n, bool))
     if found is None:
@@ -210,7 +210,7 @@ def _save(job: Replicates, place: Checkpoint) -> None:
 
 
 def _entropy(seed: SeedSequence) -> Any:
-    """Return the entropy of a seed as JSON has it."""
+    """Return the entropy of a seed in the form that JSON stores."""
     entropy: Any = seed.entropy
     return [int(each) for each in entropy] if hasattr(entropy, "__len__") else int(entropy)
 
@@ -227,7 +227,7 @@ def _interrupt(job: Replicates) -> None:
 def progress_bar(
     name: str, n_asked: int, n_done: int, verbose: int
 ) -> Iterator[Callable[[int], Any]]:
-    """Show a bar, and give what moves it on."""
+    """Show a progress bar; yield the function that advances it."""
     if not verbose:
         yield lambda n: None
         return
@@ -241,13 +241,13 @@ def progress_bar(
 
 
 class _Sizes:
-    """How many replicates make a batch."""
+    """Chooses the number of replicates of a batch."""
 
     def __init__(self, given: int | None, least: int = 1):
         self.size, self.settled, self.least = given or least, given is not None, least
 
     def note(self, n: int, seconds: float) -> None:
-        """Learn from a batch of n replicates."""
+        """Update the estimate from the seconds of a batch of n replicates."""
         if self.settled:
             return
         wanted = int(n * _BATCH_SECONDS / max(seconds, 1e-9))
@@ -255,7 +255,7 @@ class _Sizes:
         self.size = max(self.least, min(wanted, _GROWTH * n))
 
     def cut(self, done: NDArray[np.bool_], share: int = 1) -> Iterator[range]:
-        """Cut what is not done into batches, none larger than a share of it."""
+        """Split the remaining replicates into batches, none larger than a share of them."""
         edges = np.flatnonzero(np.diff(np.concatenate(([True], done, [True]))))
         most = max(1, -(-int(np.count_nonzero(~done)) // share))
         for first, last in edges.reshape(-1, 2).tolist():
@@ -283,7 +283,7 @@ def _run_here(
 def run_batch(
     numbers: range, seed: SeedSequence, n_threads: int, level: str, given: dict[str, Any]
 ) -> tuple[float, dict[str, Array]]:
-    """Do a batch of replicates on a worker; return how long it took, and the results."""
+    """Run a batch of replicates on a worker; return its seconds and results."""
     take_level(level)
     begin = time.perf_counter()
     with single_blas_thread():
@@ -292,7 +292,7 @@ def run_batch(
 
 
 def _check_file(task: ReplicateTask, infos: dict[str, WorkerInfo]) -> None:
-    """Refuse workers that do not see the file of a task."""
+    """Refuse workers that cannot read the file of a task."""
     path, _ = task.file()
     blind = [worker for worker, info in infos.items() if path and not info.sees_store]
     if blind:
@@ -304,7 +304,7 @@ def _check_file(task: ReplicateTask, infos: dict[str, WorkerInfo]) -> None:
 
 
 class _Interrupted(Exception):
-    """Ctrl-C was pressed while batches run on a cluster."""
+    """Raised when Ctrl-C is pressed while batches run on a cluster."""
 
 
 def _run_on(

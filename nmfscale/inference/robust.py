@@ -1,4 +1,4 @@
-"""Standard errors of least squares that let units differ in spread: HC3, and CR3 of clusters.
+"""Standard errors of least squares that allow unequal variances: HC3, and CR3 for clusters.
 
 Both are jackknives: the influence of a unit is what its absence changes. With rows of units it is
 ``d e / (1 - h)``, of which squares add up to HC3 (MacKinnon and White 1985); with several rows a
@@ -31,7 +31,7 @@ ROUNDING = 1e-9
 
 
 class RobustErrors:
-    """Standard errors of weighted sums of coefficients, and how well they are known.
+    """Standard errors of weighted sums of coefficients, and their degrees of freedom.
 
     `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin. `shares`
     (T,) are the parts of topics in a moderated variance, None where variances are not moderated.
@@ -41,7 +41,7 @@ class RobustErrors:
     shares: Array | None
 
     def influences(self, along: Array) -> Array:
-        """Return what each unit adds to a sum of coefficients, (n_units, T)."""
+        """Return the contribution of each unit to a weighted sum of coefficients, (n_units, T)."""
         found = self._influences(along)
         if len(self.strata) > 2:
             for first, last in itertools.pairwise(self.strata):
@@ -53,7 +53,7 @@ class RobustErrors:
         raise NotImplementedError
 
     def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error, if all units had the same spread.
+        """Return degrees of freedom of the standard error under equal variances.
 
         Of a variance y' G y these are ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
         """
@@ -69,16 +69,16 @@ class RobustErrors:
         return np.sqrt(own + self.shares * all_topics)
 
     def _prior(self, along: Array) -> Array:
-        """Return how much of a moderated variance is that of all topics, for each unit."""
+        """Return the weight of the pooled variance in moderated variances, for each unit."""
         raise NotImplementedError
 
     def margins(self, along: Array, level: float) -> Array:
-        """Return half the widths of intervals by Student's t (T,)."""
+        """Return half-widths (T,) of intervals by Student's t."""
         return self.standard_errors(along) * t_quantile(self.freedom(along), level)
 
 
 def t_quantile(freedom: Any, level: float) -> Any:
-    """Return what the absolute value of Student's t is below with probability `level`."""
+    """Return the two-sided quantile of Student's t at probability `level`."""
     return stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
 
 
@@ -95,7 +95,7 @@ class HC3(RobustErrors):
     shares: Array | None = None
 
     def _prior(self, along: Array) -> Array:
-        """Return the part of the prior; of means of groups of n units PRIOR / (PRIOR + n - 1)."""
+        """Return the weight of the prior: PRIOR / (PRIOR + n - 1) for a mean of n units."""
         return prior_of_rows(self.fit)
 
     def _influences(self, along: Array) -> Array:
@@ -108,7 +108,7 @@ class HC3(RobustErrors):
         return found
 
     def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error, if all units had the same spread."""
+        """Return degrees of freedom of the standard error under equal variances."""
         fit = self.fit
         free, rest = free_rows(fit)
         d2 = (fit.basis @ (fit.turn @ along)) ** 2
@@ -132,7 +132,7 @@ class CR3(RobustErrors):
     shares: Array | None = None
 
     def _prior(self, along: Array) -> Array:
-        """Return the part of the prior, the same for all units."""
+        """Return the weight of the prior, the same for all units."""
         return np.full(int(self.strata[-1]), PRIOR / (PRIOR + self.freedom(along)))
 
     def _influences(self, along: Array) -> Array:
@@ -142,7 +142,7 @@ class CR3(RobustErrors):
         return found
 
     def check(self) -> None:
-        """Refuse a unit that determines a coefficient alone: its spread is not known."""
+        """Refuse a unit that alone determines a coefficient: its variance cannot be estimated."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
         lost = np.flatnonzero(np.linalg.eigvalsh(rest)[:, 0] < ROUNDING)
         if lost.size:
@@ -177,7 +177,7 @@ class CR3(RobustErrors):
         return np.linalg.solve(rest, right)[:, :, 0]
 
     def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error, if all units had the same spread."""
+        """Return degrees of freedom of the standard error under equal variances."""
         B, k = self.squares(), self._without(self.fit.turn @ along)
         g = np.matmul(B, k[:, :, None])[:, :, 0]
         f, length = (k * g).sum(axis=1), (g * g).sum(axis=1)
@@ -187,21 +187,21 @@ class CR3(RobustErrors):
 
 
 def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
-    """Say which rows do not determine a coefficient alone; return 1 - leverage, 1 of the rest."""
+    """Return a mask of rows with leverage below 1, and 1 - leverage (1 for all other rows)."""
     rest = 1 - (fit.basis**2).sum(axis=1)
     free = rest > ROUNDING
     return free, np.where(free, rest, 1.0)
 
 
 def prior_of_rows(fit: LeastSquares) -> Array:
-    """Return how much of a moderated variance is that of all topics, by leverage h of rows (n,)."""
+    """Return the weight of the pooled variance, by leverage h of rows (n,)."""
     h = (fit.basis**2).sum(axis=1)
     found: Array = PRIOR * h / (1 + (PRIOR - 1) * h)
     return found
 
 
 def shares_of(values: Array, weights: Array | None) -> Array:
-    """Return the parts of topics (T,) in the variance of proportions with one concentration."""
+    """Return the share of each topic (T,) in the variance of Dirichlet proportions."""
     mean = np.average(values, axis=0, weights=weights)
     found: Array = mean * (1 - mean)
     # of a single topic, nothing varies

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a replicate, whoever computes it.
+"""Random numbers that depend on the replicate only, not on the worker that computes it.
 
 Replicate r of a job draws from child r of the job's seed, as `SeedSequence.spawn` would give it.
 """
@@ -22,7 +22,7 @@ _POOL, _SHIFT = 4, np.uint32(16)
 
 
 def seed_of(random_state: Any) -> SeedSequence:
-    """Return the seed of a job: of an integer always the same, of None another each time.
+    """Return the seed of a job: fixed for an integer, new each time for None.
 
     Generators are drawn from; a SeedSequence is taken as it is.
     """
@@ -44,7 +44,7 @@ def seed_of(random_state: Any) -> SeedSequence:
 
 
 def child(seed: SeedSequence, number: int) -> SeedSequence:
-    """Return child `number` of a seed, without those before it."""
+    """Return child `number` of a seed without making the children before it."""
     return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number))
 
 
@@ -84,7 +84,7 @@ def child_states(seed: SeedSequence, numbers: range) -> NDArray[np.uint64]:
 
 
 def _n_words(seed: SeedSequence) -> int:
-    """Words of 32 bits that a seed is made of, with what a child's key is preceded by."""
+    """Return the 32-bit words of a seed, followed by the prefix of the keys of its children."""
     given: Any = seed.entropy
     entropy = given if hasattr(given, "__len__") else [given]
     of_entropy = sum(max(1, -(-int(each).bit_length() // 32)) for each in entropy)

@@ -1,4 +1,4 @@
-"""How much groups differ: statistics of sums over groups, of many labellings at a time."""
+"""Statistics of differences between groups, for many labellings at a time."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class Statistic:
     code: str = ""
 
     def rows_of(self, amounts: Array, strata: Array) -> Array:
-        """Return what is summed of units with these amounts of topics in these strata."""
+        """Return the rows that are summed over groups, from amounts of topics in units."""
         return self.rows(amounts)
 
     def summary(self, tables: Array) -> Array:
-        """Return what values are computed from."""
+        """Return the summary from which `of` computes values."""
         # the same product of matrices for each table, however many there are
         return np.matmul(tables, tables.transpose(0, 2, 1)) if self.of_products else tables
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
-        """Return the values of some of the groups, one for each table."""
+        """Return the statistic of some of the groups, one for each table."""
         part = summary[:, members]
         part = part[:, :, members] if self.of_products else part
         return self.values(part, sizes[members])
 
     def finite(self, values: Array, n_groups: int) -> Array:
-        """Return values with the largest that there is in place of infinite ones."""
+        """Replace infinite values by the largest possible value."""
         return values if self.most is None else np.minimum(values, self.most(n_groups))
 
 
@@ -94,7 +94,7 @@ def balanced(tables: Array, sizes: Array) -> Array:
 
 
 def most_balanced(n_groups: int) -> float:
-    """Return what no balanced table is above: the statistic of groups that share no topic.
+    """Return the upper bound of the statistic: its value for groups that share no topic.
 
     Squares add up to R, so that it is 2 (R - sum b / sqrt(T)), and entries of T rows of norm
     sqrt(R/T) to sqrt(T R) at least.
@@ -103,7 +103,7 @@ def most_balanced(n_groups: int) -> float:
 
 
 def check_balance(table: Array, groups: Sequence[Any]) -> None:
-    """Refuse a table (n_groups, n_topics) without balance, and say why; warn of a limit."""
+    """Refuse a table (n_groups, n_topics) without a balance; warn if it has only a limit."""
     (status,) = balance_tables(table.T[None]).status
     if status != BALANCED:
         name = f"the table of topics by groups {' - '.join(map(str, groups))}"
@@ -111,7 +111,7 @@ def check_balance(table: Array, groups: Sequence[Any]) -> None:
 
 
 def root_proportions(amounts: Array) -> Array:
-    """Square roots of proportions, less their mean, of which all squares add up to one."""
+    """Square roots of proportions minus their mean, scaled so that all squares sum to one."""
     rows = np.sqrt(proportions(amounts))
     rows -= rows.mean(axis=0)
     total = float(np.sum(rows * rows))
@@ -125,7 +125,7 @@ def as_they_are(amounts: Array) -> Array:
 
 
 class WelchDistance(Statistic):
-    """Distance between means of groups, over the variance that each group has by itself.
+    """Distance between group means, relative to the variances within the groups.
 
     With m_g the mean proportions of n_g units, n of all, v_g the trace of their covariance and m
     the mean of all it is ``sum_g n_g |m_g - m|^2 / sum_g (1 - n_g / n) v_g``, the pseudo-F of
@@ -141,7 +141,7 @@ class WelchDistance(Statistic):
     """
 
     def rows_of(self, amounts: Array, strata: Array) -> Array:
-        """Return proportions and squares."""
+        """Return scaled proportions and their squared norms."""
         rows = within_strata(proportions(amounts), strata)
         with single_blas_thread():  # the same bits
             covariance = rows.T @ rows
@@ -195,7 +195,7 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
 
 
 def within_strata(rows: Array, strata: Array) -> Array:
-    """Return rows less the mean of their stratum, which no permutation changes."""
+    """Subtract the mean of its stratum from each row; no permutation changes that mean."""
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     sums = np.zeros((sizes.size, rows.shape[1]))
     np.add.at(sums, stratum.reshape(-1), rows)
@@ -217,7 +217,7 @@ STATISTICS = {
 
 
 def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
-    """Return a statistic by its name, or one that computes what the user's function does."""
+    """Return the statistic with this name, or wrap the user's function."""
     if alternative is not None and alternative not in ALTERNATIVES:
         raise ValueError(f"alternative={alternative!r}: choose from {', '.join(ALTERNATIVES)}.")
     if isinstance(statistic, str) and statistic in STATISTICS:
@@ -242,7 +242,7 @@ def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
 
 
 def _code_of(function: Any) -> str:
-    """Return what a function does, as far as Python shows it."""
+    """Return text that identifies the code of a function."""
     if isinstance(function, partial):
         return repr((_code_of(function.func), function.args, function.keywords))
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
@@ -262,7 +262,7 @@ _DIRECTIONS = {"greater": "larger", "less": "smaller"}
 
 
 class _OfTables:
-    """A function of the user's, checked."""
+    """A user's function, whose results are checked."""
 
     def __init__(self, function: Callable[[Array], Any]):
         self.function = function

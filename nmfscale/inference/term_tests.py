@@ -1,4 +1,4 @@
-"""Which terms of a regression can be tested, the tests, and what the result says of them."""
+"""Tests of the terms of a regression: which terms can be tested, and the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tested:
 
 
 class TermTests:
-    """The tests of terms: checked first, run when intervals are done."""
+    """The tests of terms: checked first, run after the intervals."""
 
     def __init__(
         self, rows: Rows, errors: HC3 | CR3, matrix: DesignMatrix, n: int, level: float, drawn: str
@@ -98,7 +98,7 @@ class TermTests:
         )
 
     def run(self, **options: Any) -> Tested:
-        """Do the permutations, or flip signs."""
+        """Run the permutations or sign flips."""
         task = self.task
         if self.exact:
             self.n = int(self.n_all or 0)
@@ -131,7 +131,7 @@ _IN_STRATA = "it does not vary within strata"
 
 
 def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, str]:
-    """Say which terms have no test, and why.
+    """Return the terms that have no test, with the reasons.
 
     Residuals of a model without constant do not have mean zero, and say nothing when permuted.
     """
@@ -149,7 +149,7 @@ def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, s
 
 
 def _can_move(rows: Rows, columns: list[int], permuted: bool) -> bool:
-    """Say whether permutations within strata tell of all of these columns."""
+    """Return whether permutations within strata can test all of these columns."""
     if not permuted or len(rows.strata) == 2:
         return True
     return rows.known_within_strata(columns)

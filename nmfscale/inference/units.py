@@ -1,4 +1,4 @@
-"""What is permuted: units with topics, their groups and strata, and how unlike groups are."""
+"""Sampling units with their topics, groups and strata, and warnings if groups are unlike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW_COUNTS = 50
 
 @dataclass(frozen=True)
 class Units:
-    """Topics of units (n, T), groups and strata (n,), numbers of samples and mean counts of these.
+    """Topics of units (n, T), with groups, strata, numbers of samples and mean counts.
 
     Empty samples do not count. `depths` is None where nothing is known of counts.
     """
@@ -37,7 +37,7 @@ class Units:
     def of(
         cls, model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
     ) -> Units:
-        """Take the units of samples, without empty ones.
+        """Build the units of samples, without empty samples.
 
         The proportions of a unit are the mean of those of its samples, its amounts their sum.
         """
@@ -71,7 +71,7 @@ class Units:
         return cls(rows, labels, design.strata.codes[kept], n_samples, depths)
 
     def warn_of_roots(self, statistic: str) -> None:
-        """Warn where a statistic of roots answers to how many samples, or counts, units have."""
+        """Warn if a statistic of roots may respond to the samples or counts of units."""
         for what, values in ("samples", self.n_samples), ("counts a sample", self.depths):
             unlike = None if values is None else self._unlike(values, _UNLIKE_ROOTS)
             if unlike is not None:
@@ -82,7 +82,7 @@ class Units:
                 )
 
     def warn_of_depth(self) -> None:
-        """Warn where samples of a group have few counts, and those of another more."""
+        """Warn if samples of one group have few counts and those of another group have more."""
         if self.depths is None:
             return
         unlike = self._unlike(self.depths, _UNLIKE_DEPTHS)
@@ -95,7 +95,7 @@ class Units:
             )
 
     def _unlike(self, values: Array, factor: float) -> tuple[str, str, float] | None:
-        """Name the groups with the smallest and largest mean, and the former, if far apart."""
+        """Return the groups with the smallest and largest mean, if these are far apart."""
         means = np.bincount(self.groups.codes, weights=values) / self.groups.sizes
         least, most = int(means.argmin()), int(means.argmax())
         if means[most] <= factor * means[least]:
@@ -105,7 +105,7 @@ class Units:
 
 
 def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:
-    """Say which units and groups are left out with empty samples."""
+    """Return text that names the units and groups that are left out with empty samples."""
     gone = [str(each) for each in labels.names if each not in left.names]
     lost = [f"{int((~kept).sum()):,} units"] if are_units and not kept.all() else []
     lost += [f"groups {', '.join(gone)}"] if gone else []

@@ -1,4 +1,4 @@
-"""How much samples count in a mean: each unit once, or each sample."""
+"""Weights of samples in a mean: units count equally, or samples do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WEIGHTINGS = "units", "samples"
 
 
 def check_weighting(weighting: Any) -> None:
-    """Refuse what says nothing of how much units count."""
+    """Refuse an unknown weighting."""
     if not isinstance(weighting, str) or weighting not in WEIGHTINGS:
         raise ValueError(
             f"weighting={shown(weighting)} is not one of {', '.join(map(repr, WEIGHTINGS))}."
@@ -23,7 +23,7 @@ def check_weighting(weighting: Any) -> None:
 
 
 def sample_weights(weighting: str, design: Design, groups: Labels | None, weights: Array) -> Array:
-    """Return how much each sample counts (n,), of samples that weigh so much in a fit.
+    """Return the weight of each sample in a mean (n,), given its weight in the fit.
 
     With "units" those of a unit add up to 1, in each group in which it has samples.
     """
@@ -38,7 +38,7 @@ def sample_weights(weighting: str, design: Design, groups: Labels | None, weight
 
 
 def check_groups(groups: Labels, weights: Array) -> None:
-    """Refuse groups without samples that count."""
+    """Refuse groups whose samples all have weight zero."""
     empty = np.flatnonzero(np.bincount(groups.codes, weights) == 0)
     if empty.size:
         raise ValueError(
@@ -48,5 +48,5 @@ def check_groups(groups: Labels, weights: Array) -> None:
 
 
 def said_of(weighting: str, units: str) -> str:
-    """Return what a result says: nothing where samples are units."""
+    """Return the line about weighting in the text of a result; empty if samples are units."""
     return f", each {weighting[:-1]} counts once" if units == "units" else ""

@@ -68,12 +68,12 @@ class BootstrapWeights:
     upper: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def with_intervals(self, ends: tuple[Array, Array]) -> BootstrapWeights:
-        """Return the same with these intervals."""
+        """Return a copy with these intervals."""
         return replace(self, lower=ends[0], upper=ends[1])
 
     @property
     def n_replicates(self) -> int:
-        """Number of replicates that intervals stand on."""
+        """Number of replicates that intervals are based on."""
         return len(self.replicates)
 
     @property
@@ -154,7 +154,7 @@ class BootstrapWeights:
         return pd.DataFrame(by_rank, index=pd.Index(ranks + 1, name="rank"), columns=list(columns))
 
     def __repr__(self) -> str:
-        """Sizes, and what the intervals are."""
+        """Sizes and kind of intervals."""
         T, R = self.weights.shape
         failed = f", {self.n_failures} failed" if self.n_failures else ""
         failed += f", {self.n_dropped} lack topics" if self.n_dropped else ""
@@ -172,6 +172,6 @@ def _checked_kind(kind: str) -> str:
 
 
 def _ranks(weights: Array, axis: int) -> Array:
-    """Return ranks from 1 for the heaviest; ties in their order."""
+    """Return ranks, 1 for the largest weight; ties keep their order."""
     order = np.argsort(-weights, axis=axis, kind="stable")
     return np.argsort(order, axis=axis, kind="stable") + 1

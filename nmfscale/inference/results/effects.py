@@ -1,4 +1,4 @@
-"""Results of group effects: means of topics in groups, their differences, tests of topics."""
+"""The result of group_effects: mean proportions, their differences, and tests of topics."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class GroupDifferences:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """What the pairs are called."""
+        """Names of the pairs of groups."""
         return tuple(" - ".join(map(str, pair)) for pair in self.pairs)
 
     @property
     def neutral(self) -> float:
-        """Difference of groups that do not differ: 0."""
+        """Difference under equality of groups: 0."""
         return 0.0
 
     def to_frame(self) -> Any:
@@ -69,7 +69,7 @@ class GroupDifferences:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Sizes, and how many intervals leave out 0."""
+        """Sizes, and the number of intervals that exclude 0."""
         away = np.count_nonzero((self.lower > 0) | (self.upper < 0))
         return (
             f"<GroupDifferences: {len(self.topic_names)} topics x {len(self.pairs)} pairs of "
@@ -157,7 +157,7 @@ class GroupEffects:
             object.__setattr__(self, name, each)
 
     def _robust(self, along: Array) -> tuple[Array, Array]:
-        """Return half the widths of symmetric intervals, and standard errors (T, n)."""
+        """Return half-widths of symmetric intervals and standard errors (T, n)."""
         margins = [self.errors.margins(each, self.level) for each in along.T]
         errors = [self.errors.standard_errors(each) for each in along.T]
         return np.stack(margins, axis=1), np.stack(errors, axis=1)
@@ -241,7 +241,7 @@ class GroupEffects:
         )  # fmt: skip
 
     def summary(self) -> Any:
-        """Return a DataFrame with a row for each topic, those that differ most first.
+        """Return a DataFrame with a row for each topic, sorted by p-value.
 
         Columns are the means in the groups, named as these, ``pvalue`` and ``qvalue``.
         """
@@ -253,7 +253,7 @@ class GroupEffects:
         return frame.iloc[np.lexsort((-self.statistics, self.pvalues))]
 
     def __repr__(self) -> str:
-        """Sizes, and how many topics differ."""
+        """Sizes, and the number of topics that differ."""
         T, R = self.means.shape
         found = np.count_nonzero(self.qvalues <= 0.05)
         once = said_of(self.weighting, self.units)

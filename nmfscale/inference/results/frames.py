@@ -1,4 +1,4 @@
-"""Arrays of results as tables with a row for each entry."""
+"""Result arrays as tables with a row for each entry."""
 
 from __future__ import annotations
 

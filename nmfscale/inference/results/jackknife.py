@@ -1,4 +1,4 @@
-"""Numbers of a fit, with the errors that the infinitesimal jackknife finds."""
+"""The result of jackknife_fit: estimates with standard errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class JackknifeEstimates:
-    """Numbers of a fit, and how far they are known: arrays of one shape.
+    """Estimates of a fit and their standard errors and intervals: arrays of one shape.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class JackknifeFit:
     weighting: str = "units"
 
     def to_frame(self, what: str = "components") -> Any:
-        """Return one kind of numbers as a table with a row each.
+        """Return one kind of estimates as a table with a row for each.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class JackknifeFit:
         return pd.DataFrame({"topic": topic, "feature": [names[j] for j in other]} | numbers)
 
     def __repr__(self) -> str:
-        """Sizes, and how the equations were solved."""
+        """Sizes, and the accuracy of the solutions."""
         return (
             f"<JackknifeFit: {len(self.entries)} frequencies, "
             f"{0 if self.group_means is None else self.group_means.estimate.size} group means, "

@@ -1,4 +1,4 @@
-"""Result of a permutation test: of all groups, and of each pair."""
+"""The result of permutation_test: a test of all groups, and one of each pair."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PermutationTest:
     interrupted: bool
 
     def __repr__(self) -> str:
-        """Say what was tested, and what came out."""
+        """Return a table of the tests as text."""
         test = self.overall
         least = min((pair.pvalue_maxt for pair in self.pairs), default=None)
         of_pairs = (
@@ -104,7 +104,7 @@ class PermutationTest:
         )
 
     def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each test, that of all groups first."""
+        """Return a DataFrame with a row for each test; the test of all groups is first."""
         import pandas as pd
 
         names = [

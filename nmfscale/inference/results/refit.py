@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Estimates:
-    """Numbers of a fit, and their intervals: arrays of one shape.
+    """Estimates of a fit and their intervals: arrays of one shape.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Estimates:
 
     @classmethod
     def of(cls, estimate: Array, replicates: Array, level: float) -> Estimates:
-        """Return the intervals of a nominal coverage, of percentiles; NaN are left out."""
+        """Return percentile intervals with this nominal coverage; NaN are left out."""
         if not np.isnan(replicates).any():
             return cls(estimate, replicates, *percentile(replicates, level))
         lower, upper = np.full((2, *estimate.shape), np.nan)
@@ -49,7 +49,7 @@ class Estimates:
 
     @property
     def std_error(self) -> Array:
-        """Standard deviation of the replicates, without NaN."""
+        """Standard deviation of the replicates, ignoring NaN."""
         known = ~np.isnan(self.replicates)
         n = known.sum(axis=0)
         mean = np.sum(self.replicates, axis=0, dtype=float, where=known) / np.maximum(n, 1)
@@ -58,14 +58,14 @@ class Estimates:
 
 
 def numbers_or_names(fitted: Any) -> tuple[Any, ...]:
-    """Return the names of the topics of a fit, or their numbers."""
+    """Return the names of the topics of a fit; by default their numbers."""
     names = getattr(fitted, "topic_names_", None)
     return tuple(range(len(fitted.components_)) if names is None else np.asarray(names).tolist())
 
 
 @dataclass(frozen=True)
 class BootstrapFit:
-    """Topics of a fit, and proportions of them, with intervals.
+    """Frequencies and proportions of a fit, with bootstrap intervals.
 
     Attributes
     ----------
@@ -122,11 +122,11 @@ class BootstrapFit:
 
     @property
     def n_reordered(self) -> int:
-        """Number of replicates whose topics had to be put in another order."""
+        """Number of replicates whose topics were reordered to match the fit."""
         return int((self.matches != np.arange(self.matches.shape[1])).any(axis=1).sum())
 
     def to_frame(self, what: str = "components") -> Any:
-        """Return one kind of numbers as a table with a row each.
+        """Return one kind of estimates as a table with a row for each.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class BootstrapFit:
         return self.features if self.feature_names is None else self.feature_names[self.features]
 
     def __repr__(self) -> str:
-        """Sizes, and how well topics match."""
+        """Sizes, and the similarity of matched topics."""
         K = self.cosines.shape[1]
         return (
             f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "

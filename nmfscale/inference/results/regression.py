@@ -92,7 +92,7 @@ class ProportionRegression:
 
     @property
     def standard_errors(self) -> Array:
-        """Standard errors (T, P), of units that may differ in spread or of the replicates."""
+        """Standard errors (T, P): robust to unequal variances, or from the replicates."""
         if self.replicates is not None:
             return spread(self.replicates)
         along = np.eye(len(self.terms))
@@ -110,24 +110,24 @@ class ProportionRegression:
 
     @property
     def pvalues_maxt(self) -> Array | None:
-        """The same, adjusted for all topics by the maximum of the statistics."""
+        """p-values adjusted over topics by the maximum of the statistics (max-T)."""
         return None if self.tested is None else self.tested.of_terms[1]
 
     @property
     def qvalues(self) -> Array | None:
-        """The same, adjusted for all topics by Benjamini and Hochberg."""
+        """p-values adjusted over topics by Benjamini and Hochberg."""
         return None if self.tested is None else self.tested.of_terms[2]
 
     @property
     def untested(self) -> dict[Any, str]:
-        """Terms that have no p-value, and why."""
+        """Terms without a p-value, and the reason."""
         if self.tested is None:
             return dict.fromkeys(self.terms, "n_permutations is 0")
         return self.tested.untested
 
     @property
     def covariates(self) -> tuple[Any, ...]:
-        """Covariates of several terms that were tested as a whole."""
+        """Covariates with several terms, which are tested jointly."""
         return () if self.tested is None else self.tested.covariates
 
     @property
@@ -137,32 +137,32 @@ class ProportionRegression:
 
     @property
     def covariate_pvalues_maxt(self) -> Array | None:
-        """The same, adjusted for all topics by the maximum of the statistics."""
+        """p-values adjusted over topics by the maximum of the statistics (max-T)."""
         return None if self.tested is None else self.tested.of_covariates[1]
 
     @property
     def covariate_qvalues(self) -> Array | None:
-        """The same, adjusted for all topics by Benjamini and Hochberg."""
+        """p-values adjusted over topics by Benjamini and Hochberg."""
         return None if self.tested is None else self.tested.of_covariates[2]
 
     @property
     def test(self) -> str | None:
-        """What p-values come from."""
+        """The method of the tests."""
         return None if self.tested is None else self.tested.how
 
     @property
     def n_labellings(self) -> int:
-        """Permutations or sign flips that p-values come from."""
+        """Number of permutations or sign flips of the tests."""
         return 0 if self.tested is None else self.tested.n_labellings
 
     @property
     def exact(self) -> bool:
-        """Whether these are all that there are."""
+        """Whether these are all permutations or sign flips."""
         return self.tested is not None and self.tested.exact
 
     @property
     def smallest_pvalue(self) -> float:
-        """The least p-value that could have come out."""
+        """The smallest p-value that the tests can give."""
         return 1.0 if self.tested is None else self.tested.smallest_pvalue
 
     @property
@@ -278,11 +278,11 @@ class ProportionRegression:
 
     @property
     def neutral(self) -> float:
-        """Coefficient of a term that does not matter: 0."""
+        """Coefficient of a term without effect: 0."""
         return 0.0
 
     def __repr__(self) -> str:
-        """Sizes, what counts once, and how many coefficients were found."""
+        """Sizes, weighting, and the number of coefficients that differ from 0."""
         T, P = self.coefficients.shape
         size = f"{T} topics x {P} terms, {self.n_units:,} {self.units}"
         if self.units == "units":
