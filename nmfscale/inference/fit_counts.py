@@ -39,7 +39,8 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     Features and samples are matched by name where both sides have names. Samples stay in the order
     of `X`. Counts whose totals are not those of the fit are refused.
     """
-    counts = matched_counts(model, X, counts)[0]
+    remedy = "pass the counts that it was fitted to."
+    counts = matched_counts(model, X, counts, remedy=remedy)[0]
     shape = len(model.loadings_), model.components_.shape[1]
     if shape != counts.shape:
         raise ValueError(

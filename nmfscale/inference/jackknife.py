@@ -323,7 +323,11 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
         if isinstance(feature, str):
             at = np.flatnonzero(np.asarray([] if names is None else names, object) == feature)
             if len(at) != 1:
-                raise ValueError(f"entries: {len(at)} features are named {shown(feature)}.")
+                found_here = "several features are" if len(at) else "no feature is"
+                raise ValueError(
+                    f"entries: {found_here} named {shown(feature)}; each entry is a topic and a "
+                    "feature, by name or number."
+                )
             feature = int(at[0])
         if not isinstance(feature, Integral) or not 0 <= int(feature) < n_features:
             raise ValueError(

@@ -46,7 +46,7 @@ def _is_frame(X: Any) -> bool:
 
 
 def matched_counts(
-    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error"
+    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error", remedy: str | None = None
 ) -> tuple[CountMatrix, Array | None]:
     """Return new counts with the features of the fit in its order, matched by name.
 
@@ -55,7 +55,7 @@ def matched_counts(
 
     Features of the fit that are not there are an error; or they are left out of the counts
     ("restrict"), and a mask (m,) of those that are there is returned besides; or they have counts
-    of 0 ("zero").
+    of 0 ("zero"). `remedy`: what the error advises where there is no choice of `missing`.
     """
     # of a DataFrame with columns of text; other columns are no concern of scikit-learn
     is_frame = _is_frame(X) and _get_feature_names(X) is not None
@@ -74,13 +74,13 @@ def matched_counts(
     refused = bool(lacking) and (missing == "error" or len(lacking) == len(known))
     asked = is_frame and hasattr(estimator, "feature_names_in_")
     if asked and (refused or not lacking and len(names) == len(known)):
-        remedy = _REMEDY if lacking else "give X[model.feature_names_in_]."
+        advice = (remedy or _REMEDY) if lacking else "give X[model.feature_names_in_]."
         try:
             validate_data(estimator, X, reset=False, skip_check_array=True)
         except ValueError as error:
-            raise ValueError(f"{error}{remedy[0].upper()}{remedy[1:]}") from None
+            raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
     if refused:
-        raise ValueError(_lacks(names, known, lacking, whom))
+        raise ValueError(_lacks(names, known, lacking, whom, remedy or _REMEDY))
     columns = _places(names, known, whom)
     warn_caller(_done(names, known, columns, whom, missing))
     there = columns >= 0
@@ -129,7 +129,7 @@ def _lacking(names: Array, known: Array) -> list[Any]:
     return [name for name in known.tolist() if name not in there]
 
 
-def _lacks(names: Array, known: Array, lacking: list[str], whom: str) -> str:
+def _lacks(names: Array, known: Array, lacking: list[str], whom: str, remedy: str) -> str:
     """Say what is missing, and beside it what might be the same under another name."""
     others = _unknown(names, known)
     if len(lacking) == len(known):
@@ -141,7 +141,7 @@ def _lacks(names: Array, known: Array, lacking: list[str], whom: str) -> str:
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
         f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, such "
-        f"as {such_as(lacking)}{more}: {_REMEDY}"
+        f"as {such_as(lacking)}{more}: {remedy}"
     )
 
 

@@ -303,8 +303,12 @@ def topic_number(model: Any, given: Any, argument: str) -> int:
     K, names = len(model.components_), getattr(model, "topic_names_", None)
     if isinstance(given, str):
         if names is None or given not in names:
-            known = "they have none" if names is None else ", ".join(map(repr, names))
-            raise ValueError(f"{argument}: no topic is named {shown(given)}; names: {known}.")
+            known = (
+                f"topics have numbers from 0 to {K - 1}, and no names"
+                if names is None
+                else f"names: {', '.join(map(repr, names))}"
+            )
+            raise ValueError(f"{argument}: no topic is named {shown(given)}; {known}.")
         return int(np.flatnonzero(names == given)[0])
     is_number = isinstance(given, Integral) and not isinstance(given, bool)
     if not is_number or not 0 <= int(given) < K:

@@ -365,7 +365,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> CountMatrix:  # fmt: skip
         counts = self._read(X, layer, raw, in_memory)
         if not reset:
-            return matched_counts(self, X, counts)[0]
+            remedy = (
+                "every batch needs the features of the first: add columns of 0 for features that "
+                "do not occur in it."
+            )
+            return matched_counts(self, X, counts, remedy=remedy)[0]
         keep_names(self, X, counts)
         self.sample_names_ = counts.sample_names
         self.sample_totals_ = np.array(counts.row_totals, np.float64)

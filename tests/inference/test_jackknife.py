@@ -147,6 +147,7 @@ def test_means_of_groups_weigh_units_or_samples():
     of_samples = shares[GROUPS == 1].mean(axis=0)
     assert_allclose(found["samples"].group_means.estimate[:, 1], of_samples, atol=1e-5)
     assert "each unit counts once" in repr(found["units"])
+    assert found["units"].to_frame().equals(found["units"].to_frame("group_means"))
 
 
 def test_errors_add_up_over_units_within_strata():
@@ -213,7 +214,8 @@ def test_counts_may_stay_in_a_file(tmp_path):
         ({"entries": None}, "nothing is asked for"),
         ({"entries": [(3, 0)]}, "3 is no topic"),
         ({"entries": [(0, 20)]}, "20 is no feature"),
-        ({"entries": [(0, "a")]}, "0 features are named 'a'"),
+        ({"entries": [(0, "a")]}, "no feature is named 'a'; each entry is a topic and a feat"),
+        ({"entries": [("f3", 0)]}, "no topic is named 'f3'; topics have numbers from 0 to 2"),
         ({"entries": [0]}, "no pair of a topic and a feature"),
         ({"X": X[:, :9]}, "X has 9 features"),
         ({"model": LDA(2)}, "PoissonNMF or TopicModel is needed"),

@@ -253,6 +253,8 @@ def test_counts_are_matched_with_those_of_the_fit_by_name(data):
     assert list(other.to_frame().feature) == ["f3", "f19"] * 3
     spread = other.components.replicates - plain.components.estimate
     assert np.abs(spread).max() < 0.1
+    with pytest.raises(ValueError, match="such as 'f19': pass the counts that it was fitted to"):
+        bootstrap_fit(model, named(X)[:, :19])
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_batches_are_matched():
         other.partial_fit(named(*shuffled(X, 2)))
     assert one.components_.tobytes() == other.components_.tobytes()
     assert_array_equal(other.feature_names_in_, NAMES)
+    with pytest.raises(ValueError, match="'gene11': every batch needs the features of the first"):
+        one.partial_fit(named(X[:, :11], NAMES[:11]))
 
 
 def test_names_of_samples_and_order_stay():

@@ -92,7 +92,7 @@ def test_another_order_is_the_same_model(name, tmp_path):
         ([0, 1, 2, 2], "each of the 4 topics"),
         ([0, 1, 2, 4], "4 is no topic: these are 0 to 3"),
         ([0, 1, 2, True], "True is no topic"),
-        ([0, 1, 2, "x"], "no topic is named 'x'; names: they have none"),
+        ([0, 1, 2, "x"], "no topic is named 'x'; topics have numbers from 0 to 3, and"),
     ],
 )
 def test_orders_that_are_none(pair, order, complaint):

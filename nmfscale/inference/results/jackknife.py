@@ -80,13 +80,13 @@ class JackknifeFit:
     units: str = "samples"
     weighting: str = "units"
 
-    def to_frame(self, what: str = "components") -> Any:
+    def to_frame(self, what: str | None = None) -> Any:
         """Return one kind of estimates as a table with a row for each.
 
         Parameters
         ----------
-        what : {"components", "group_means"}, default="components"
-            Which numbers.
+        what : {"components", "group_means"}, default=None
+            Which numbers; by default components if there are any.
 
         Returns
         -------
@@ -96,6 +96,8 @@ class JackknifeFit:
         """
         import pandas as pd
 
+        if what is None:
+            what = "group_means" if self.components is None else "components"
         found = {"components": self.components, "group_means": self.group_means}.get(what)
         if found is None:
             raise ValueError(
