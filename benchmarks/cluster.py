@@ -116,10 +116,10 @@ def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) ->
     """Measure the seconds to sum arrays of several sizes in the tree."""
     from nmfscale.cluster.pool import WorkerPool
     from nmfscale.cluster.tasks import Task
-    from nmfscale.engine.protocol import FAN_IN
+    from nmfscale.engine.runner import FAN_IN
     from nmfscale.engine.worker import join
 
-    pool, rows = WorkerPool(client, str), []
+    pool, rows = WorkerPool(client, {}.__getitem__), []
     for size in sizes:
         turns = []
         for _ in range(repeats):

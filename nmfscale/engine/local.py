@@ -9,7 +9,8 @@ from typing import Any
 
 from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
-from .protocol import Array, Executor, Outcome, Step, StepRunner, combine
+from .protocol import Array, Executor, Outcome, RowArrays, Step, check_step, check_steps
+from .runner import StepRunner, combine, run_step
 
 # Memory of row arrays that are no longer needed, kept for the next ones of the same shape: a fit
 # that goes back to its best point lets go of three at once, and needs them again soon after.
@@ -24,46 +25,63 @@ class _RowArray:
 
 
 class LocalBlock:
-    """One block as a step sees it in this process.
+    """One block as a step sees it, in this process or on a worker; `place` is its description.
 
-    Arrays that steps make are in memory of the block's own, or in what ``room(name, like, dtype)``
-    returns for it.
+    `for_step` returns the block that a step gets. Arrays that steps make are in memory of the
+    block's own, or in what ``room(name, like, dtype)`` returns for it.
     """
 
     def __init__(
-        self, number: int, n_rows: int, known: dict[str, Array], counts: SellBlock | None = None,
+        self, number: int, place: Any, known: dict[str, Array],
         room: Callable[[str, Array, Any], Array] | None = None,
     ):  # fmt: skip
-        self.number, self.n_rows, self.counts = number, n_rows, counts
-        self.known, self._room = known, room
+        self.number, self.n_rows = number, place.stop - place.start
+        self.counts: SellBlock | None = None
         self.made: dict[str, Array] = {}
+        self._n_lanes, self._known, self._room = place.last - place.first, known, room
+        self._step, self._arrays = "no step", RowArrays()
+
+    def for_step(self, step: Step, counts: SellBlock | None) -> LocalBlock:
+        """Return the same block, with the same arrays, for a step that reads these counts."""
+        block = copy(self)
+        block.counts, block._step, block._arrays = counts, type(step).__name__, step.arrays
+        return block
 
     def __getitem__(self, name: str) -> Array:
         """Return a row array."""
-        return self.made[name] if name in self.made else self.known[name]
+        found = self.get(name)
+        if found is None:
+            raise LookupError(f"{self._step} needs a row array {name!r}, and there is none.")
+        return found
 
     def get(self, name: str) -> Array | None:
         """Return a row array, or None."""
-        return self[name] if name in self.made or name in self.known else None
+        if name in self._arrays.uses and name not in self.made:
+            return self._known.get(name)
+        if name not in (*self._arrays.uses, *self._arrays.makes):
+            raise ValueError(f"{self._step} looks at {name!r}, which its `uses` do not name.")
+        return self.made.get(name)
 
     def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
         """Return memory for a row array."""
         dtype = dtype or like.dtype
+        if len(like) != self._n_lanes:
+            raise ValueError(
+                f"{self._step} makes {name!r} with {len(like)} entries in a block of "
+                f"{self._n_lanes} lanes: put takes arrays of any shape."
+            )
         if self._room is None:
-            self.made[name] = aligned_empty(like.shape, dtype)
+            array = aligned_empty(like.shape, dtype)
         else:
-            self.made[name] = self._room(name, like, dtype)
-        return self.made[name]
+            array = self._room(name, like, dtype)
+        self.put(name, array)
+        return array
 
     def put(self, name: str, array: Array) -> None:
         """Keep what a step made."""
+        if name not in self._arrays.makes:
+            raise ValueError(f"{self._step} makes {name!r}, which its `makes` do not name.")
         self.made[name] = array
-
-    def reading(self, counts: SellBlock | None) -> LocalBlock:
-        """Return the same block, with the same arrays, for a step that reads these counts."""
-        block = copy(self)
-        block.counts = counts
-        return block
 
 
 class LocalExecutor(Executor):
@@ -95,6 +113,7 @@ class LocalExecutor(Executor):
 
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Hold an array in lane order, or one for each block."""
+        self._check_put(name, array)
         self._forget(name)
         if isinstance(array, Sequence):
             self._arrays[name] = _RowArray(list(array))
@@ -108,9 +127,8 @@ class LocalExecutor(Executor):
 
     def get(self, name: str) -> Array:
         """Return a row array in lane order."""
-        found = self._arrays[name].whole
-        assert found is not None, name
-        return found
+        found = self._arrays.get(name)
+        return super().get(name) if found is None or found.whole is None else found.whole
 
     def get_blocks(self, name: str) -> list[Array] | None:
         """Return the row array of each block."""
@@ -138,10 +156,12 @@ class LocalExecutor(Executor):
 
     def apply(self, step: Step) -> None:
         """Let a step make its arrays."""
+        check_step(step, "apply")
         self.run(step)
 
     def run(self, *steps: Step) -> list[Outcome]:
         """Run steps on every block."""
+        check_steps(steps)
         self._forget_unused(steps)
         whole: dict[str, Array] = {}
         runner, made = StepRunner(steps, self.n_threads), []
@@ -152,14 +172,18 @@ class LocalExecutor(Executor):
             parts = [each[name] for each in made]
             self._forget(name)
             self._arrays[name] = _RowArray(parts, whole.get(name))
+        for step in steps:
+            for name, source in step.arrays.aliases:
+                self.copy(source, name)
         pairs = zip(runner.values, runner.sums(), strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
     def stream(self, *steps: Step) -> Iterator[tuple[Any, dict[str, Array]]]:
         """Run steps block by block: block of the layout, arrays that were made; none is kept."""
+        check_steps(steps, "stream")
         for place, blocks in zip(self.layout.blocks, self._blocks(steps, None), strict=True):
             for step, block in zip(steps, blocks, strict=True):
-                step.run(block, step.empty_sums(), self.n_threads)
+                run_step(step, block, [], self.n_threads)
             yield place, blocks[0].made
 
     def _forget_unused(self, steps: Sequence[Step]) -> None:
@@ -189,8 +213,8 @@ class LocalExecutor(Executor):
             known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
             known |= {n: self._made_by[n](place) for n in used if n in self._made_by}
             room_here = None if whole is None else partial(room, place)
-            block = LocalBlock(i, place.stop - place.start, known, room=room_here)
-            yield [block.reading(counts.get(step.reads)) for step in steps]
+            block = LocalBlock(i, place, known, room_here)
+            yield [block.for_step(step, counts.get(step.reads)) for step in steps]
 
     def _counts(self, orders: set[str | None]) -> Iterator[tuple[Any, dict[Any, SellBlock]]]:
         orders = orders - {None}

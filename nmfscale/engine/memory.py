@@ -12,7 +12,8 @@ from ..counts.base import CountMatrix
 from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks
 from ..counts.free_memory import free_memory
 from ..counts.sizes import MemoryLimitError, parse_bytes, readable
-from .protocol import FAN_IN, Needs
+from .protocol import Needs
+from .runner import FAN_IN
 
 # Imports that are made late, threads, and what an allocator does not give back.
 _BESIDES = 64 << 20

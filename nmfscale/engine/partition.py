@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..counts.sizes import MemoryLimitError, readable
-from .protocol import FAN_IN, Needs
+from .protocol import Needs
+from .runner import FAN_IN
 from .worker import RunConfig
 
 # Partitions, each a branch of the tree and a task: at most; at least, so that workers that

@@ -5,39 +5,38 @@ sample, by steps only. A `Step` is one pass over the blocks of the counts: it is
 pickled, and names what it reads and what it makes. An `Executor` runs steps in this process or on a
 cluster, so that a method does not know where the counts are.
 
-Numbers of blocks are combined in the order of the blocks, and large sums in the fixed tree of
-`TreeSum`. So the result does not depend on where and when a block was worked on.
+The same rules hold in every executor: `check_steps` checks what steps declare before they run, and
+`nmfscale.engine.runner` what they do.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
 
 Array = NDArray[Any]
 Values = dict[str, Any]
 Sums = list[Array]
 
-# So many neighbours of the tree are added, then so many of their sums, and so on.
-FAN_IN = 4
-
 
 class Block(Protocol):
     """One block of the counts as a step sees it.
 
-    Row arrays have an entry for each lane of the block; the first `n_rows` lanes are rows.
+    Row arrays have an entry for each lane of the block; the first `n_rows` lanes are rows. A step
+    gets the row arrays that it names in `RowArrays.uses`, and makes those that it names in
+    `RowArrays.makes`; a block refuses any other name.
     """
 
     number: int
     n_rows: int
     counts: Any  # SellBlock in the order that the step reads
+    made: dict[str, Array]  # row arrays that the steps of this run have made so far
 
     def __getitem__(self, name: str) -> Array:
         """Return a row array."""
@@ -60,11 +59,13 @@ class RowArrays(NamedTuple):
     uses : tuple of str
         What it looks at; names that do not exist are left out.
     makes : tuple of str
-        What it makes.
+        What it makes, in every block.
     saves : tuple of str
         What of that a cluster writes to disk; it computes the rest again when that is needed.
     aliases : tuple of (str, str)
-        What it makes that equals something else that it uses or makes.
+        Pairs of a row array that it makes, and one that it uses or makes and that has the same
+        numbers. After the run both names stand for the latter, and the memory of the former is
+        free.
     """
 
     uses: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Work on one block. Return few and small numbers: see `combine`."""
+        """Work on one block. Return a few numbers and small arrays: see `combine`."""
 
 
 class Outcome(NamedTuple):
@@ -152,15 +153,40 @@ class Executor(ABC):
 
     @abstractmethod
     def apply(self, step: Step) -> None:
-        """Let a step that reads no counts make its arrays; on a cluster, once they are needed."""
+        """Let a step make its arrays; on a cluster, once they are needed.
+
+        The step reads no counts and adds to no sums. The numbers that it returns are not kept.
+        """
 
     @abstractmethod
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
-        """Hold an array in lane order, or a list with an array for each block."""
+        """Hold an array in lane order, or a list with an array of any shape for each block."""
 
-    @abstractmethod
+    def _check_put(self, name: str, array: Array | Sequence[Array]) -> None:
+        """Refuse an array that does not have an entry for each lane, or each block."""
+        needed, what = len(self.layout.row_order), "lanes"
+        if isinstance(array, Sequence):
+            needed, what = len(self.layout.blocks), "blocks"
+        if len(array) != needed:
+            raise ValueError(f"{name!r} has {len(array)} entries for {needed} {what}.")
+
     def get(self, name: str) -> Array:
         """Return a row array in lane order; it must not be changed."""
+        parts, blocks = self.get_blocks(name), self.layout.blocks
+        if parts is None:
+            raise LookupError(f"there is no row array {name!r}.")
+        kinds = {(part.dtype, part.shape[1:]) for part in parts}
+        fit = (part.shape[:1] == (b.last - b.first,) for part, b in zip(parts, blocks, strict=True))
+        if len(kinds) > 1 or not all(fit):
+            raise ValueError(
+                f"the arrays {name!r} of the blocks have no entry for each lane, or differ in type "
+                "or shape: get_blocks returns them one by one."
+            )
+        ((dtype, shape),) = kinds
+        out = aligned_empty((len(self.layout.row_order), *shape), dtype, self.folder)
+        for block, part in zip(blocks, parts, strict=True):
+            out[block.first : block.last] = part
+        return out
 
     @abstractmethod
     def get_blocks(self, name: str) -> list[Array] | None:
@@ -280,100 +306,40 @@ class Method(ABC):
         """Restore the state that `snapshot` saved, in a method that was not started."""
 
 
-def combine(values: list[Values]) -> Values:
-    """Combine the numbers of blocks, in their order.
+def check_step(step: Step, way: str = "run") -> None:
+    """Refuse a step whose declarations contradict each other, or that cannot be run this way.
 
-    Of a name that begins with ``max_`` the largest is taken; other numbers are added exactly, and
-    arrays block after block.
+    `way` is the method of the executor that runs it: "run", "apply" or "stream".
     """
-    out: Values = {}
-    for name, first in values[0].items():
-        found = [each[name] for each in values]
-        if name.startswith("max_"):
-            out[name] = max(found)
-        elif isinstance(first, np.ndarray):
-            out[name] = first if len(found) == 1 else np.sum(found, axis=0)
-        else:
-            out[name] = math.fsum(found)
-    return out
+    name, arrays = type(step).__name__, step.arrays
+    if step.reads not in (None, "rows", "columns"):
+        raise ValueError(f"{name} reads {step.reads!r}: a step reads 'rows', 'columns' or None.")
+    if lost := set(arrays.saves) - set(arrays.makes):
+        raise ValueError(f"{name} saves {min(lost)!r}, which it does not make.")
+    for alias, source in arrays.aliases:
+        if alias not in arrays.makes or source not in (*arrays.uses, *arrays.makes):
+            raise ValueError(
+                f"{name} has the alias {alias!r} of {source!r}: a step makes the alias, and makes "
+                "or uses what it equals."
+            )
+    if way == "run":
+        return
+    if step.empty_sums():
+        raise ValueError(f"{name} adds to sums, which {way} does not return: use run.")
+    if way == "apply" and step.reads is not None:
+        raise ValueError(f"{name} reads the {step.reads} of the counts: use run, not apply.")
+    if not arrays.makes:
+        raise ValueError(f"{name} makes no row array, so that {way} has no effect: use run.")
 
 
-class TreeSum:
-    """A sum in a fixed order: `FAN_IN` neighbours, then so many of these sums, and so on.
-
-    Adding up whole branches of the tree elsewhere gives the same bits.
-    """
-
-    def __init__(self) -> None:
-        self._branches: list[list[Sums]] = []
-
-    def add(self, sums: Sums) -> None:
-        """Add the next; its arrays are written over."""
-        self._put(sums, 0)
-
-    def _put(self, sums: Sums, level: int) -> None:
-        if level == len(self._branches):
-            self._branches.append([])
-        branch = self._branches[level]
-        branch.append(sums)
-        if len(branch) == FAN_IN:
-            self._branches[level] = []
-            self._put(fold(branch), level + 1)
-
-    def result(self) -> Sums:
-        """Return the sum of everything."""
-        rest: list[Sums] = []
-        for branch in self._branches:
-            together = branch + rest
-            rest = [fold(together)] if together else []
-        return rest[0]
-
-
-def fold(items: list[Sums]) -> Sums:
-    """Add neighbours from left to right, into the first."""
-    first, *others = items
-    for other in others:
-        for into, array in zip(first, other, strict=True):
-            into += array
-    return first
-
-
-def branches(n_blocks: int, size: int) -> Iterator[range]:
-    """Cut blocks into branches of the tree; `size` is a power of `FAN_IN`."""
-    for first in range(0, n_blocks, size):
-        yield range(first, min(first + size, n_blocks))
-
-
-class StepRunner:
-    """Runs steps on neighbouring blocks and adds up what they find.
-
-    Blocks are taken one after the other; sums are begun anew for every branch of the tree.
-    """
-
-    def __init__(self, steps: Sequence[Step], n_threads: int):
-        self.steps, self.n_threads = steps, n_threads
-        self.values: list[list[Values]] = [[] for _ in steps]
-        self._trees = [TreeSum() for _ in steps]
-        self._sums: list[Sums] = []
-        self._n_added = 0
-
-    def add(self, blocks: Sequence[Block]) -> None:
-        """Run every step on the next block, given as each of them sees it."""
-        if not self._n_added:
-            self._sums = [step.empty_sums() for step in self.steps]
-        for i, (step, block) in enumerate(zip(self.steps, blocks, strict=True)):
-            self.values[i].append(step.run(block, self._sums[i], self.n_threads))
-        self._n_added += 1
-        if self._n_added == FAN_IN:
-            self._close()
-
-    def _close(self) -> None:
-        for tree, sums in zip(self._trees, self._sums, strict=True):
-            tree.add(sums)
-        self._n_added = 0
-
-    def sums(self) -> list[Sums]:
-        """Return the sums of every step."""
-        if self._n_added:
-            self._close()
-        return [tree.result() for tree in self._trees]
+def check_steps(steps: Sequence[Step], way: str = "run") -> None:
+    """Refuse steps that cannot be run together: each as `check_step`, and arrays made twice."""
+    for i, step in enumerate(steps):
+        check_step(step, way)
+        later = {name for each in steps[i + 1 :] for name in each.arrays.makes}
+        needed = {*step.arrays.makes, *(source for _, source in step.arrays.aliases)}
+        if later & needed:
+            raise ValueError(
+                f"{type(step).__name__} needs its row array {min(later & needed)!r} to stay, but a "
+                "later step of the same run makes it again: run the steps one after the other."
+            )

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import Task
-from ..counts.aligned import aligned_empty
 from ..counts.blocks import no_whole_columns
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
@@ -31,7 +30,8 @@ from .lineage import (
     numbered,
     read_arrays,
 )
-from .protocol import FAN_IN, Array, Executor, Outcome, Step, branches, combine
+from .protocol import Array, Executor, Outcome, Step, check_step, check_steps
+from .runner import FAN_IN, branches, combine
 from .worker import Found, RunConfig, join, run_steps, save_array
 
 # Shared arrays that may be asked for again.
@@ -43,7 +43,7 @@ _SAVED_SUMS = 1 << 30
 class DaskExecutor(Executor):
     """Runs steps on the workers of a pool, a partition of `partition_size` blocks in each task.
 
-    The pool fetches what it sends by `fetch`; `folder` is the driver's, for all files of the fit.
+    The pool gets what it sends by `fetch`. `folder` is the driver's, for all files of the fit.
     Of `save_every` runs of a step, the row arrays of the first two are saved: an array that is made
     of two in a row then needs nothing before. This process itself has `n_threads`.
     """
@@ -79,6 +79,7 @@ class DaskExecutor(Executor):
 
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Save an array in lane order, or one for each block."""
+        self._check_put(name, array)
         file, refs = self._new_name(name), []
         for partition in self.partitions:
             if isinstance(array, Sequence):
@@ -107,15 +108,6 @@ class DaskExecutor(Executor):
         for name in names:
             self._arrays.pop(name, None)
 
-    def get(self, name: str) -> Array:
-        """Return a row array in lane order."""
-        parts = self.get_blocks(name)
-        assert parts is not None, name
-        out = aligned_empty((len(self.layout.row_order), *parts[0].shape[1:]), parts[0].dtype)
-        for block, part in zip(self.layout.blocks, parts, strict=True):
-            out[block.first : block.last] = part
-        return out
-
     def get_blocks(self, name: str) -> list[Array] | None:
         """Return the row array of each block: from its file, or saved by workers for this."""
         if name not in self._arrays:
@@ -142,15 +134,10 @@ class DaskExecutor(Executor):
 
     def apply(self, step: Step) -> None:
         """Note how arrays are made; whoever needs them makes them."""
+        check_step(step, "apply")
         (published, _), run_name = self._publish(step), self._new_name("step")
-        for i in range(len(self.partitions)):
-            (run,) = self._runs([published], [run_name], i)
-            for name in step.arrays.makes:
-                self._set(name, i, Output(run, name))
-
-    def _set(self, name: str, partition: int, array: ArrayRef) -> None:
-        parts = self._arrays.setdefault(name, [array] * len(self.partitions))
-        parts[partition] = array
+        runs = [self._runs([published], [run_name], i) for i in range(len(self.partitions))]
+        self._keep([step], runs, [{} for _ in runs])
 
     def _runs(self, steps: list[Step], names: list[str], partition: int) -> list[StepRun]:
         """Return the runs of steps on a partition: what one makes, those after it use."""
@@ -168,6 +155,7 @@ class DaskExecutor(Executor):
 
     def run(self, *steps: Step) -> list[Outcome]:
         """Run steps on every partition, each in one task."""
+        check_steps(steps)
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
         names = [self._new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
@@ -183,7 +171,7 @@ class DaskExecutor(Executor):
             found: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
         else:
             found = join(*self.pool.run(label, run_steps, tasks))
-        self._keep(steps, runs, found)
+        self._keep(steps, runs, found.saved)
         for partition in self.partitions if result else ():
             _remove(str(self._files / partition.file_name(result or "")))
         pairs = zip(found.values, found.sums, strict=True)
@@ -196,9 +184,12 @@ class DaskExecutor(Executor):
         self._n_saves[type(step)] += 1
         return step.arrays.saves if (self._n_saves[type(step)] - 1) % self.save_every < 2 else ()
 
-    def _keep(self, steps: Sequence[Step], runs: list[list[StepRun]], found: Found) -> None:
+    def _keep(
+        self, steps: Sequence[Step], runs: list[list[StepRun]],
+        saved_arrays: list[dict[str, Ref | Arrays]],
+    ) -> None:  # fmt: skip
         """Note where the row arrays are that steps made."""
-        for i, saved in enumerate(found.saved):
+        for i, saved in enumerate(saved_arrays):
             made: dict[str, ArrayRef] = {}
             for step, run in zip(steps, runs[i], strict=True):
                 for name in step.arrays.makes:
@@ -208,7 +199,7 @@ class DaskExecutor(Executor):
                 for name, source in step.arrays.aliases:
                     made[name] = made[source] if source in made else self._arrays[source][i]
             for name, array in made.items():
-                self._set(name, i, array)
+                self._arrays.setdefault(name, [array] * len(self.partitions))[i] = array
 
     def _publish(self, step: Step) -> tuple[Step, list[Ref]]:
         """Return a step as it is sent: where its shared arrays are in their place."""
@@ -239,18 +230,22 @@ class DaskExecutor(Executor):
             if self.config.store is None:
                 sends += [counts_name(block, order) for order in orders for block in blocks]
             if self.config.folder is None:
-                sends += [ref.name for ref in shared]
+                sends += [ref.path for ref in shared]
             label = f"rows {blocks[0].start}:{blocks[-1].stop} of {self.layout.path}"
             tasks.append(Task(label, (self.config, partition, *args(i)), i, tuple(sends)))
             self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
         return tasks
 
-    def fetch(self, name: str) -> Any:
-        """Return what a pool sends under a name."""
-        if name.startswith("counts-"):
-            _, number, order = name.split("-")
-            return self.layout.file.read(self.layout.blocks[int(number)], order)
-        return read_arrays(str(self._files / name))
+
+def fetch(layout: Any, name: str) -> Any:
+    """Return what the pool of a fit sends under a name: counts, or arrays in a file of the driver.
+
+    The names of counts are those of `counts_name`; the name of arrays is the path of their file.
+    """
+    if name.startswith("counts-"):
+        _, number, order = name.split("-")
+        return layout.file.read(layout.blocks[int(number)], order)
+    return read_arrays(name)
 
 
 def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:
@@ -258,7 +253,7 @@ def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:
     _remove(ref.path)
     alive = pool()
     if alive is not None:
-        alive.forget([ref.name])
+        alive.forget([ref.path])
 
 
 def _remove(path: str) -> None:

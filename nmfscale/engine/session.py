@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..storage.version import package_version
 from .checkpoint import folder_in_use, recorded_level
 from .partition import partition_size_within
 from .protocol import Needs
-from .remote import DaskExecutor
+from .remote import DaskExecutor, fetch
 from .threads import resolve_threads
 from .worker import RunConfig, forget_run, take_level
 from .workers import WorkerInfo, common_level, preflight, threads_of_task
@@ -63,7 +64,6 @@ class ClusterSession:
         executor = DaskExecutor(
             counts, self.pool, config, folder, self.partition_size, self.save_every, n_threads
         )
-        self.pool.fetch = executor.fetch
         self.pool.forget_all(but="counts-")
         return executor
 
@@ -83,7 +83,7 @@ def open_session(
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
-    pool = WorkerPool(client, str, retry, hint)
+    pool = WorkerPool(client, partial(fetch, counts.layout()), retry, hint)
     try:
         infos = _preflight_of_fit(pool, counts, place)
         config = _run_config(pool, infos, counts, place, level, n_threads)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,8 @@ from .lineage import (
     read_arrays,
 )
 from .local import LocalBlock
-from .protocol import Array, Step, StepRunner, Sums, Values, fold
+from .protocol import Array, Step, Sums, Values
+from .runner import StepRunner, fold
 from .threads import single_blas_thread
 
 # Seconds without the folder of a fit before it counts as ended.
@@ -140,20 +141,28 @@ def _buffer(n_bytes: int) -> Array:
     return found
 
 
+class Made(NamedTuple):
+    """What a run of a step that makes row arrays found in every block, but for its sums."""
+
+    values: list[Values]
+    arrays: dict[str, list[Array]]
+    has_sums: bool
+
+
 class TaskContext:
     """One partition on a worker, and how to find what a task needs of it."""
 
     def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
         self.config, self.partition, self.given = config, partition, given
         # what steps of this task made: the cache may be too small to keep it to the end
-        self._of_task: dict[str, tuple[list[Values], dict[str, list[Array]]]] = {}
+        self._of_task: dict[str, Made] = {}
 
     def arrays(self, ref: Ref) -> Arrays:
         """Return arrays from the cache, from what was sent, or from their file."""
         key = self.config.run, ref.name
         found = _cache.get(key)
         if found is None:
-            found = self.given.get(ref.name)
+            found = self.given.get(ref.path)
             if found is None:
                 found = self._load(ref)
             # what was sent may be shared with other tasks, and starts anywhere
@@ -163,7 +172,7 @@ class TaskContext:
 
     def _load(self, ref: Ref) -> Arrays:
         if self.config.folder is None:
-            raise MissingArraysError(ref.name)
+            raise MissingArraysError(ref.path)
         begin, folder = time.monotonic(), Path(self.config.folder)
 
         def load() -> Arrays:
@@ -197,24 +206,34 @@ class TaskContext:
 
     def outputs(self, run: StepRun) -> dict[str, list[Array]]:
         """Return the row arrays that a step makes, for every block."""
-        return self._made(run)[1]
+        return (self._known(run) or self._make(run)[0]).arrays
 
     def run(self, run: StepRun) -> tuple[list[Values], Sums]:
         """Return what a step finds in every block, and its sums over them."""
-        if run.step.arrays.makes:
-            self._of_task[run.name] = self._made(run)
-            return self._of_task[run.name][0], []
-        runner, _ = self._run(run)
-        return runner.values[0], runner.sums()[0]
+        if not run.step.arrays.makes:
+            runner, _ = self._run(run)
+            return runner.values[0], runner.sums()[0]
+        made, sums = self._known(run), Sums()
+        if made is None or made.has_sums:
+            made, sums = self._make(run)
+        self._of_task[run.name] = made
+        return made.values, sums
 
-    def _made(self, run: StepRun) -> tuple[list[Values], dict[str, list[Array]]]:
-        key = self.config.run, self.partition.number, run.name
-        found = self._of_task.get(run.name) or _cache.get(key)
-        if found is None:
-            runner, made = self._run(run)
-            found = runner.values[0], made
-            _cache.put(key, found, sum(each.nbytes for arrays in made.values() for each in arrays))
+    def _known(self, run: StepRun) -> Made | None:
+        found: Made | None = self._of_task.get(run.name) or _cache.get(self._key(run))
         return found
+
+    def _key(self, run: StepRun) -> tuple[Any, ...]:
+        return self.config.run, self.partition.number, run.name
+
+    def _make(self, run: StepRun) -> tuple[Made, Sums]:
+        """Run a step that makes row arrays, and remember all that it found but its sums."""
+        runner, arrays = self._run(run)
+        sums = runner.sums()[0]
+        made = Made(runner.values[0], arrays, bool(sums))
+        n_bytes = sum(each.nbytes for of_blocks in arrays.values() for each in of_blocks)
+        _cache.put(self._key(run), made, n_bytes)
+        return made, sums
 
     def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
         """Run a step on the blocks, one after the other."""
@@ -225,7 +244,7 @@ class TaskContext:
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
             here = {name: arrays[i] for name, arrays in known.items()}
-            block = LocalBlock(place.number, place.stop - place.start, here, of_block)
+            block = LocalBlock(place.number, place, here).for_step(step, of_block)
             runner.add([block])
             for name, array in block.made.items():
                 made.setdefault(name, []).append(array)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmfscale.engine.partition import LONGER, MOST_BLOCKS, MOST_PARTITIONS, partition_size
-from nmfscale.engine.protocol import FAN_IN, TreeSum, branches, fold
+from nmfscale.engine.runner import FAN_IN, TreeSum, branches, fold
 
 MANY = settings(max_examples=200, deadline=None, derandomize=True)
 

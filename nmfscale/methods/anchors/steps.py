@@ -79,7 +79,11 @@ class GramColumns(Step):
 
     reads = "rows"
     shared = ("order",)
-    arrays = RowArrays(("scales",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
         """Return one number for each feature and lane."""
@@ -104,7 +108,11 @@ class TakeColumns(Step):
     dtype: str
 
     reads = "rows"
-    arrays = RowArrays((), ("anchors",), ("anchors",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((), ("anchors",), ("anchors",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Take those of a block."""
@@ -147,7 +155,11 @@ class Distance(Step):
     combination: Any
 
     reads = "rows"
-    arrays = RowArrays(("scales",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("scales",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the share of a block."""
@@ -178,7 +190,11 @@ class Project(Step):
 
     reads = "rows"
     shared = ("order", "weights")
-    arrays = RowArrays(("scales",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
         """Return so many numbers for each feature."""

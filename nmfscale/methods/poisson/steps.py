@@ -229,7 +229,11 @@ class WeighColumns(Step):
     dtype: str
 
     reads = "columns"
-    arrays = RowArrays(("weights",), ("weighted",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("weights",), ("weighted",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Weigh the counts of a block."""
@@ -341,7 +345,8 @@ class Convert(Step):
         source = block[self.source]
         out = block.empty(self.target, source, self.dtype)
         out[:] = source
-        factor = Factor(out, block.n_rows, self.n_components, pseudo=block.get("pseudo"))
+        pseudo = block.get("pseudo") if self.zeros else None
+        factor = Factor(out, block.n_rows, self.n_components, pseudo=pseudo)
         convert(factor, scale=self.scale, zeros=self.zeros, least=self.least)
         return {}
 

@@ -84,7 +84,11 @@ class SumSamples(Step):
 
     reads = "columns"
     shared = ("design", "A")
-    arrays = RowArrays(("S", *labels.ROWS, *entries.ROWS))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("S", *labels.ROWS, *entries.ROWS))
 
     @property
     def sums_numerators(self) -> bool:
@@ -137,7 +141,11 @@ class MoveRows(Step):
 
     reads = "rows"
     shared = ("design", "A")
-    arrays = RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -245,7 +253,11 @@ class Represent(Step):
     n_steps: int
 
     reads = "rows"
-    arrays = RowArrays(entries.ROWS, ("represented",))
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays(entries.ROWS, ("represented",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find those of the rows of a block."""

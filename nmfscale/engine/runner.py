@@ -1,0 +1,137 @@
+"""Runs steps on blocks, and combines what they return: the same in this process and on a worker.
+
+Numbers of blocks are combined in the order of the blocks, and large sums in the fixed tree of
+`TreeSum`. So the result does not depend on where and when a block was worked on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .protocol import Block, Step, Sums, Values
+
+# So many neighbours of the tree are added, then so many of their sums, and so on.
+FAN_IN = 4
+
+
+def run_step(step: Step, block: Block, sums: Sums, n_threads: int) -> Values:
+    """Run a step on one block, and check what it made and what it returns."""
+    values, name = step.run(block, sums, n_threads), type(step).__name__
+    for made in step.arrays.makes:
+        if made not in block.made:
+            raise ValueError(f"{name} did not make its row array {made!r} of block {block.number}.")
+    return {key: _number_or_array(name, key, value) for key, value in values.items()}
+
+
+def _number_or_array(step: str, name: str, value: Any) -> Any:
+    """Return a number as Python's own, which is the same after it was sent or saved."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value
+    value = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    if not isinstance(value, int | float):
+        raise TypeError(f"{step} returns {name}={value!r}: a step returns numbers and arrays.")
+    return value
+
+
+def combine(values: list[Values]) -> Values:
+    """Combine the numbers of blocks, in their order.
+
+    Of a name that begins with ``max_`` the largest is taken; other numbers are added exactly, and
+    arrays block after block, entry by entry.
+    """
+    out: Values = {}
+    for name, first in values[0].items():
+        found = [each[name] for each in values]
+        if isinstance(first, np.ndarray):
+            reduce = np.max if name.startswith("max_") else np.sum
+            out[name] = first if len(found) == 1 else reduce(found, axis=0)
+        elif name.startswith("max_"):
+            out[name] = max(found)
+        else:
+            out[name] = math.fsum(found)
+    return out
+
+
+class TreeSum:
+    """A sum in a fixed order: `FAN_IN` neighbours, then so many of these sums, and so on.
+
+    Adding up whole branches of the tree elsewhere gives the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._branches: list[list[Sums]] = []
+
+    def add(self, sums: Sums) -> None:
+        """Add the next; its arrays are written over."""
+        self._put(sums, 0)
+
+    def _put(self, sums: Sums, level: int) -> None:
+        if level == len(self._branches):
+            self._branches.append([])
+        branch = self._branches[level]
+        branch.append(sums)
+        if len(branch) == FAN_IN:
+            self._branches[level] = []
+            self._put(fold(branch), level + 1)
+
+    def result(self) -> Sums:
+        """Return the sum of everything."""
+        rest: list[Sums] = []
+        for branch in self._branches:
+            together = branch + rest
+            rest = [fold(together)] if together else []
+        return rest[0]
+
+
+def fold(items: list[Sums]) -> Sums:
+    """Add neighbours from left to right, into the first."""
+    first, *others = items
+    for other in others:
+        for into, array in zip(first, other, strict=True):
+            into += array
+    return first
+
+
+def branches(n_blocks: int, size: int) -> Iterator[range]:
+    """Cut blocks into branches of the tree; `size` is a power of `FAN_IN`."""
+    for first in range(0, n_blocks, size):
+        yield range(first, min(first + size, n_blocks))
+
+
+class StepRunner:
+    """Runs steps on neighbouring blocks and adds up what they find.
+
+    Blocks are taken one after the other; sums are begun anew for every branch of the tree.
+    """
+
+    def __init__(self, steps: Sequence[Step], n_threads: int):
+        self.steps, self.n_threads = steps, n_threads
+        self.values: list[list[Values]] = [[] for _ in steps]
+        self._trees = [TreeSum() for _ in steps]
+        self._sums: list[Sums] = []
+        self._n_added = 0
+
+    def add(self, blocks: Sequence[Block]) -> None:
+        """Run every step on the next block, given as each of them sees it."""
+        if not self._n_added:
+            self._sums = [step.empty_sums() for step in self.steps]
+        for i, (step, block) in enumerate(zip(self.steps, blocks, strict=True)):
+            self.values[i].append(run_step(step, block, self._sums[i], self.n_threads))
+        self._n_added += 1
+        if self._n_added == FAN_IN:
+            self._close()
+
+    def _close(self) -> None:
+        for tree, sums in zip(self._trees, self._sums, strict=True):
+            tree.add(sums)
+        self._n_added = 0
+
+    def sums(self) -> list[Sums]:
+        """Return the sums of every step."""
+        if self._n_added:
+            self._close()
+        return [tree.result() for tree in self._trees]
