@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...engine.protocol import Block, Step, Sums, Values
-from ..factors import LEAST, Array
+from ...engine.protocol import Block, RowArrays, Step, Sums, Values
+from ..factors import LEAST, Array, Factor
 from .state import PoissonState
-from .steps import RowArrays, rows_of
 
 # Momentum and priors change a scale by at most this factor in an iteration.
 MOST_SCALE = 2.0
@@ -80,9 +79,8 @@ class PriorSums(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up the rows of a block."""
-        rows, weights = rows_of(block, "L", self.n_components), block.get("weights")
-        pseudo, rate = block["pseudo"], rows.values * block["rate"]
+        known = {"pseudo": block["pseudo"], "rate": block["L"] * block["rate"]}
         return {
-            name: replace(rows, values=values).column_sums(weights)
-            for name, values in (("pseudo", pseudo), ("rate", rate))
+            name: Factor(values, block.n_rows, self.n_components).column_sums(block.get("weights"))
+            for name, values in known.items()
         }

@@ -313,7 +313,7 @@ class ColumnSums(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add up the rows of a block."""
-        rows = rows_of(block, self.source, self.n_components)
+        rows = Factor(block[self.source], block.n_rows, self.n_components)
         return {"sums": rows.column_sums(block.get("weights"))}
 
 
