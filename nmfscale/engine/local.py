@@ -67,8 +67,8 @@ class LocalBlock:
         dtype = dtype or like.dtype
         if len(like) != self._n_lanes:
             raise ValueError(
-                f"{self._step} makes {name!r} with {len(like)} entries in a block of "
-                f"{self._n_lanes} lanes: put takes arrays of any shape."
+                f"{self._step} makes {name!r} with {len(like)} entries, not one for each lane of "
+                "the block: arrays of another shape are made with put."
             )
         if self._room is None:
             array = aligned_empty(like.shape, dtype)

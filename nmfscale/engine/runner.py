@@ -23,7 +23,7 @@ def run_step(step: Step, block: Block, sums: Sums, n_threads: int) -> Values:
     values, name = step.run(block, sums, n_threads), type(step).__name__
     for made in step.arrays.makes:
         if made not in block.made:
-            raise ValueError(f"{name} did not make its row array {made!r} of block {block.number}.")
+            raise ValueError(f"{name} did not make its row array {made!r} in every block.")
     return {key: _number_or_array(name, key, value) for key, value in values.items()}
 
 

@@ -165,11 +165,11 @@ REFUSED = {
     ),
     "not made": (
         lambda e: e.run(Puts(makes=("made", "more"))),
-        "Puts did not make its row array 'more' of block 0",
+        "Puts did not make its row array 'more' in every block",
     ),
     "too long": (
         lambda e: e.run(Puts(n_entries=7)),
-        "Puts makes 'made' with 7 entries in a block of",
+        "Puts makes 'made' with 7 entries, not one for each lane",
     ),
     "no number": (
         lambda e: e.run(Puts(value="much")),
