@@ -1,6 +1,6 @@
-"""Tasks that workers of the tests run; they import them from here, each time that they start anew.
+"""Tasks for the workers of the tests, which import this module each time they are restarted.
 
-So no more is imported here than tasks of the cluster need.
+It therefore imports only what the tasks need.
 """
 
 import os
@@ -20,23 +20,23 @@ from nmfscale.cluster.pool import perform
 from nmfscale.cluster.tasks import MissingArraysError, UnfitWorkerError
 
 
-def twice(number, given):
-    """Two times a number, and the sum of what was sent."""
-    return 2 * number + sum(float(np.sum(array)) for array in given.values())
+def twice(number, data):
+    """Return twice a number plus the sum of the data that was sent."""
+    return 2 * number + sum(float(np.sum(array)) for array in data.values())
 
 
 def add(*numbers):
     return sum(numbers)
 
 
-def abort_at(number, bad, given):
+def abort_at(number, bad, data):
     if number == bad:
         os.abort()
     return number
 
 
-def fail_once(number, folder, kind, given):
-    """Fail the first time that a number comes."""
+def fail_once(number, folder, kind, data):
+    """Fail at the first call with a number."""
     mark = Path(folder, f"{kind}-{number}")
     if not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -48,24 +48,24 @@ def fail_once(number, folder, kind, given):
     return number
 
 
-def always(error, number, given):
+def always(error, number, data):
     raise {"value": ValueError, "os": OSError, "memory": MemoryError}[error](f"number {number}")
 
 
-def perform_and_count(folder, kind, number, function, args, given):
-    """Run a task, count it and what is computed in it; kill its worker in the middle of one."""
+def perform_and_count(folder, kind, number, function, args, data):
+    """Run a task, count its steps, and kill its worker in the middle of one of them."""
     from nmfscale.engine.worker import run_steps
 
     def count(which):
         with Path(folder, which).open("ab", buffering=0) as file:
             file.write(b".")
-            return file.tell()  # of all workers
+            return file.tell()  # counts all workers
 
     def count_and_work(which, work, *args):
         n_begun = count(which)
         found = work(*args)
         if (which, n_begun) == (kind, number):
-            time.sleep(1)  # long enough for results before it to have been fetched
+            time.sleep(1)  # long enough for earlier results to be fetched
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
@@ -74,16 +74,16 @@ def perform_and_count(folder, kind, number, function, args, given):
     with pytest.MonkeyPatch.context() as patch:
         for which in ("rows", "columns"):
             internals.around_work(patch, which, partial(count_and_work, which))
-        return perform(function, args, given)
+        return perform(function, args, data)
 
 
-def sleep(seconds, given):
+def sleep(seconds, data):
     time.sleep(seconds)
     return seconds
 
 
-def slow_at(folder, number, seconds, many, given):
-    """Take many seconds in the process that took number 0, few elsewhere."""
+def slow_at(folder, number, seconds, many, data):
+    """Take `many` seconds in the process that ran number 0, `seconds` in others."""
     mark = Path(folder, "slow")
     if number == 0 and not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -91,22 +91,22 @@ def slow_at(folder, number, seconds, many, given):
     return number
 
 
-def needs(name, given):
-    if name not in given:
+def needs(name, data):
+    if name not in data:
         raise MissingArraysError(name)
-    return float(given[name].sum())
+    return float(data[name].sum())
 
 
-def remembers(mark, name, given):
-    """Need what is sent only after the first time, when it is remembered from before."""
+def remembers(mark, name, data):
+    """Need the sent data only after the first call: the worker should remember them."""
     if mark.exists():
-        return needs(name, given)
+        return needs(name, data)
     mark.write_text(str(os.getpid()))
     return 0.0
 
 
-def unfit_at(folder, number, given):
-    """Only processes other than the first are fit."""
+def unfit_at(folder, number, data):
+    """Raise UnfitWorkerError in the process that runs this first."""
     mark = Path(folder, "first")
     if not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -128,7 +128,7 @@ def take_rows(rows, matrix):
 
 
 def bits_of_a_fit(path, block, max_iter):
-    """Fit in a task, where a client is active, too."""
+    """Fit in a task in which a client is active."""
     from distributed import get_client
     from small_fits import bits, model
 
@@ -138,7 +138,7 @@ def bits_of_a_fit(path, block, max_iter):
 
 
 def bits_with_worker_client(path, block, max_iter):
-    """Fit in a task on the cluster that it is a task of."""
+    """Fit in a task, on the same cluster."""
     from distributed import worker_client
     from small_fits import bits, model
 
@@ -148,7 +148,7 @@ def bits_with_worker_client(path, block, max_iter):
 
 
 def fit_with_get_client(path):
-    """Say why a fit in a task may not wait for tasks which wait for it."""
+    """Return the error of a fit in a task that would wait for tasks of the same worker."""
     from distributed import get_client
     from small_fits import model
 
@@ -159,7 +159,7 @@ def fit_with_get_client(path):
 
 
 def native_threads():
-    """Count the threads of this process that Python does not know."""
+    """Return the number of threads of this process that Python did not start."""
     return len(os.listdir("/proc/self/task")) - threading.active_count()
 
 
@@ -176,7 +176,7 @@ def undo_changes():
 
 
 def machine(patch, name):
-    """Let this process run on a machine of another type."""
+    """Pretend that this process runs on a machine of another type."""
     patch.setattr(platform, "machine", lambda: name)
 
 
@@ -187,19 +187,19 @@ def level():
 
 
 def forget_everything():
-    """Let a worker remember nothing of the fits that it took part in."""
+    """Clear everything that a worker has cached for fits."""
     from nmfscale.engine import worker
 
     worker._cache.__init__()
 
 
 def bytes_remembered():
-    """Say how much a worker remembers of the fits that it took part in."""
+    """Return the bytes that a worker has cached for fits."""
     from nmfscale.engine import worker
 
     return worker._cache.n_bytes_held
 
 
 def limit_files(n_bytes):
-    """Refuse files of more bytes, as a full disk does."""
+    """Make writes beyond this size fail, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))

@@ -1,4 +1,4 @@
-"""Dask clusters on this machine, what is done to their workers, and limits to the time it takes."""
+"""Dask clusters on this machine, faults of their workers, and time limits."""
 
 import gc
 import os
@@ -16,12 +16,12 @@ from small_fits import model
 
 from nmfscale.cluster import local as local_cluster
 
-# A hang is a failure: no test may take longer, also where the processors have much else to do.
+# A hang is a failure: no test may take longer, even if the processors are busy otherwise.
 WALL = 120
-# Seconds in which what a silent worker had to do is done elsewhere: before Dask gives it up.
+# Seconds within which others take over the tasks of a silent worker, before Dask gives it up.
 UNNOTICED = 50
 ITERATIONS = 16
-# As users' clusters, but quicker to notice links that are lost.
+# The settings of users' clusters, but lost connections are noticed sooner.
 SETTINGS = local_cluster._SETTINGS | {
     "distributed.comm.timeouts.connect": "12s",
     "distributed.comm.timeouts.tcp": "12s",
@@ -29,7 +29,7 @@ SETTINGS = local_cluster._SETTINGS | {
 
 
 def within(seconds, function):
-    """Return what a function returns, and fail if it takes too long."""
+    """Return the result of a function; fail if it takes too long."""
     done = []
 
     def run():
@@ -48,7 +48,7 @@ def within(seconds, function):
 
 
 def soon(what, seconds=WALL):
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -56,7 +56,7 @@ def soon(what, seconds=WALL):
 
 
 def fit(source, client=None, actions=None, **options):
-    """Fit a small model while things happen; see `At`."""
+    """Fit a small model, and run actions after iterations; see `At`."""
     how = {n: options.pop(n) for n in ("checkpoint", "checkpoint_every", "resume") if n in options}
     options = {"max_iter": ITERATIONS, "callback": actions and At(actions)} | options
     return within(WALL, lambda: model(**options).fit(source, client=client, **how))
@@ -64,35 +64,35 @@ def fit(source, client=None, actions=None, **options):
 
 @contextmanager
 def cluster_of(n_workers, active=True, **options):
-    """Start worker processes and hand out a client, which fits take by default if `active`."""
+    """Start worker processes and yield a client, which fits use by default if `active`."""
     import dask
     from distributed import Client, LocalCluster
 
     options = {"dashboard_address": "127.0.0.1:0", "silence_logs": 60} | options
     with (
-        # of workers that are killed
+        # killed workers cause warnings
         warnings.catch_warnings(action="ignore"),
         dask.config.set(SETTINGS),
     ):
-        # clients of schedulers that were lost: collected while another starts, both would hang
+        # if a client of a lost scheduler were collected while another starts, both would hang
         gc.collect()
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **options)
         try:
             with Client(cluster, set_as_default=active) as client:
                 if n_workers:
                     client.wait_for_workers(n_workers, timeout=WALL)
-                # watchers too: before they have, they do not start a worker again
+                # nannies must have started, too: before that, they do not restart a worker
                 started = cluster.workers.values()
                 soon(lambda: all(each.status.name == "running" for each in list(started)))
                 yield client
         finally:
-            # what was done to its workers may keep it from ending
+            # faults of its workers may prevent it from closing
             with suppress(TimeoutError):
                 cluster.close(timeout=WALL / 4)
 
 
 def restore_workers(client, n_workers):
-    """Wait until all workers are there and alive: one that was retired is not started again."""
+    """Wait until all workers are alive; replace them if one was retired and is not restarted."""
     cluster = client.cluster
     if any(nanny.status.name in ("closing", "closed") for nanny in cluster.workers.values()):
         cluster.scale(0)
@@ -102,7 +102,7 @@ def restore_workers(client, n_workers):
 
 
 def alive(pid):
-    """Whether a process has not ended, nor was killed just now."""
+    """Whether a process is running, and not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -122,10 +122,10 @@ if __name__ == "__main__":
 
 @contextmanager
 def scheduler_to_kill():
-    """Start a scheduler and its workers in a process, and hand out that and a client."""
+    """Start a scheduler with workers in a process; yield the process and a client."""
     from distributed import Client
 
-    # the scheduler, too, reads what is submitted
+    # the scheduler needs the paths, too: it unpickles submitted tasks
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", _SCHEDULER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
@@ -142,9 +142,9 @@ def scheduler_to_kill():
 
 
 def processes(client):
-    """Return the numbers of the worker processes that are started again if they die.
+    """Return the ids of the worker processes that Dask restarts if they die.
 
-    Dask does not do that before a worker has joined, nor before its watcher itself has started.
+    Dask restarts a worker only after the worker has joined and its nanny has started.
     """
     here = client.cluster.scheduler.workers
     return [
@@ -155,14 +155,14 @@ def processes(client):
 
 
 def send(number, pids):
-    """Send a signal to processes that are still there."""
+    """Send a signal to the processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 class At:
-    """Callback of a fit that does something once an iteration is done, and counts them."""
+    """Callback of a fit that counts iterations, and runs the action of an iteration after it."""
 
     def __init__(self, actions):
         self.actions, self.seen = actions, 0
@@ -175,7 +175,7 @@ class At:
 
 @contextmanager
 def meanwhile(action, every):
-    """Do something again and again, in a thread, until the block ends."""
+    """Repeat an action in a thread until the block ends."""
     over, errors = threading.Event(), []
 
     def run():
@@ -198,7 +198,7 @@ def meanwhile(action, every):
 
 
 class Killer:
-    """Kills a worker at random at every call, up to so many."""
+    """Kills a random worker at every call, up to `most` workers."""
 
     def __init__(self, client, seed=0, most=8):
         self.client, self.chance, self.kills, self.most = client, random.Random(seed), 0, most
@@ -211,7 +211,7 @@ class Killer:
 
 
 def tasks_known(client):
-    """Return how many tasks the scheduler knows."""
+    """Return the number of tasks that the scheduler knows."""
     return client.run_on_scheduler(_count_tasks)
 
 

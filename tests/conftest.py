@@ -1,4 +1,4 @@
-"""Where the real data and the reference results are found; small stores, workers of a module."""
+"""Fixtures: folders of real data and reference results, small stores, worker processes."""
 
 import importlib.util
 import os
@@ -6,20 +6,20 @@ import signal
 import tempfile
 from pathlib import Path
 
-# Here, not at the end by its plugin: garbage of clusters collected while CPython 3.11 parses
-# makes that fail (python/cpython issue 106905).
+# Imported here, because its plugin would import it at the end: in CPython 3.11, parsing fails if
+# garbage of clusters is collected meanwhile (python/cpython issue 106905).
 import hypothesis  # noqa: F401
 import pytest
 
 
 def pytest_configure():
-    """Hear Ctrl-C where a shell that runs the tests in the background would have it ignored."""
+    """Enable Ctrl-C, which is ignored if a shell runs the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header():
-    """Say which nmfscale is tested: the installed one, or one that happens to lie around."""
+    """Print the path of the tested nmfscale: the installed one, or a folder of sources."""
     spec = importlib.util.find_spec("nmfscale")
     return f"nmfscale: {Path(spec.origin).parent if spec and spec.origin else 'not installed'}"
 
@@ -32,7 +32,7 @@ def data_dir():
         pytest.skip("set NMFSCALE_DATA to the folder of real count matrices")
     path = Path(folder)
     if not path.is_dir():
-        pytest.fail(f"NMFSCALE_DATA is {folder!r}, which is no folder: correct it or unset it")
+        pytest.fail(f"NMFSCALE_DATA is {folder!r}, which is not a folder: correct it or unset it")
     return path
 
 
@@ -47,7 +47,7 @@ def reference_dir(data_dir):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks so small that the counts of small fits have several."""
+    """Make blocks so small that the counts of small fits have several."""
     import internals
     from small_fits import SMALL_BLOCK
 
@@ -56,7 +56,7 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture
 def scratch(tmp_path):
-    """A folder of its own for temporary files."""
+    """A separate folder for temporary files."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +87,7 @@ def three_workers():
 
 @pytest.fixture
 def client(three_workers):
-    """That client, once all workers are there."""
+    """The client of `three_workers`, after all workers are restored."""
     from clusters import restore_workers
 
     restore_workers(three_workers, 3)

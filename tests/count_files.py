@@ -1,4 +1,4 @@
-"""Writes tables of counts in every format that is read, as the formats are specified."""
+"""Writers of count tables in every supported format, by the specifications of the formats."""
 
 import gzip
 
@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 
 def write_sparse(group, matrix, data=None, indices=None, indptr=None, settings=None, **attributes):
-    """Write `data`, `indices` and `indptr`, in types of choice."""
+    """Write `data`, `indices` and `indptr`, optionally with other dtypes."""
     for name, dtype in (("data", data), ("indices", indices), ("indptr", indptr)):
         values = np.asarray(getattr(matrix, name))
         group.create_dataset(name, data=values.astype(dtype or values.dtype), **(settings or {}))
@@ -16,7 +16,7 @@ def write_sparse(group, matrix, data=None, indices=None, indptr=None, settings=N
 
 
 def write_with_unknown_filter(group, name, shape):
-    """Write a dataset that says it was compressed by a filter that nobody has."""
+    """Write a dataset that declares a compression filter that does not exist."""
     settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settings.set_chunk(shape)
     settings.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, ())
@@ -26,7 +26,7 @@ def write_with_unknown_filter(group, name, shape):
 
 
 def write_h5ad(path, matrix, at="X", **options):
-    """Write the layout of AnnData since 0.8; `matrix` is csr, csc or dense."""
+    """Write a file in the layout of AnnData since 0.8; `matrix` is csr, csc or dense."""
     with h5py.File(path, "w") as file:
         for name, size in (("obs", matrix.shape[0]), ("var", matrix.shape[1])):
             file[f"{name}/_index"] = [f"{name}-{number}" for number in range(size)]
@@ -42,7 +42,7 @@ def write_h5ad(path, matrix, at="X", **options):
 
 
 def write_old_h5ad(path, matrix):
-    """Write the layout of AnnData 0.6: compound tables, other names of the attributes."""
+    """Write a file in the layout of AnnData 0.6: compound tables, other attribute names."""
     with h5py.File(path, "w") as file:
         kind = {"h5sparse_format": matrix.format, "h5sparse_shape": np.array(matrix.shape)}
         write_sparse(file.create_group("X"), matrix, **kind)
@@ -53,7 +53,7 @@ def write_old_h5ad(path, matrix):
 
 
 def write_tenx_group(group, matrix, cells, columns, **options):
-    """Write what Cell Ranger does: cells x genes by rows, the shape the other way round."""
+    """Write a group of Cell Ranger: cells x genes by rows, with the shape of the transpose."""
     write_sparse(group, matrix, **options)
     group["shape"] = np.array(matrix.shape[::-1], dtype=np.int32)
     group["barcodes"] = np.array(cells, "S18")
@@ -77,21 +77,21 @@ def write_tenx(path, matrix, version, **options):
 
 
 def write_text(path, text):
-    """Write text, with gzip if the name says so."""
+    """Write a text file, compressed if its name ends with .gz."""
     data = text.encode()
     path.write_bytes(gzip.compress(data, 1) if path.name.endswith(".gz") else data)
     return path
 
 
 def entry_lines(rows, columns, values=None):
-    """Lines of 1-based positions, and values if they are given."""
+    """Return lines of 1-based positions, with values if they are given."""
     fields = [np.asarray(rows) + 1, np.asarray(columns) + 1]
     lines = zip(*(f.tolist() for f in fields), *([] if values is None else [values]), strict=True)
     return "".join(" ".join(map(str, line)) + "\n" for line in lines)
 
 
 def write_mtx(path, matrix, field="integer", order=slice(None), comment="%a comment\n"):
-    """Write coordinates, in the order given."""
+    """Write a Matrix Market file of coordinates, with the entries in this order."""
     entries = matrix.tocoo()
     rows, columns, values = (
         part[order] for part in (entries.row, entries.col, entries.data.astype(object))
@@ -104,7 +104,7 @@ def write_mtx(path, matrix, field="integer", order=slice(None), comment="%a comm
 
 
 def write_docword(path, matrix, order=slice(None)):
-    """Write a bag of words of the UCI repository."""
+    """Write a UCI bag of words, with the entries in this order."""
     entries = matrix.tocoo()
     rows, columns, values = (part[order] for part in (entries.row, entries.col, entries.data))
     head = f"{matrix.shape[0]}\n{matrix.shape[1]}\n{rows.size}\n"

@@ -1,7 +1,7 @@
-"""Every change to internal names of the package: no other file of the tests makes one.
+"""All patches of internal names of the package; no other file of the tests patches internals.
 
-The first argument sets attributes: pytest's `monkeypatch`, or `FOR_GOOD` in a process of its own.
-`around_*` call `function(original, *args)` in place of what they name.
+The first argument sets attributes: pytest's `monkeypatch`, or `FOR_GOOD` in a separate process.
+`around_*` replaces the named function by a call of `function(original, *args)`.
 """
 
 import pkgutil
@@ -23,7 +23,7 @@ def _around(patch, name, function):
 
 
 def _noted(patch, init):
-    """Return a list to which every object is added that is initialized there."""
+    """Return a list that records every object initialised by `init`."""
     found = []
 
     def note(original, self, *args, **options):
@@ -38,12 +38,12 @@ def _noted(patch, init):
 
 
 def make_parser_by(patch, function):
-    """Call a function in place of the one that makes the parser of the command line."""
+    """Replace the function that builds the parser of the command line."""
     _set(patch, "cli.arguments.make_parser", function)
 
 
 def around_bootstrap_weights(patch, function):
-    """Where balanced weights are bootstrapped, for Python and the shell."""
+    """Wrap the bootstrap of balanced weights, for Python and the shell."""
     _around(patch, "inference.bootstrap.bootstrap_weights", function)
 
 
@@ -51,52 +51,52 @@ def around_bootstrap_weights(patch, function):
 
 
 def small_blocks(patch, n_nonzeros):
-    """Cut counts into blocks of at most so many nonzeros."""
+    """Cut counts into blocks of at most this many nonzeros."""
     _set(patch, "counts.blocks.BLOCK_NONZEROS", n_nonzeros)
 
 
 def threads_share_small_blocks(patch):
-    """Arrange a block on several threads however small it is."""
+    """Arrange even small blocks on several threads."""
     _set(patch, "counts.sell._LEAST_SHARE", 1)
 
 
 def around_weigh(patch, function):
-    """Where counts are multiplied by the weights of samples."""
+    """Wrap the multiplication of counts by weights of samples."""
     _around(patch, "counts.sell.weigh", function)
 
 
 def around_count_columns(patch, function):
-    """Where the entries of a block's columns are counted."""
+    """Wrap the function that counts the entries of a block's columns."""
     _around(patch, "counts.sell.count_columns", function)
 
 
 def around_layout(patch, function):
-    """Where counts in memory are cut into blocks."""
+    """Wrap the layout of counts in memory."""
     _around(patch, "counts.memory.Counts.layout", function)
 
 
 def small_pieces(patch, n_bytes):
-    """Read files in pieces of so many bytes."""
+    """Read files in pieces of this many bytes."""
     _set(patch, "readers.file_counts._PIECE_BYTES", n_bytes)
 
 
 def around_spill(patch, function):
-    """Where a sorted run goes to a temporary file."""
+    """Wrap the function that writes a sorted run to a temporary file."""
     _around(patch, "readers.external_sort._Run.spill", function)
 
 
 def retry_for(patch, seconds):
-    """Try reads that fail again for so long."""
+    """Retry failed reads for this many seconds."""
     _set(patch, "storage.atomic.RETRY_SECONDS", seconds)
 
 
 def wait_for_locks(patch, seconds):
-    """Wait so long for an HDF5 file that another program holds."""
+    """Wait this many seconds for an HDF5 file that another program has locked."""
     _set(patch, "storage.hdf5.LOCK_SECONDS", seconds)
 
 
 def small_calls(patch, n_bytes):
-    """Read and write at most so many bytes in a call of the system."""
+    """Read and write at most this many bytes in one system call."""
     _set(patch, "storage.atomic.CALL_BYTES", n_bytes)
 
 
@@ -106,7 +106,7 @@ def no_files_without_a_name(patch):
 
 
 def demo_corpus(patch, counts):
-    """Let the demo use these counts."""
+    """Make the demo use these counts."""
     _set(patch, "datasets.corpora.docstrings", lambda: counts)
 
 
@@ -114,34 +114,34 @@ def demo_corpus(patch, counts):
 
 
 def plan(patch, keep, folder=None):
-    """Keep what is read of the counts or read it anew; loadings go to the folder if given."""
+    """Plan to keep counts in memory or to read them again; loadings are in `folder` if given."""
     from nmfscale.engine.memory import Plan
 
     _set(patch, "models.base.plan_fit", lambda *_, **__: Plan(0, keep, folder))
 
 
 def read_anew(patch, folder=None):
-    """Read the counts from their file in every iteration."""
+    """Plan to read the counts from their file in every iteration."""
     plan(patch, False, folder)
 
 
 def limit_is_all_memory(patch):
-    """Let a computation have all of its memory limit, whatever the process holds already."""
+    """Give a computation its whole memory limit, whatever the process already uses."""
     _set(patch, "engine.memory._held_and_limit", lambda limit: (0, limit or 1 << 60))
 
 
 def processors(patch, number):
-    """Let the process have so many processors."""
+    """Pretend that the process has this many processors."""
     _set(patch, "engine.threads.available_processors", lambda: number)
 
 
 def processor_quota(patch, quota):
-    """Let the control group of the process have so many processors."""
+    """Pretend that the control group of the process has this quota of processors."""
     _set(patch, "engine.threads._group_quota", lambda: quota)
 
 
 def fits_together(patch, number):
-    """Let so many bootstrap fits share the reads of a file, whatever memory there is."""
+    """Let this many bootstrap fits share the reads of a file, whatever memory is free."""
     _set(patch, "inference.refit.fits_within", lambda *_: number)
 
 
@@ -149,65 +149,65 @@ def fits_together(patch, number):
 
 
 def always_momentum(patch):
-    """Extrapolate from the first iteration, however steep the climb."""
+    """Extrapolate from the first iteration, however fast the objective rises."""
     _set(patch, "methods.poisson.newton.WARMUP_ABOVE", float("inf"))
 
 
 def any_fall_goes_back(patch):
-    """Go back to the best point whenever the log-likelihood falls."""
+    """Return to the best point whenever the log-likelihood falls."""
     _set(patch, "methods.poisson.newton.GAIN_OVER", 1)
 
 
 def no_late_iterations(patch):
-    """Compute the diagonal of the curvature anew in every iteration."""
+    """Recompute the diagonal of the curvature in every iteration."""
     _set(patch, "methods.poisson.newton.LATE_BELOW", -float("inf"))
 
 
 def around_change_of_type(patch, function):
-    """Where a fit goes on in another type: `function(original, model, dtype)`."""
+    """Wrap the change of a fit to another dtype: `function(original, model, dtype)`."""
     _around(patch, "methods.poisson.newton.Newton._as_type", function)
 
 
 def around_choice_of_steps(patch, function):
-    """Where the steps of an iteration are chosen: `function(original, schedule, iteration)`."""
+    """Wrap the choice of an iteration's steps: `function(original, schedule, iteration)`."""
     _around(patch, "methods.poisson.newton.MomentumSchedule.updates", function)
 
 
 def no_start(patch):
-    """Fail where the start of a fit would be computed."""
+    """Make the computation of a start fail."""
     _set(patch, "methods.poisson.solvers.initialize", None)
     _set(patch, "methods.ssnmf.multiplicative.random_start", None)
 
 
 def around_newton_steps(patch, function):
-    """Where rows of A or B take a Newton step: `function(original, model, rows, *given)`."""
+    """Wrap the Newton steps of rows of A or B: `function(original, model, rows, *arguments)`."""
     _around(patch, "methods.ssnmf.descent.CoordinateDescent._newton", function)
 
 
 def note_executors(patch):
-    """Return a list to which the executors of all fits on a cluster are added."""
+    """Return a list that records the executors of all fits on a cluster."""
     return _noted(patch, "engine.remote.DaskExecutor.__init__")
 
 
 def draw_rows_of(patch, n_nonzeros):
-    """Look for anchors in rows drawn at random that have about so many nonzeros."""
+    """Search anchors in random rows with about this many nonzeros."""
     _set(patch, "methods.poisson.topic_score._MAX_NONZEROS", n_nonzeros)
 
 
 def few_projection_steps(patch):
-    """Compute loadings of new rows roughly."""
+    """Compute loadings of new rows with few steps."""
     from nmfscale.methods.transform import Projection
 
     _set(patch, "models.held_factors.Projection", partial(Projection, n_steps=2))
 
 
 def no_projection(patch):
-    """Fail where loadings of new rows would be computed."""
+    """Make the computation of loadings of new rows fail."""
     _set(patch, "models.held_factors.Projection", None)
 
 
 def around_projected_blocks(patch, function):
-    """Where loadings of new rows are computed block by block: `function(original, projection)`."""
+    """Wrap the blocks of loadings of new rows: `function(original, projection)`."""
     _around(patch, "methods.transform.Projection.blocks", function)
 
 
@@ -215,28 +215,28 @@ def around_projected_blocks(patch, function):
 
 
 def save_every(patch, n_iterations):
-    """Save loadings on a cluster once in so many iterations, however small they are."""
+    """Save loadings on a cluster every `n_iterations` iterations, even if they are small."""
     _set(patch, "engine.session._SAVE_ALWAYS", 0)
     _set(patch, "engine.session._SAVE_EVERY", n_iterations)
 
 
 def save_sums_below(patch, n_bytes):
-    """Save the sums of a task on a cluster if they are smaller than this."""
+    """Save the sums of a task on a cluster if they have fewer bytes than this."""
     _set(patch, "engine.remote._SAVED_SUMS", n_bytes)
 
 
 def keep_recent_factors(patch, number):
-    """Keep so many of the factors that were sent to workers."""
+    """Keep this many of the factors that were sent to workers."""
     _set(patch, "engine.remote._RECENT_SHARED", number)
 
 
 def no_active_client(patch):
-    """Compute in this process, though a client is active."""
+    """Compute in this process even if a client is active."""
     _set(patch, "engine.workers.active_client", lambda: None)
 
 
 def workers_see(patch, store, folder):
-    """Let workers say whether they see the store and the folder of the fit, if they do."""
+    """Make workers report that they do not see the store or the folder of the fit."""
     _set(patch, "engine.workers.probe", partial(_probe, store, folder))
 
 
@@ -250,19 +250,19 @@ def _probe(store, folder, *args):
 
 
 def retry_policy(patch, **options):
-    """Give fits another retry policy than the default."""
+    """Change the default retry policy of fits."""
     from nmfscale.cluster.tasks import RetryPolicy
 
     _set(patch, "cluster.pool.RetryPolicy", lambda: RetryPolicy(**options))
 
 
 def note_pools(patch):
-    """Return a list to which the worker pools of all fits are added."""
+    """Return a list that records the worker pools of all fits."""
     return _noted(patch, "cluster.pool.WorkerPool.__init__")
 
 
 def note_sessions(patch):
-    """Return a list to which the arguments of every session on a cluster are added."""
+    """Return a list that records the arguments of every session on a cluster."""
     found = []
 
     def note(open_session, *args, **options):
@@ -274,27 +274,27 @@ def note_sessions(patch):
 
 
 def perform_by(patch, function):
-    """Let workers perform a task by `function(its function, args, given)`."""
+    """Make workers run a task by `function(task_function, args, data)`."""
     _set(patch, "cluster.pool.WorkerPool.perform", staticmethod(function))
 
 
 def around_run(patch, function):
-    """Where a batch of tasks is run: `function(original, pool, name, function, tasks, ...)`."""
+    """Wrap the run of a batch: `function(original, pool, name, function, tasks, ...)`."""
     _around(patch, "cluster.pool.WorkerPool.run", function)
 
 
 def around_each(patch, function):
-    """Where every worker is asked something: `function(original, pool, ...)`."""
+    """Wrap the call of a function on every worker: `function(original, pool, ...)`."""
     _around(patch, "cluster.pool.WorkerPool.each", function)
 
 
 def around_forget_all(patch, function):
-    """Where what was sent to workers is dropped: `function(original, pool, but)`."""
+    """Wrap the release of data sent to workers: `function(original, pool, but)`."""
     _around(patch, "cluster.pool.WorkerPool.forget_all", function)
 
 
 def around_take(patch, function):
-    """Where the result of a task is fetched: `function(original, batch, attempt)`."""
+    """Wrap the fetch of a task's result: `function(original, batch, attempt)`."""
     _around(patch, "cluster.batch.TaskBatch.take", function)
 
 
@@ -302,7 +302,7 @@ def around_take(patch, function):
 
 
 def around_work(patch, kind, function):
-    """Where the time of a task goes that updates "rows" or sums over "columns"."""
+    """Wrap the work of tasks that update "rows" or sum over "columns"."""
 
     def work(run, context, step_run):
         if step_run.step.reads == kind:
@@ -313,28 +313,28 @@ def around_work(patch, kind, function):
 
 
 def around_slices(patch, function):
-    """Where a worker takes the counts of a block: `function(original, context, order)`."""
+    """Wrap the counts of a block on a worker: `function(original, context, order)`."""
     _around(patch, "engine.worker.TaskContext.counts", function)
 
 
 def around_save(patch, function):
-    """Where a worker saves arrays: `function(original, path, arrays)`."""
+    """Wrap the function that saves arrays on a worker: `function(original, path, arrays)`."""
     _around(patch, "engine.worker.save_arrays", function)
 
 
 def around_fit_of_replicate(patch, function):
-    """Where a bootstrap fits to one draw: `function(original, task, drawn, n_threads, counts)`."""
+    """Wrap the fit of a bootstrap: `function(original, task, drawn, n_threads, counts)`."""
     _around(patch, "inference.refit.RefitTask._fit", function)
 
 
 def package_version(patch, version, rooms=("workers", "worker")):
-    """Let a worker have another version: in what it says of itself, in its tasks, or in both."""
+    """Change the version of a worker: in its reports, in its tasks, or in both."""
     for room in rooms:
         _set(patch, f"engine.{room}.package_version", lambda: version)
 
 
 def available_levels(patch, levels):
-    """Let the processor have these instruction sets."""
+    """Pretend that the processor has these instruction sets."""
     _set(patch, "kernels.available_levels", lambda: levels)
 
 
@@ -342,32 +342,32 @@ def available_levels(patch, levels):
 
 
 def after_a_batch(patch, function):
-    """Call a function when a batch of replicates is done, before its results are kept."""
+    """Call a function after a batch of replicates, before its results are stored."""
 
-    def note(original, *given):
-        original(*given)
+    def note(original, *args):
+        original(*args)
         function()
 
     _around(patch, "inference.replicates._Sizes.note", note)
 
 
 def before_replicates(patch, function):
-    """Call a function before the first batch of replicates is begun."""
+    """Call a function before the first batch of replicates."""
 
-    def resolve(original, *given):
+    def resolve(original, *args):
         function()
-        return original(*given)
+        return original(*args)
 
     _around(patch, "inference.replicates.resolve_threads", resolve)
 
 
 def around_solve(patch, function):
-    """Where the jackknife solves for one number."""
+    """Wrap the solve of the jackknife for one number."""
     _around(patch, "methods.poisson.profile.ProfileHessian.solve", function)
 
 
 def few_samples_are_many(monkeypatch, n):
-    """Warn of samples as units from so many in a group on."""
+    """Warn about samples as units if a group has at least n."""
     monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)
 
 
@@ -375,22 +375,22 @@ def few_samples_are_many(monkeypatch, n):
 
 
 def all_components_of_a_row(patch):
-    """Move rows of any number of components as those of a few are moved."""
+    """Update rows of many components like rows of few components."""
     _set(patch, "methods.transform.ACTIVE_ABOVE", 1 << 30)
 
 
 def small_pieces_of_rows(patch):
-    """Give news of loadings after every slice of rows."""
+    """Report progress of loadings after every slice of rows."""
     _set(patch, "methods.slices._PIECE", 1)
     _set(patch, "methods.slices._PIECE_SLICES", 1)
 
 
 def progress_at_once(patch):
-    """Show short work, too."""
+    """Show progress of short work, too."""
     _set(patch, "engine.progress._DELAY", 0)
     _set(patch, "engine.progress._EVERY", 0)
 
 
 def around_advance(patch, function):
-    """Where samples that are done are counted."""
+    """Wrap the function that counts finished samples."""
     _around(patch, "engine.progress.advance", function)

@@ -1,6 +1,6 @@
-"""Hosts with a link each, in namespaces of their own, and Dask workers on them.
+"""Simulated hosts, each in its own network namespace with one link, and Dask workers on them.
 
-Every process ends, and every link and mount goes, with the process that `alone` starts.
+All processes, links and mounts end with the process that `alone` starts.
 """
 
 import functools
@@ -28,7 +28,7 @@ NAMESPACES = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--moun
 
 
 def in_environment(settings):
-    """Return Dask's settings under the names that they have in the environment."""
+    """Return Dask's settings as environment variables."""
     return {
         f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value)
         for name, value in settings.items()
@@ -39,14 +39,14 @@ SETTINGS = in_environment(
     clusters.SETTINGS
     | {"distributed.scheduler.worker-ttl": "15s", "logging.distributed": "critical"}
 )
-# So that nothing is noticed by Dask before a test is over.
+# Dask itself notices no fault before a test is over.
 UNAWARE = in_environment(
     {"distributed.scheduler.worker-ttl": "300s", "distributed.comm.timeouts.tcp": "300s"}
 )
 
 
 def missing():
-    """Say what is missing for a network of our own."""
+    """Return what is missing for a simulated network, or an empty text."""
     if not sys.platform.startswith("linux") or os.geteuid():
         return "needs Linux and root"
     for program in ("unshare", "nsenter", "ip", "mount"):
@@ -61,7 +61,7 @@ def missing():
 
 
 def alone(seconds, **settings):
-    """Run the body of a test in a network of its own, within so many seconds; see `SETTINGS`."""
+    """Run a test in a separate network, with a time limit in seconds; see `SETTINGS`."""
 
     def wrap(test):
         @functools.wraps(test)
@@ -86,13 +86,13 @@ here.{test.__name__}.__wrapped__(Path(sys.argv[1]))
 
 
 def ip(*words, host=None):
-    """Configure links, of a host if one is given."""
+    """Run `ip` to configure links, on a host if one is given."""
     inside = [] if host is None else ["nsenter", "-t", str(host), "--net"]
     subprocess.run([*inside, "ip", *map(str, words)], check=True, timeout=10)
 
 
 class Host:
-    """A machine with a worker that is started again whenever it ends."""
+    """A simulated machine with a worker that is restarted whenever it ends."""
 
     def __init__(self, number, folder, relayed):
         self.number, self.folder, self.relayed = number, folder / f"host{number}", relayed
@@ -145,7 +145,7 @@ class Host:
         return sorted(os.listdir(f"/proc/{self.process.pid}/root{folder}"))
 
     def link(self, delay=0.0, lost_to=0.0, lost_from=0.0, rate=1e7):
-        """Set seconds of delay, shares of frames lost to and from here, and bytes a second."""
+        """Set the delay in seconds, shares of lost frames to and from here, and bytes/second."""
         self.relay.stdin.write(f"{delay} {lost_to} {lost_from} {rate}\n".encode())
         self.relay.stdin.flush()
 
@@ -160,7 +160,7 @@ class Host:
 
     @property
     def pid(self):
-        """The worker, not what watches it."""
+        """The process id of the worker, not that of its nanny."""
         return int(self.mark("pid").read_text())
 
     def signal(self, number):
@@ -172,7 +172,7 @@ class Host:
 
 @contextmanager
 def network(folder, n_hosts=3, relayed=False):
-    """Start hosts and a scheduler; frames may be relayed, so that links can be made worse."""
+    """Start hosts and a scheduler; with `relayed`, links can be degraded by `Host.link`."""
     from distributed import Client
 
     ip("link", "set", "lo", "up")
@@ -194,12 +194,14 @@ def network(folder, n_hosts=3, relayed=False):
 
 
 class Meanwhile:
-    """What happens to a fit after iteration `at`, in a thread; `until` is not left before its end.
+    """Callback of a fit that runs `happen` in a thread after iteration `at`.
+
+    Iteration `until` waits for the end of the thread.
 
     Attributes
     ----------
     longest : float
-        Seconds of the longest iteration since.
+        Duration in seconds of the longest iteration after `at`.
     """
 
     def __init__(self, happen, at=3, until=7):

@@ -1,4 +1,4 @@
-"""A link with a delay, losses and a rate, between two network devices that it makes."""
+"""A link with delay, losses and limited rate, between two network devices that it creates."""
 
 import fcntl
 import heapq
@@ -20,7 +20,7 @@ def device(name):
 
 
 def main(near, far):
-    """Carry frames; lines of the input set delay, shares lost to and from `far`, bytes a second."""
+    """Carry frames; input lines set delay, shares lost to and from `far`, and bytes per second."""
     ends, control = (device(near), device(far)), sys.stdin.fileno()
     other, free = dict(zip(ends, ends[::-1], strict=True)), dict.fromkeys(ends, 0.0)
     rng, waiting, count = random.Random(0), [], 0

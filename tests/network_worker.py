@@ -1,4 +1,4 @@
-"""Loaded first by workers on hosts of a test: a task waits, or is wrong, where a file says so."""
+"""Preloaded by workers on simulated hosts: marker files make tasks wait, or use wrong counts."""
 
 import os
 import time
@@ -15,7 +15,7 @@ def marked(name):
 
 
 def dask_setup(worker):
-    """Let tasks of rows wait from file `hold` on until `go`; use wrong counts while `stale`."""
+    """With a file `hold`, tasks of rows wait for a file `go`; with `stale`, counts are wrong."""
 
     def wrong_slices(slices, context, order):
         if order == "rows" and marked("hold"):

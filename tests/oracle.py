@@ -1,4 +1,4 @@
-"""Every quantity and every update of the package again in plain NumPy: slow, dense, obvious.
+"""Reference implementations of quantities and updates in plain NumPy: slow, dense, simple.
 
 Nothing here imports the package. `eps` is the guard of the reference program fastTopics, which
 adds 1e-8 to expected counts inside logarithms and ratios; at its default of zero the formulas are
@@ -75,8 +75,8 @@ def row_loss(y, A, u, b, eps=0.0):
 def with_prior(y, A, u, shape, rate):
     """Return the row problem with a Gamma(shape_k, rate_k) prior on b_k.
 
-    The log density (shape_k - 1) log b_k - rate_k b_k is that of shape_k - 1 further counts, seen
-    by topic k alone, and of rate_k more in u_k: every solver below then finds the MAP estimate.
+    The log density (shape_k - 1) log b_k - rate_k b_k equals that of shape_k - 1 additional counts
+    of topic k alone, and of rate_k added to u_k: so every solver below finds the MAP estimate.
     """
     return (
         np.concatenate([y, np.asarray(shape, dtype=float) - 1.0]),
@@ -86,9 +86,9 @@ def with_prior(y, A, u, shape, rate):
 
 
 def em(y, A, u, b, n_steps, eps=0.0):
-    """b_k <- b_k (A^T (y / A b))_k / u_k; a topic with u_k = 0 is left at zero.
+    """Return b after steps b_k <- b_k (A^T (y / A b))_k / u_k; a topic with u_k = 0 stays zero.
 
-    With fastTopics' eps its guard of the mixture form is added: responsibilities are divided by
+    With fastTopics' eps, its guard of the mixture form is added: responsibilities are divided by
     their largest, raised by 1e-15 and normalised again.
     """
     y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
@@ -124,7 +124,7 @@ def _coordinate_derivatives(y, a, u_k, mu, eps):
 
 
 def scd(y, A, u, b, n_passes, eps=0.0):
-    """b_k <- max(0, b_k - g_k / h_k) for k = 1..K in turn, written as fastTopics writes it."""
+    """Return b after b_k <- max(0, b_k - g_k / h_k) for k = 1..K in turn, as in fastTopics."""
     y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
     mu = A @ b
     for _ in range(n_passes):
@@ -137,7 +137,7 @@ def scd(y, A, u, b, n_passes, eps=0.0):
 
 
 def ccd(y, A, u, b, n_passes, eps=0.0):
-    """b_k <- max(eps, b_k - g_k / h_k + eps) for k = 1..K in turn."""
+    """Return b after b_k <- max(eps, b_k - g_k / h_k + eps) for k = 1..K in turn."""
     y, A, b = y[y > 0], A[y > 0], np.array(b, dtype=float)
     mu = A @ b
     for _ in range(n_passes):
@@ -195,7 +195,7 @@ def minimise_quadratic(g, H, b, n_sweeps=100_000):
 
 
 def newton(y, A, u, b, n_steps):
-    """b <- b + argmin over d >= -b of the second-order model at b; no line search."""
+    """Return b after b <- b + argmin over d >= -b of the second-order model; no line search."""
     b = np.array(b, dtype=float)
     for _ in range(n_steps):
         b = b + minimise_quadratic(*row_derivatives(y, A, u, b), b)
@@ -219,10 +219,10 @@ def solve_row(y, A, u, n_steps=200):
 
 
 def mean_field(y, A, alpha, gamma, n_steps, tolerance=0.0, rate=None):
-    """Return gamma, theta and sum y log(A theta) after n_steps at most; these two of the last step.
+    """Return gamma after at most n_steps, with theta and sum y log(A theta) of the last step.
 
     theta = exp(E log h) for q(h) = Dirichlet(gamma), or Gamma(gamma, rate) where rates are given;
-    counts are shared out by phi_jk = theta_k a_jk / mu_j, and gamma_k = alpha_k + sum_j y_j phi_jk.
+    counts are divided by phi_jk = theta_k a_jk / mu_j, and gamma_k = alpha_k + sum_j y_j phi_jk.
     Ends once gamma changes by less than `tolerance` on average.
     """
     y, A = y[y > 0], A[y > 0]
@@ -237,7 +237,7 @@ def mean_field(y, A, alpha, gamma, n_steps, tolerance=0.0, rate=None):
 
 
 def lda_bound(y, A, alpha, gamma, phi):
-    """Return a document's evidence lower bound by its definition, topics A given.
+    """Return a document's evidence lower bound by its definition, for topics A.
 
     E log p(h) + sum_jk y_j phi_jk (E log h_k + log a_jk - log phi_jk) - E log q(h).
     """
@@ -252,10 +252,10 @@ def lda_bound(y, A, alpha, gamma, phi):
 
 
 def update_rows(X, L, F, method, inner_iter, eps=0.0, rows=None):
-    """Return L with its rows (or those named) moved; call with X.T, F, L for the other factor.
+    """Return L with all rows, or `rows`, updated; call with X.T, F, L for the other factor.
 
-    Every method but em takes one EM step first, which brings it near enough to do without a line
-    search (and costs sn, which needs none, nothing).
+    Every method except em takes one EM step first, after which no line search is needed (sn never
+    needs one).
     """
     u, moved = F.sum(axis=0), np.array(L, dtype=float)
     for i in range(len(X)) if rows is None else rows:
@@ -278,14 +278,14 @@ def rescale(L, F):
 
 
 class Pair(NamedTuple):
-    """One pair of factors."""
+    """A pair of factors."""
 
     L: np.ndarray
     F: np.ndarray
 
 
 class Fit:
-    """The alternating loop with fastTopics' bookkeeping; `history` holds a dict per iteration.
+    """The alternating loop of fastTopics; `history` holds a dict for each iteration.
 
     best (L, F), plain (Ln, Fn) and extrapolated (Ly, Fy) are three separate pairs, and progress is
     reported for the best pair, so a rejected step repeats the values before it.
@@ -316,7 +316,7 @@ class Fit:
         self.history = []
 
     def run(self, n_iter):
-        """Do n_iter outer iterations."""
+        """Run n_iter outer iterations."""
         for _ in range(n_iter):
             i = len(self.history) + 1
             if self.extrapolate and i % self.RESET != 0:
@@ -391,12 +391,12 @@ class Fit:
 
 
 def step_plsa(X, P, W, alpha=1.0):
-    """Return P (n, K) and W (m, K) after an EM step of PLSA, whose shares phi are those of (P, W).
+    """Return P (n, K) and W (m, K) after an EM step of PLSA, with shares phi from (P, W).
 
     Geiger and Park, Algorithms 2 and 6; the columns of W have a Dirichlet(alpha) prior.
     """
     phi = P[:, None, :] * W[None, :, :]
-    phi /= np.maximum(phi.sum(axis=2, keepdims=True), 1e-300)  # no topic has what has no count
+    phi /= np.maximum(phi.sum(axis=2, keepdims=True), 1e-300)  # rows without counts
     expected = X[:, :, None] * phi
     of_rows, of_columns = expected.sum(axis=1), expected.sum(axis=0) + alpha - 1.0
     return of_rows / of_rows.sum(axis=1, keepdims=True), of_columns / of_columns.sum(axis=0)
@@ -416,19 +416,19 @@ def step_joint(X, L, F, penalty=0.0):
 
 
 def poisson_to_multinomial(L, F):
-    """u_k = sum_j f_jk, F* = F / u, s_i = sum_k l_ik u_k, L* = L u / s; returns L*, F*, s, u."""
+    """Return L* = L u / s, F* = F / u, s_i = sum_k l_ik u_k and u_k = sum_j f_jk."""
     u = F.sum(axis=0)
     s = L @ u
     return L * u / s[:, None], F / u, s, u
 
 
 def multinomial_to_poisson(proportions, frequencies, s, u):
-    """F = u F*, L = s L* / u."""
+    """Return L = s L* / u and F = u F*."""
     return s[:, None] * proportions / u, frequencies * u
 
 
 def from_clusters(X, labels):
-    """One-hot loadings times row totals, and each cluster's share of every column, floored."""
+    """Return one-hot loadings times row totals, and the clusters' shares of the columns, floored."""
     members = (labels[:, None] == np.unique(labels)).astype(float)
     t = X.sum(axis=1)
     F = X.T @ members / (t @ members)
@@ -484,7 +484,7 @@ def simplex_distance(x, V):
     """Return the distance from x to the convex hull of the rows of V, trying every face.
 
     The nearest point lies inside some face, where it is the projection onto that face's affine
-    hull; projections that fall outside their face are no candidates.
+    hull; projections outside their face are not candidates.
     """
     best = np.inf
     for size in range(1, len(V) + 1):
@@ -536,18 +536,18 @@ def factors_from_vertices(singular_vectors, vertices):
 
 
 def spanned(X, anchors):
-    """X projected on the span of some of its columns."""
+    """Return X projected on the span of some of its columns."""
     Q = np.linalg.qr(np.asarray(X, float)[:, anchors])[0]
     return Q @ (Q.T @ X)
 
 
 def share_spanned(X, anchors):
-    """Share of the sum of squares of X in the span of some columns."""
+    """Return the share of the sum of squares of X in the span of some columns."""
     return (spanned(X, anchors) ** 2).sum() / (np.asarray(X, float) ** 2).sum()
 
 
 def pivots(X, n):
-    """Columns farthest from the span of those before, of ties the first, and how far they are."""
+    """Return the columns farthest from the span of earlier ones (first of ties), and distances."""
     found, distances = [], []
     for _ in range(n):
         left = np.linalg.norm(X - spanned(X, found), axis=0)
@@ -569,7 +569,7 @@ def alternate_normalisation(table, sweeps=500):
 
 
 def has_balance(support):
-    """Whether topics that occur within a set of groups only are never more than its share."""
+    """Whether the topics that occur only in a set of groups never exceed the set's share."""
     T, R = support.shape
     if not (support.any(axis=0).all() and support.any(axis=1).all()):
         return False
@@ -579,7 +579,7 @@ def has_balance(support):
 
 
 def draws_below(state, sizes):
-    """Yield, for each stratum of `sizes`, as many numbers below its size (xoshiro256++, Lemire)."""
+    """Yield, for each size n, n random numbers below n (xoshiro256++, Lemire)."""
     words = [int(word) for word in state]
     mask = 2**64 - 1
 
@@ -609,7 +609,7 @@ def table_of(loadings, groups, n_groups):
 
 
 def hc3(X, y):
-    """Covariance of coefficients by MacKinnon and White: (X'X)^-1 X' diag(e/(1-h))^2 X (X'X)^-1."""
+    """Return the covariance of MacKinnon and White: (X'X)^-1 X' diag(e/(1-h))^2 X (X'X)^-1."""
     inverse = np.linalg.inv(X.T @ X)
     e = y - X @ (inverse @ (X.T @ y))
     h = ((X @ inverse) * X).sum(axis=1)
@@ -617,7 +617,7 @@ def hc3(X, y):
 
 
 def cluster_jackknife(X, y, clusters, weights=None):
-    """Covariance of coefficients by leaving out one cluster at a time: the sum of squared moves."""
+    """Return the jackknife covariance of coefficients: squared changes without each cluster."""
     w = np.sqrt(np.ones(len(y)) if weights is None else weights)
 
     def fitted(rows):
@@ -629,7 +629,7 @@ def cluster_jackknife(X, y, clusters, weights=None):
 
 
 def satterthwaite(X, a, clusters, weights=None):
-    """Degrees of freedom of the jackknife variance of a'b, of y with variances 1 / weights."""
+    """Return the degrees of freedom of the jackknife variance of a'b; var y = 1 / weights."""
     weights, out = np.ones(len(X)) if weights is None else weights, []
 
     def row(rows):
@@ -644,7 +644,7 @@ def satterthwaite(X, a, clusters, weights=None):
 
 
 def brown_forsythe(y, labels):
-    """Sum of squares between groups, over that expected of equal means (jackknife variances)."""
+    """Return the sum of squares between groups over its expectation for equal means (jackknife)."""
     groups, between, expected = np.unique(labels), 0.0, 0.0
     for g in groups:
         here = y[labels == g]

@@ -1,4 +1,4 @@
-"""Gamma-Poisson factorization in plain NumPy, every distribution with its parameters in full."""
+"""Gamma-Poisson factorization in plain NumPy, with all parameters of every distribution."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from scipy.special import gammaln, psi, xlogy
 
 
 def log_gamma_density(x, log_x, shape, rate, log_rate=None):
-    """Expected log density of Gamma(shape, rate), given E x, E log x, E rate and E log rate."""
+    """Return the expected log density of Gamma(shape, rate) from E x, E log x, E (log) rate."""
     log_rate = np.log(rate) if log_rate is None else log_rate
     return shape * log_rate - gammaln(shape) + (shape - 1) * log_x - rate * x
 
 
 def moments(shape, rate):
-    """E x and E log x of Gamma(shape, rate)."""
+    """Return E x and E log x of Gamma(shape, rate)."""
     return shape / rate, psi(shape) - np.log(rate)
 
 
 def minus_divergence(shape, rate, prior_shape, prior_rate, prior_log_rate=None):
-    """E_q[log p - log q], of q = Gamma(shape, rate)."""
+    """Return E_q[log p - log q] for q = Gamma(shape, rate)."""
     x, log_x = moments(shape, rate)
     prior = log_gamma_density(x, log_x, prior_shape, prior_rate, prior_log_rate)
     return prior - log_gamma_density(x, log_x, shape, rate)
@@ -33,7 +33,7 @@ def shares(log_theta, log_beta):
 
 
 def of_counts(X, theta, log_theta, beta, log_beta, phi=None):
-    """E_q[log p(x, z) - log q(z)]: z_ijk are Poisson, and multinomial (x_ij, phi_ij) in q."""
+    """Return E_q[log p(x, z) - log q(z)]: z_ijk are Poisson; multinomial (x_ij, phi_ij) in q."""
     phi = shares(log_theta, log_beta) if phi is None else phi
     scores = log_theta[:, None, :] + log_beta[None, :, :]
     words = np.sum(X[:, :, None] * (phi * scores - xlogy(phi, phi)))
@@ -41,7 +41,7 @@ def of_counts(X, theta, log_theta, beta, log_beta, phi=None):
 
 
 def elbo_plain(X, gamma, W, shape, rate, of_q=None, phi=None):
-    """Return the bound with factors W (m, K) that are points; q has rates 1 + rate by default."""
+    """Return the bound for point estimates W (m, K); q has rates 1 + rate by default."""
     of_q = np.broadcast_to(1 + rate if of_q is None else of_q, gamma.shape)
     theta, log_theta = moments(gamma, of_q)
     log_W = np.log(np.maximum(W, 1e-300))
@@ -96,7 +96,7 @@ def step_deep(X, gamma, values, totals, a, c, of_xi, of_eta):
 
 
 def priors_of(model):
-    """a, c and the priors of xi and eta of a fit that is hierarchical."""
+    """Return a, c and the priors of xi and eta of a hierarchical fit."""
     rates = model.shape_rates_ / model.mean_rates_
     return (
         model.shape_loadings_,
@@ -106,7 +106,7 @@ def priors_of(model):
 
 
 def elbo_of(model, counts):
-    """The bound of a fit in full; rates that are no attributes are made from their formulas."""
+    """Return the bound of a fit; rates that are not attributes are computed by their formulas."""
     gamma, shapes = model.loadings_shape_, model.components_shape_.T
     if not model.hierarchical:
         return elbo_plain(counts, gamma, shapes, model.shape_loadings_, model.rate_loadings_)

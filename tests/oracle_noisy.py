@@ -1,4 +1,4 @@
-"""The noisy topic model in plain NumPy: its bound and a plain step. All (m, K) but L (n, K)."""
+"""The noisy topic model in plain NumPy: its bound and a step. Arrays are (m, K), L is (n, K)."""
 
 import numpy as np
 from scipy.optimize import brentq
@@ -21,7 +21,7 @@ def expectations(theta, n, m):
 def shares(L, log_u):
     """Return the best shares pi (n, m, K)."""
     pi = L[:, None, :] * np.exp(log_u - log_u.max(axis=1, keepdims=True))
-    total = pi.sum(axis=2, keepdims=True)  # 0 of rows without counts
+    total = pi.sum(axis=2, keepdims=True)  # 0 for rows without counts
     return np.divide(pi, total, where=total > 0, out=np.full_like(pi, 1 / L.shape[1]))
 
 

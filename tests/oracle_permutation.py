@@ -1,4 +1,4 @@
-"""Permutation tests in plain Python and NumPy: slow and obvious."""
+"""Permutation tests in plain Python and NumPy: slow and simple."""
 
 from itertools import combinations, permutations, product
 
@@ -13,7 +13,7 @@ def _rotate(x, k):
 
 
 def random_words(state):
-    """Blackman and Vigna's xoshiro256++."""
+    """Yield the numbers of xoshiro256++ (Blackman and Vigna)."""
     s = [int(word) for word in state]
     while True:
         yield (_rotate((s[0] + s[3]) & _WORD, 23) + s[0]) & _WORD
@@ -27,7 +27,7 @@ def random_words(state):
 
 
 def random_below(words, n):
-    """One of 0 to n - 1, by multiplication and rejection (Lemire)."""
+    """Return a number from 0 to n - 1, by multiplication and rejection (Lemire)."""
     while True:
         value = (next(words) >> 32) * n
         if value % 2**32 >= 2**32 % n:
@@ -35,7 +35,7 @@ def random_below(words, n):
 
 
 def permuted_labels(state, sizes):
-    """Labels of units, which follow each other by stratum: shuffled in each but for the rest."""
+    """Return labels of units, ordered by strata and shuffled within each."""
     words, out = random_words(state), []
     for stratum in np.asarray(sizes):
         n = int(stratum.sum())
@@ -62,14 +62,14 @@ def all_labellings(labels, strata):
 
 
 def cosine(rows, labels):
-    """Mean cosine of sums of rows over groups; small where groups differ."""
+    """Return the mean cosine of the sums of rows over groups; small if groups differ."""
     sums = [rows[labels == g].sum(axis=0) for g in np.unique(labels)]
     unit = [s / np.linalg.norm(s) for s in sums]
     return np.mean([a @ b for a, b in combinations(unit, 2)])
 
 
 def hellinger(rows, labels):
-    """Share of the sum of squares of root proportions that lies between groups."""
+    """Return the share of the sum of squares of root proportions that lies between groups."""
     roots = np.sqrt(rows / rows.sum(axis=1, keepdims=True))
     mean = roots.mean(axis=0)
     means = [(np.sum(labels == g), roots[labels == g].mean(axis=0)) for g in np.unique(labels)]
@@ -77,7 +77,7 @@ def hellinger(rows, labels):
 
 
 def balanced(rows, labels):
-    """Sum of squared deviations of the balanced table from 1/sqrt(T), or infinity."""
+    """Return the sum of squared deviations of the balanced table from 1/sqrt(T), or infinity."""
     table = np.stack([rows[labels == g].sum(axis=0) for g in np.unique(labels)], axis=1)
     if not has_balance(table > 0):
         return np.inf
@@ -85,7 +85,7 @@ def balanced(rows, labels):
 
 
 def welch(rows, labels, strata=None):
-    """Normal score of Welch's distance between the means of groups."""
+    """Return the normal score of Welch's distance between the means of groups."""
     rows = rows / rows.sum(axis=1, keepdims=True)
     strata = np.zeros(len(rows), int) if strata is None else np.asarray(strata)
     rows = rows - np.array([rows[strata == each].mean(axis=0) for each in strata])

@@ -1,4 +1,4 @@
-"""Semi-supervised NMF again in plain NumPy: dense, with the letters of Haddock et al.
+"""Semi-supervised NMF in plain NumPy: dense, in the notation of Haddock et al.
 
 Samples are columns here, as in their paper: X (m, n) ~ A S, Y (k, n) ~ B S, W and L weights of the
 shapes of X and Y. A weight multiplies the term of its entry.
@@ -23,7 +23,7 @@ def objective(X, Y, A, B, S, losses, lam, W=1.0, L=1.0):
 
 
 def up_down(X, M, W, loss):
-    """Return what a factor is multiplied and divided by: 2 W X and 2 W M, or W X / M and W."""
+    """Return numerator and denominator of an update: 2 W X and 2 W M, or W X / M and W."""
     W = np.broadcast_to(W, X.shape)
     return (2 * W * X, 2 * W * M) if loss == "frobenius" else (W * X / M, W)
 
@@ -42,7 +42,7 @@ def update(X, Y, A, B, S, losses, lam, W=1.0, L=1.0):
 
 
 def descended(b, g, q, h):
-    """Return where a coordinate goes: up by Newton's step, down to the minimum of a bound.
+    """Return the new value of a coordinate: upwards a Newton step, downwards a bound's minimum.
 
     With t = b_new / b the bound is g d + q d^2 / 2 + h b^2 (t - 1 - log t).
     """

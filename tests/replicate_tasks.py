@@ -1,4 +1,4 @@
-"""Replicates that workers of the tests compute; they import them from here."""
+"""Replicates for the workers of the tests, which import this module."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ from nmfscale.inference.seeds import generator
 
 
 class Draws(ReplicateTask):
-    """Two numbers from each replicate's generator, and its own number.
+    """Draws two numbers from each replicate's generator, and returns the replicate's number.
 
-    With a folder every batch leaves a file there; with `kill` the worker of the first batch that
-    holds that replicate dies.
+    With `folder`, every batch creates a file there. With `kill`, the worker of the first batch with
+    that replicate dies.
     """
 
     name = "draws"

@@ -1,4 +1,4 @@
-"""Commands of the shell, run in this process."""
+"""Commands of the command line, run in this process."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from nmfscale.cli import main
 
 
 def run(*words):
-    """Run a command; its exit code."""
+    """Run a command, and return its exit code."""
     return main([str(word) for word in words])
 
 
 def failure(capsys, *words):
-    """Return the one line that a failing command writes."""
+    """Return the single line that a failing command writes."""
     assert run(*words) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -21,7 +21,7 @@ def failure(capsys, *words):
 
 
 def misuse(capsys, *words):
-    """Return what a command used in a wrong way writes."""
+    """Return the message of a command with wrong usage."""
     with pytest.raises(SystemExit) as caught:
         run(*words)
     assert caught.value.code == 2

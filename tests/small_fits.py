@@ -1,4 +1,4 @@
-"""A small fit to do things to: its counts, its bits, and programs run within a time limit."""
+"""A small fit for tests: its counts, its bits, and programs with a time limit."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import nmfscale
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
-X[7, 5] = 700  # more than a byte
+X[7, 5] = 700  # exceeds a byte
 LONG_X = np.tile(X, (40, 1))
 SMALL_BLOCK = 300
 
@@ -22,14 +22,14 @@ def model(n_components=3, **options):
 
 
 def bits(fitted):
-    """All numbers of a fit but the seconds and the bytes read."""
+    """Return all numbers of a fit as bytes, except seconds and bytes read."""
     names = sorted(set(fitted.history_.dtype.names) - {"seconds", "bytes_read"})
     arrays = [fitted.components_, fitted.loadings_, *(fitted.history_[name] for name in names)]
     return b"".join(array.tobytes() for array in arrays)
 
 
 def run(program, *words, limit=60, command=(), **environment):
-    """Run a program that can import this module; what it prints. None leaves a variable out."""
+    """Run a program that can import this module; return its output. None unsets a variable."""
     known = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | environment
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     known["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -45,7 +45,7 @@ def run(program, *words, limit=60, command=(), **environment):
 
 
 def open_files():
-    """What this process has open, but for what asks."""
+    """Return the open files of this process, without the listed folder itself."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:
