@@ -428,7 +428,7 @@ def multinomial_to_poisson(proportions, frequencies, s, u):
 
 
 def from_clusters(X, labels):
-    """Return one-hot loadings times row totals, and the clusters' shares of the columns, floored."""
+    """Return one-hot loadings times row totals, and clusters' shares of the columns, floored."""
     members = (labels[:, None] == np.unique(labels)).astype(float)
     t = X.sum(axis=1)
     F = X.T @ members / (t @ members)
