@@ -67,6 +67,9 @@ class Alternating(FactorModel):
     Row arrays are named after their pair; each pair is scaled alone.
     """
 
+    numbers = ("beta", "beta_accepted", "beta_max", "at", "last_loglik", "accepted", "pending")
+    keeps_state = False
+
     def __init__(
         self, *given: Any, solver: str, inner_iter: int | None = None, extrapolate: bool = True,
         **options: Any,
@@ -95,7 +98,7 @@ class Alternating(FactorModel):
         seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
         self.at = self.objective.at(state, seen, terms)
         self.last_loglik, self.accepted = self.at["loglik"], True
-        self.pending: dict[str, Any] = {}
+        self.pending = {}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Return the record of the step before."""
@@ -235,27 +238,21 @@ class Alternating(FactorModel):
         self.F = {}  # the other pairs are not needed for the rest
         return self.record_end(self.pending, self.at["loglik"])
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has."""
-        names = (f"{pair}_{side}" for pair in self.pairs for side in "LF")
-        return self.shapes_of(*names) | {"scale": (self.n_components,)}
+    def row_arrays(self) -> dict[str, str]:
+        """Return the loadings of each pair."""
+        return {f"{pair}_L": pair for pair in self.pairs}
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        arrays = {f"{name}_F": F for name, F in self.F.items()}
-        arrays |= {f"{name}_L": self.executor.get(name) for name in self.F}
-        return numbers, arrays | {"scale": self.scale}
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the factors of each pair, and of the scale."""
+        return {f"{pair}_F": self.shape_of_F for pair in self.pairs} | {
+            "scale": (self.n_components,)
+        }
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
-        self.state = self.make_state(self.dtype, begun=True)
-        for name in _NUMBERS:
-            setattr(self, name, numbers[name])
-        self.scale, self.F = arrays["scale"], {}
-        for name in self.pairs:
-            self.F[name] = aligned_copy(arrays[f"{name}_F"])
-            self.executor.put(name, aligned_copy(arrays[f"{name}_L"]))
+    def shared_arrays(self) -> dict[str, Array]:
+        """Return the factors of each pair, and the scale."""
+        return {f"{pair}_F": F for pair, F in self.F.items()} | {"scale": self.scale}
 
-
-_NUMBERS = ("beta", "beta_accepted", "beta_max", "at", "last_loglik", "accepted", "pending")
+    def set_shared(self, arrays: dict[str, Array]) -> None:
+        """Set the factors of each pair, and the scale."""
+        self.F = {pair: aligned_copy(arrays[f"{pair}_F"]) for pair in self.pairs}
+        self.scale = arrays["scale"]

@@ -62,7 +62,7 @@ class JointEM(FactorModel):
         state.F.values[:, :K] /= sums
         self.executor.apply(Convert("L", "L", K, scale=sums))
         state.sum_columns()
-        self.pending: dict[str, Any] = {}
+        self.pending = {}
 
     @property
     def size(self) -> float:
@@ -108,13 +108,3 @@ class JointEM(FactorModel):
             self.executor.apply(Convert("L", "L", K, scale=scale))
             convert(self.state.F, scale=1 / scale)
         return end
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        return {"pending": self.pending}, self.state.state()
-
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
-        self.state = self.make_state(self.dtype, begun=True)
-        self.state.restore(arrays)
-        self.pending = numbers["pending"]

@@ -35,6 +35,7 @@ from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .row_update import EM, SHARED, RowUpdate
 from .scales import scale_of_before, scale_of_means, scale_of_priors
+from .state import PoissonState
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
 # Far: in the first iterations, and as long as three of them gain more than this share of the
@@ -218,7 +219,7 @@ class Newton(FactorModel):
             first_type(self.dtype, counts, K, constraints, max_iter, self.executor.n_threads)
         )
         self.max_iter, self.momentum = max_iter, momentum
-        self.pending: dict[str, Any] = {}
+        self.pending = {}
         self._columns = EM
         self._loglik = self._kkt_loadings = np.nan
 
@@ -228,7 +229,7 @@ class Newton(FactorModel):
         self.executor.copy("L", "before")
         self.executor.copy("L", "best")
         self.best_F = aligned_copy(state.F.values)
-        self.lag = np.zeros(state.F.values.shape, np.uint16)
+        self.lag_F = np.zeros(state.F.values.shape, np.uint16)
         self.schedule = self._schedule()
 
     def _schedule(self, **state: Any) -> MomentumSchedule:
@@ -288,7 +289,7 @@ class Newton(FactorModel):
         rows = state.note_rows(found)
         self.executor.copy("next", "before")
         kkt, columns = state.extrapolate_columns(
-            self._columns, sums, self.lag, best, momentum._replace(scale=1 / scale)
+            self._columns, sums, self.lag_F, best, momentum._replace(scale=1 / scale)
         )
         self.pending = {
             "blind": not schedule.zeros_moved, "kkt_factors": kkt / self.objective.scale_F,
@@ -309,7 +310,7 @@ class Newton(FactorModel):
         self._copy("best", "L")
         self.executor.copy("L", "before")
         np.copyto(self.state.F.values, self.best_F)
-        self.lag[:] = 0
+        self.lag_F[:] = 0
         self.state.sum_columns()
 
     def _as_type(self, dtype: Any) -> None:
@@ -339,9 +340,9 @@ class Newton(FactorModel):
             self.executor.apply(Convert(name, name, K, dtype, scale=scale, least=floors))
         for values in (self.best_F, state.F.values):
             convert(Factor(values, state.F.n_rows, K), scale=1 / scale, least=floors)
-        lag = (self.lag.astype(np.uint32) << 16).view(np.float32)
+        lag = (self.lag_F.astype(np.uint32) << 16).view(np.float32)
         lag[:, :K] /= scale.astype(np.float32)
-        self.lag[:] = lag.view(np.uint32) >> 16
+        self.lag_F[:] = lag.view(np.uint32) >> 16
         state.sum_columns()
         before[0][:K] *= scale
         before[1][:K] /= scale
@@ -351,7 +352,7 @@ class Newton(FactorModel):
         """Restore exact zeros."""
         known = self.schedule.best[-1]
         self.executor.drop("next", "before", "best")
-        del self.best_F, self.lag  # not needed for the rest
+        del self.best_F, self.lag_F  # not needed for the rest
         if self.state.dtype != self.dtype:
             self.state.as_type(self.dtype, "L")
         if settled:  # extrapolation may have raised what is at the floor
@@ -360,30 +361,31 @@ class Newton(FactorModel):
             convert(self.state.F, least=floors)
         return self.record_end(self.pending, known)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has."""
-        return super().shapes() | self.shapes_of("before_L", "best_L", "lag_F", "best_F")
+    def row_arrays(self) -> dict[str, str]:
+        """Return the row arrays of a snapshot besides L."""
+        return {"before_L": "before", "best_L": "best"}
+
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of how far F is ahead, and of F at the best point."""
+        return {"lag_F": self.shape_of_F, "best_F": self.shape_of_F}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        numbers = {
-            "dtype": str(self.state.dtype), "pending": self.pending,
-            "schedule": asdict(self.schedule),
-        }  # fmt: skip
-        arrays = {"before_L": self.executor.get("before"), "best_L": self.executor.get("best")}
-        arrays |= {"lag_F": self.lag, "best_F": self.best_F}
-        return numbers, arrays | self.state.state()
+        """Return numbers and arrays from which `restore` makes the same state."""
+        numbers, arrays = super().snapshot()
+        more = {"dtype": str(self.state.dtype), "schedule": asdict(self.schedule)}
+        return numbers | more, arrays
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Restore the state that `snapshot` saved."""
-        self.state = state = self.make_state(self.begin_dtype, begun=True)
+        super().restore(numbers, arrays)
+        self.schedule = self._schedule(**numbers["schedule"])
+
+    def resumed_state(self, numbers: dict[str, Any]) -> PoissonState:
+        """Return a state of the dtype that a snapshot had, without factors."""
+        state = self.make_state(self.begin_dtype, begun=True)
         if state.dtype != np.dtype(numbers["dtype"]):
             state.as_type(np.dtype(numbers["dtype"]))
-        state.restore(arrays)
-        self.schedule, self.pending = self._schedule(**numbers["schedule"]), numbers["pending"]
-        for name in ("before", "best"):
-            self.executor.put(name, aligned_copy(arrays[f"{name}_L"]))
-        self.lag, self.best_F = (aligned_copy(arrays[name]) for name in ("lag_F", "best_F"))
+        return state
 
 
 def shares_correlations(n_components: int, n_features: int) -> bool:

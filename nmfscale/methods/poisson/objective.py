@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import gammaln, xlogy
 
-from ... import kernels
 from ...counts.base import CountMatrix
-from ...engine.protocol import Executor, Method, Values
+from ...engine.protocol import Executor, Values
+from ..declared import DeclaredMethod
 from ..factors import (
     Array,
     Constraints,
     aligned_copy,
-    from_lanes,
     per_lane,
     sum_lanes,
     weighted_sum,
@@ -69,7 +68,7 @@ class Objective:
         }
 
 
-class FactorModel(Method):
+class FactorModel(DeclaredMethod):
     """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends.
 
     `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
@@ -77,7 +76,11 @@ class FactorModel(Method):
 
     record = HISTORY
     residuals = ("kkt_loadings", "kkt_factors")
+    numbers: ClassVar[tuple[str, ...]] = ("pending",)
+    pending: dict[str, Any]
     state: PoissonState
+    # whether a snapshot has the factors of `state`, and not only what a method declares
+    keeps_state = True
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], tuple[Array, Array]],
@@ -132,23 +135,46 @@ class FactorModel(Method):
         seen, terms = self.state.update_rows(how, target, reports=SEEN)
         return seen, self.objective.at(self.state, seen, terms)
 
+    def row_arrays(self) -> dict[str, str]:
+        """Return the row arrays of a snapshot besides L."""
+        return {}
+
+    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays of this process besides those of `state`."""
+        return {}
+
+    @property
+    def shape_of_F(self) -> tuple[int, int]:
+        """Shape of F in lane order."""
+        return len(self.executor.layout.column_order), self.stride
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays that every snapshot has."""
-        stride = kernels.row_stride(self.n_components)
-        return self.shapes_of("L", "F") | dict.fromkeys(TOTALS, (stride,))
+        if not self.keeps_state:
+            return super().shapes()
+        rows = len(self.executor.layout.row_order), self.stride
+        of_state = {"L": rows, "F": self.shape_of_F} | dict.fromkeys(TOTALS, (self.stride,))
+        return super().shapes() | of_state
 
-    def shapes_of(self, *names: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of factors in lane order; names end with L or F."""
-        layout, stride = self.executor.layout, kernels.row_stride(self.n_components)
-        lanes = {"L": len(layout.row_order), "F": len(layout.column_order)}
-        return {name: (lanes[name[-1]], stride) for name in names}
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return numbers and arrays from which `restore` makes the same state."""
+        numbers, arrays = super().snapshot()
+        return numbers, arrays | (self.state.state() if self.keeps_state else {})
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Restore the state that `snapshot` saved."""
+        super().restore(numbers, arrays)
+        self.state = self.resumed_state(numbers)
+        if self.keeps_state:
+            self.state.restore(arrays)
+
+    def resumed_state(self, numbers: dict[str, Any]) -> PoissonState:
+        """Return a state of the dtype that a snapshot had, without factors."""
+        return self.make_state(self.dtype, begun=True)
 
     def result(self) -> dict[str, Array]:
         """Return L (n, K) and F (m, K) in the order of the counts."""
-        state, K = self.state, self.n_components
-        rows, columns = state.layout.row_order, state.layout.column_order
-        L = from_lanes(self.executor.get("L"), rows, state.n_rows, K, self.executor.folder)
-        return {"L": L, "F": from_lanes(state.F.values, columns, state.F.n_rows, K)}
+        return {"L": self.plain_rows("L"), "F": self.plain_columns(self.state.F.values)}
 
     def release(self) -> None:
         """Give back what the executor holds."""

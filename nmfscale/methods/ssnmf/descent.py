@@ -47,18 +47,19 @@ class CoordinateDescent(SemiSupervised):
     """Coordinate descent and Newton steps; ``before`` is the point that a fit may go back to."""
 
     curvature = True
+    numbers = (*SemiSupervised.numbers, "reached", "far")
 
     def start(self) -> None:
         """Hand loadings and labels to the executor."""
         super().start()
         self.reached, self.far = np.inf, "kl" in self.losses
-        self._copy("S", "before")
+        self.copy("S", "before")
 
     def arrive(self, iteration: int) -> dict[str, Any]:
         """Look at the present point; if its loss is higher, at that of another update."""
         seen = self.look()
         if seen["loss"] > self.reached + _ROUNDING * np.finfo(self.dtype).eps * abs(self.reached):
-            self._copy("before", "S")
+            self.copy("before", "S")
             self.look()
             super().update(iteration, False)
             seen = self.look()
@@ -68,7 +69,7 @@ class CoordinateDescent(SemiSupervised):
 
     def update(self, iteration: int, ending: bool) -> None:
         """Move A and B by the sums at hand, then S."""
-        self._copy("S", "before")
+        self.copy("S", "before")
         if self.far:
             super().update(iteration, ending)
             return
@@ -152,13 +153,9 @@ class CoordinateDescent(SemiSupervised):
         self.points.pop("before")
         return super().finish(settled)
 
-    def _points(self) -> tuple[str, ...]:
-        return (*super()._points(), "before")
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        numbers, arrays = super().snapshot()
-        return numbers | {"reached": self.reached, "far": self.far}, arrays
+    def saved_points(self) -> tuple[str, ...]:
+        """Return the names of the points that a snapshot has."""
+        return (*super().saved_points(), "before")
 
 
 def _padded(rows: Array, empty: float = 0.0) -> Array:

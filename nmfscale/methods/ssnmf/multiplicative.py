@@ -21,22 +21,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
-from ...engine.protocol import Executor, Method, Needs, Sums, Values
+from ...engine.protocol import Executor, Needs, Sums, Values
+from ..declared import PointMethod
 from ..factors import (
     Array,
-    aligned_copy,
-    from_lanes,
-    in_lane_order,
     per_lane,
     rows_of_sums,
-    to_lanes,
 )
 from . import entries, labels
 from .entries import EntryWeights
@@ -62,7 +59,7 @@ def random_start(rng: Any, shape: tuple[int, int], n_targets: int, n_components:
     return Start(rng.uniform(size=(n, K)), A, B)
 
 
-class SemiSupervised(Method):
+class SemiSupervised(PointMethod):
     """Multiplicative updates; row arrays ``S`` and those of `labels` and `entries`.
 
     `start` returns where a fit starts; `constant` is what the loss of the data has whatever the
@@ -75,6 +72,7 @@ class SemiSupervised(Method):
     )  # fmt: skip
     residuals = ("decrease",)
     residual_name = "relative decrease of the loss"
+    numbers: ClassVar[tuple[str, ...]] = ("first", "last", "best", "best_iteration")
     # whether sums over the samples have the curvature of A and B, too
     curvature = False
 
@@ -87,32 +85,29 @@ class SemiSupervised(Method):
         self.losses, self.supervision, self.known = losses, supervision, known
         self.dtype, self.constant, self.patience = np.dtype(dtype), constant, patience
         self.weights, self._start = weights, start
-        self.stride = kernels.row_stride(n_components)
-        self._order = executor.layout.column_order[: counts.shape[1]]
-        self._weightless = None if weights is None else weights.weightless()[self._order]
+        self._weightless = None if weights is None else weights.weightless()[self.feature_order]
         self.first = self.last = math.nan
         self.best, self.best_iteration = -math.inf, 0
-        self.points: dict[str, dict[str, Array]] = {}
+        self.points = {}
         self._seen: dict[str, Any] = {}
         self._found: tuple[Values, Sums] = {}, []
 
     def start(self) -> None:
         """Hand loadings and labels to the executor."""
         S, A, B = self._start()
-        layout, folder = self.executor.layout, self.executor.folder
-        lanes = to_lanes(S, layout.row_order, self.stride, self.dtype, FLOOR, FLOOR, folder)
-        self.executor.put("S", lanes)
-        A = np.ascontiguousarray(A[self._order], np.float64)
+        self.put_rows("S", S, empty=FLOOR, least=FLOOR)
+        A = np.ascontiguousarray(A[self.feature_order], np.float64)
         if self._weightless is not None:
             A[self._weightless] = 0
         if self._supervised:  # a class without labels has no part in the loss
             B = np.where(self._targets_known[:, None], B, 0)
         self.points["S"] = {"A": np.maximum(A, FLOOR), "B": np.maximum(B, FLOOR)}
-        self._put_labels()
+        self.put_known()
         if self.known.held_out is not None:
-            self._copy("S", "best")
+            self.copy("S", "best")
 
-    def _put_labels(self) -> None:
+    def put_known(self) -> None:
+        """Give the executor labels, their weights and those of entries."""
         order, known = self.executor.layout.row_order, self.known
         given = {labels.TARGETS: known.targets, labels.WEIGHTS: known.weights}
         if known.held_out is not None:
@@ -126,14 +121,8 @@ class SemiSupervised(Method):
             found = entries.in_blocks(self.weights.less_one, self.executor.layout)
             self.executor.put("entries", found)
 
-    def _copy(self, source: str, target: str) -> None:
-        self.executor.copy(source, target)
-        self.points[target] = self.points[source]
-
     def _design(self) -> Array:
-        A = self.points["S"]["A"]
-        lanes = in_lane_order(len(A), len(self.executor.layout.column_order))
-        return to_lanes(A, lanes, self.stride, self.dtype, FLOOR)
+        return self.lanes_of_columns(self.points["S"]["A"], FLOOR)
 
     def look(self) -> dict[str, Any]:
         """Add up what A and B move by; return the record of the present point."""
@@ -175,7 +164,7 @@ class SemiSupervised(Method):
         if self.known.held_out is not None:
             if seen["validation"] > self.best:
                 self.best, self.best_iteration = seen["validation"], iteration
-                self._copy("S", "best")
+                self.copy("S", "best")
             elif iteration - self.best_iteration >= self.patience:
                 decrease = 0.0
         self._seen = seen | {"decrease": decrease}
@@ -219,7 +208,7 @@ class SemiSupervised(Method):
         if self.known.held_out is not None:
             last = self.look()
             if last["validation"] <= self.best:
-                self._copy("best", "S")
+                self.copy("best", "S")
             self.executor.drop("best")
         known = self.look()
         before = self.points["S"]
@@ -246,42 +235,17 @@ class SemiSupervised(Method):
 
     def result(self) -> dict[str, Array]:
         """Return S (n, K), A (m, K) in the order of the counts and B (T, K)."""
-        layout, (n, m), K = self.executor.layout, self.counts.shape, self.n_components
-        S = from_lanes(self.executor.get("S"), layout.row_order, n, K, self.executor.folder)
-        A = np.empty((m, K))
-        A[self._order] = self.points["S"]["A"]
-        return {"S": S, "A": A, "B": self.points["S"]["B"]}
+        A, B = (self.points["S"][name] for name in ("A", "B"))
+        return {"S": self.plain_rows("S"), "A": self.plain_columns(A), "B": B}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has."""
-        rows, K = len(self.executor.layout.row_order), self.n_components
-        found: dict[str, tuple[int, ...]] = {}
-        for point in self._points():
-            found[point] = rows, self.stride
-            found[f"{point}_A"] = self.counts.shape[1], K
-            found[f"{point}_B"] = self.known.n_targets, K
-        return found
+    def point_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the shared arrays of a point."""
+        K = self.n_components
+        return {"A": (self.counts.shape[1], K), "B": (self.known.n_targets, K)}
 
-    def _points(self) -> tuple[str, ...]:
+    def saved_points(self) -> tuple[str, ...]:
+        """Return the names of the points that a snapshot has."""
         return ("S",) if self.known.held_out is None else ("S", "best")
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        arrays = {}
-        for point in self._points():
-            arrays[point] = self.executor.get(point)
-            arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
-        names = ("first", "last", "best", "best_iteration")
-        return {name: getattr(self, name) for name in names}, arrays
-
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
-        for name, value in numbers.items():
-            setattr(self, name, value)
-        for point in self._points():
-            self.executor.put(point, aligned_copy(arrays[point]))
-            self.points[point] = {name: arrays[f"{point}_{name}"] for name in ("A", "B")}
-        self._put_labels()
 
 
 def _multiplied(values: Array, up: Array, down: Array) -> Array:

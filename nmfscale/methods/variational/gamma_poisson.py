@@ -206,7 +206,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
                 own[here] = rates
         return found | {"xi": own[:, 0], "sums": sums}
 
-    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+    def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
         K = self.n_components
         return {"topics": (self.counts.shape[1], K), "totals": (K,)}

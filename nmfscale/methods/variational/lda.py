@@ -173,8 +173,7 @@ class VariationalLDA(MeanFieldTopics):
         lambda <- (1 - weight) lambda + weight (eta + n_samples / n sum_i x_ij phi_ijk)
         """
         self.start()
-        found = np.empty(topics.shape)
-        found[self._order] = self.points["next"]["topics"]
+        found = self.plain_columns(self.points["next"]["topics"])
         if self.eta > 0:
             found = self.eta + n_samples / self.counts.shape[0] * (found - self.eta)
         return (1 - weight) * topics + weight * found
@@ -188,7 +187,7 @@ class VariationalLDA(MeanFieldTopics):
         alpha = self.points["gamma"]["alpha"]
         return {"gamma": gamma, "proportions": means, "lambda": topics, "alpha": alpha}
 
-    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+    def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
         K = self.n_components
         return {"topics": (self.counts.shape[1], K), "alpha": (K,)}

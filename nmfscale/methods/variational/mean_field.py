@@ -28,8 +28,9 @@ import numpy as np
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
-from ...engine.protocol import Block, Executor, Method, Needs, RowArrays, Step, Sums, Values
-from ..factors import Array, aligned_copy, from_lanes, rows_of_sums, to_lanes
+from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
+from ..declared import PointMethod, Shared
+from ..factors import Array, rows_of_sums, to_lanes
 from ..poisson import solvers
 from ..poisson.steps import Part, SumColumns
 
@@ -38,9 +39,6 @@ MOST_MOMENTUM = 0.99
 NOISE = {"float32": 1e-8, "float64": 1e-14}
 # Rounds on samples that begin anew in a start, until they change by no more than this on average.
 FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
-_SAVED = "gamma", "before", "best"
-# What is held in this process of a point, by name.
-Shared = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class ExtrapolateLog(Step):
         return {}
 
 
-class MeanField(Method):
+class MeanField(PointMethod):
     """Points and row arrays ``gamma``, ``next``, ``before`` and ``best``: see the top of this file.
 
     A step may make another row array, ``theta``.
@@ -83,19 +81,18 @@ class MeanField(Method):
 
     result_name = "posterior"
     ends_with_update = True
+    numbers = ("best", "count", "beta", "fallen")
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, n_components: int, dtype: Any, momentum: bool
     ):
         self.counts, self.executor, self.n_components = counts, executor, n_components
         self.dtype, self.momentum = np.dtype(dtype), momentum
-        self.stride = kernels.row_stride(n_components)
-        self.points: dict[str, Shared] = {}
+        self.points = {}
         self.best: dict[str, Any] = {}
         self.count, self.beta, self.fallen = 0, 0.0, False
         self._seen: dict[str, Any] = {}
-        self._order = executor.layout.column_order[: counts.shape[1]]
-        self._totals = counts.column_totals[self._order].astype(np.float64)
+        self._totals = counts.column_totals[self.feature_order].astype(np.float64)
 
     def sum_counts(self, design: Array, source: str) -> Step:
         """Return the step that adds up the counts of each topic in features, for `counts_of`."""
@@ -115,18 +112,9 @@ class MeanField(Method):
         The record has ``elbo`` and what vanishes at an optimum.
         """
 
-    @abstractmethod
-    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the shared arrays of a point."""
-
     def momentum_of(self, count: int) -> float:
         """Return the momentum at such a count of iterations."""
         return min((count - 1) / (count + 2), MOST_MOMENTUM)
-
-    def copy(self, source: str, target: str) -> None:
-        """Let two names stand for one point."""
-        self.executor.copy(source, target)
-        self.points[target] = self.points[source]
 
     def _looked(self) -> dict[str, Any]:
         found = self.look()
@@ -194,29 +182,9 @@ class MeanField(Method):
         self.executor.drop("next", "theta", "best")
         return seen
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has."""
-        rows = len(self.executor.layout.row_order)
-        found: dict[str, tuple[int, ...]] = dict.fromkeys(_SAVED, (rows, self.stride))
-        for point in _SAVED:
-            found |= {f"{point}_{name}": shape for name, shape in self.shared_shapes().items()}
-        return found
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
-        arrays = {}
-        for point in _SAVED:
-            arrays[point] = self.executor.get(point)
-            arrays |= {f"{point}_{name}": array for name, array in self.points[point].items()}
-        return {name: getattr(self, name) for name in ("best", "count", "beta", "fallen")}, arrays
-
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
-        for name, value in numbers.items():
-            setattr(self, name, value)
-        for point in _SAVED:
-            self.executor.put(point, aligned_copy(arrays[point]))
-            self.points[point] = {name: arrays[f"{point}_{name}"] for name in self.shared_shapes()}
+    def saved_points(self) -> tuple[str, ...]:
+        """Return the names of the points that a snapshot has."""
+        return "gamma", "before", "best"
 
 
 class Start(NamedTuple):
@@ -308,7 +276,10 @@ class MeanFieldTopics(MeanField):
     def start(self) -> None:
         """Move to the start."""
         topics, gamma, rounds = self._start()
-        topics, n = np.ascontiguousarray(topics[self._order], np.float64), self.counts.shape[0]
+        topics, n = (
+            np.ascontiguousarray(topics[self.feature_order], np.float64),
+            self.counts.shape[0],
+        )
         self.points["gamma"] = self.begin(topics)
         if gamma is not None:
             self._put(gamma, np.arange(n))
@@ -352,12 +323,7 @@ class MeanFieldTopics(MeanField):
 
     def plain_point(self) -> tuple[Array, Array]:
         """Return gamma (n, K) and topics (m, K) in the order of the counts."""
-        topics, order = self.points["gamma"]["topics"], self.executor.layout.row_order
-        plain = np.empty_like(topics)
-        plain[self._order] = topics
-        rows = self.executor.get("gamma")
-        n, folder = self.counts.shape[0], self.executor.folder
-        return from_lanes(rows, order, n, self.n_components, folder), plain
+        return self.plain_rows("gamma"), self.plain_columns(self.points["gamma"]["topics"])
 
 
 def points_of(topics: Array) -> Array:

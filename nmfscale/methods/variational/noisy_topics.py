@@ -36,7 +36,7 @@ from scipy.special import xlogy
 
 from ...counts.base import CountMatrix
 from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
-from ..factors import LEAST, MINVAL, Array, Factor, from_lanes, in_lane_order, per_lane, to_lanes
+from ..factors import LEAST, MINVAL, Array, Factor, per_lane
 from ..poisson import solvers
 from ..poisson.objective import count_constants
 from ..poisson.steps import UpdateRows
@@ -158,18 +158,18 @@ class NoisyTopics(MeanField):
     ):  # fmt: skip
         super().__init__(counts, executor, n_components, dtype, momentum)
         self.fixed, self._start = fixed, start
-        self._fixed_features = None if fixed.features is None else fixed.features[self._order]
+        self._fixed_features = (
+            None if fixed.features is None else fixed.features[self.feature_order]
+        )
         self._log_factorials, _ = count_constants(counts, executor.layout)
 
     def start(self) -> None:
         """Move to the start."""
         L, mu, counts = self._start()
-        order, folder = self.executor.layout.row_order, self.executor.folder
-        lanes = to_lanes(L, order, self.stride, self.dtype, least=MINVAL, folder=folder)
-        self.executor.put("gamma", lanes)
-        self._put_fixed()
-        means, totals = mu[self._order].astype(np.float64), L.sum(axis=0, dtype=np.float64)
-        found = means[:, None] * totals if counts is None else counts[self._order]
+        self.put_rows("gamma", L, least=MINVAL)
+        self.put_known()
+        means, totals = mu[self.feature_order].astype(np.float64), L.sum(axis=0, dtype=np.float64)
+        found = means[:, None] * totals if counts is None else counts[self.feature_order]
         self.points["gamma"] = {
             "counts": np.ascontiguousarray(found, np.float64), "means": means, "totals": totals,
             "theta": np.full(found.shape, START_THETA),
@@ -177,7 +177,8 @@ class NoisyTopics(MeanField):
         self.copy("gamma", "before")
         self.copy("gamma", "best")
 
-    def _put_fixed(self) -> None:
+    def put_known(self) -> None:
+        """Give the executor the samples whose loadings stay."""
         if self.fixed.samples is not None:
             self.executor.put("fixed", per_lane(self.fixed.samples, self.executor.layout.row_order))
 
@@ -207,10 +208,9 @@ class NoisyTopics(MeanField):
 
     def _design(self, noise: Posterior) -> tuple[Array, Array]:
         """Return exp(E log u) for the rows, features divided by their largest; logs of these."""
-        shift, n_lanes = noise.log.max(axis=1), len(self.executor.layout.column_order)
-        lanes = in_lane_order(len(shift), n_lanes)
+        shift = noise.log.max(axis=1)
         shares = np.exp(noise.log - shift[:, None])
-        return shift, to_lanes(shares, lanes, self.stride, self.dtype, LEAST, least=LEAST)
+        return shift, self.lanes_of_columns(shares, LEAST, least=LEAST)
 
     def _next(self, found: Array, noise: Posterior, totals: Array) -> dict[str, Array]:
         """Return the shared arrays after a plain step, from counts of the topics in features."""
@@ -237,9 +237,7 @@ class NoisyTopics(MeanField):
 
         Unless something is fixed, means sum to one.
         """
-        point, n, K = self.points["gamma"], self.counts.shape[0], self.n_components
-        order, folder = self.executor.layout.row_order, self.executor.folder
-        L = from_lanes(self.executor.get("gamma"), order, n, K, folder)
+        point, L = self.points["gamma"], self.plain_rows("gamma")
         L[self.counts.row_totals == 0] = 0  # else what is at the floor may explain a count
         scale = float(point["means"].sum()) if self.fixed.free else 1.0
         if scale > 0:
@@ -248,17 +246,9 @@ class NoisyTopics(MeanField):
             "means": point["means"] / (scale or 1.0), "theta": point["theta"],
             "counts": point["counts"], "expected": np.outer(point["means"], point["totals"]),
         }  # fmt: skip
-        plain = {name: np.empty_like(array) for name, array in found.items()}
-        for name, array in found.items():
-            plain[name][self._order] = array
-        return plain | {"L": L}
+        return {name: self.plain_columns(array) for name, array in found.items()} | {"L": L}
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
-        super().restore(numbers, arrays)
-        self._put_fixed()
-
-    def shared_shapes(self) -> dict[str, tuple[int, ...]]:
+    def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
         m, K = self.counts.shape[1], self.n_components
         return {"counts": (m, K), "theta": (m, K), "means": (m,), "totals": (K,)}
