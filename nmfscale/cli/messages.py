@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def flush_results() -> None:
-    """Flush standard output; a closed pipe is no error."""
+    """Flush standard output; a closed pipe is not an error."""
     with _results_dropped():
         print(end="", flush=True)
 

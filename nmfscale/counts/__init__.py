@@ -1,1 +1,1 @@
-"""Counts, the input of a fit; this room imports neither readers of files nor models."""
+"""Counts, the input of a fit; nothing here knows of files or models."""

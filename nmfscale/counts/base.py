@@ -208,7 +208,7 @@ class CountMatrix(ABC):
         """Return distinct counts in rising order, at least all above a limit, and their numbers."""
 
     def large_counts(self, above: float) -> tuple[Array, Array]:
-        """Find the large counts.
+        """Return the distinct counts above a limit, and how often each occurs.
 
         Parameters
         ----------

@@ -235,7 +235,7 @@ def narrow_type(counts: CountMatrix) -> tuple[np.dtype[Any], tuple[Array, Array]
 
 
 def lane_order_of(length: Array) -> NDArray[np.int64]:
-    """Return the order by falling length, ties as they come; -1 fills up the last slice."""
+    """Return the order by falling length, ties in their own order; -1 fills up the last slice."""
     order = np.full(-(-len(length) // LANES) * LANES, -1, np.int64)
     order[: len(length)] = np.argsort(-length.astype(np.int64), kind="stable")
     return order

@@ -178,7 +178,7 @@ def same_topics(one: Any, other: Any) -> Any:
 
 
 def of_topics(values: Any, topics: Any) -> Any:
-    """Return a table or a Series with its topics in this order, where it has the same topics."""
+    """Return a table or Series with its topics in this order, if it has the same topics."""
     axis = 1 if getattr(values, "ndim", 0) == 2 else 0
     given = names_of(values, axis) if hasattr(values, "iloc") else None
     if topics is None or given is None or sorted_text(topics) != sorted_text(given):
@@ -193,7 +193,7 @@ def names_of_topics(L: Any, F: Any) -> Array | None:
 
 
 def sorted_text(names: Iterable[Any]) -> list[str]:
-    """Return names as text in the order of the alphabet."""
+    """Return names as text, in alphabetical order."""
     return sorted(as_text(names).tolist())
 
 

@@ -42,8 +42,9 @@ class _Waiting:
 class SharedVisits:
     """Visits of `n_members` threads to the blocks of a layout, which is read once for all of them.
 
-    If threads wait for different orders, the order that most of them want is read first, so that
-    threads with the same sequence of visits synchronise. At most `at_once` threads run at a time.
+    If threads wait for different orders, the order that most of them want is read first: threads
+    with the same sequence of visits then stay synchronised. At most `at_once` threads run at a
+    time.
     """
 
     def __init__(self, layout: Any, n_members: int, at_once: int):

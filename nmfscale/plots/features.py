@@ -1,4 +1,4 @@
-"""The leading features of every topic: their names, and panels of bars."""
+"""top_features and top_features_plot: the leading features of every topic."""
 
 from __future__ import annotations
 
