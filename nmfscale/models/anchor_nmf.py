@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -30,6 +30,7 @@ Array = NDArray[Any]
 _MANY = 0.1
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AnchorNMF(CountModel):
     """Non-negative matrix factorization with anchors: one pass for each topic, no iterations.
 
@@ -115,6 +116,10 @@ sample_totals_, feature_totals_, unseen_features_, seed_
            [4., 3., 2., 6.]])
     """
 
+    anchors: Any = None
+    weighting: str | Callable[..., Any] = "counts"
+    projection: int | None = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": CountModel._parameter_constraints["n_components"],
         "anchors": ["array-like", None],
@@ -138,33 +143,6 @@ sample_totals_, feature_totals_, unseen_features_, seed_
     # An anchor is an iteration; the fit ends before when no feature is left, at distance 0.
     n_init = 1
     tol, gain_tol = float(np.finfo(np.float64).tiny), 0.0
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        anchors: Any = None,
-        weighting: str | Callable[..., Any] = "counts",
-        projection: int | None = None,
-        integer: str = "warn",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.anchors = anchors
-        self.weighting = weighting
-        self.projection = projection
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
 
     @property
     def max_iter(self) -> int:  # type: ignore[override]

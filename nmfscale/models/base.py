@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
@@ -56,8 +56,23 @@ class Fitted:
         return float(self.history[names[2]][-1])
 
 
-class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
-    """Base of the estimators of counts: what they do in a fit is said by a `Method`."""
+class _Iterated:
+    """Parameters that not every estimator has: a model of a fixed number of steps sets them."""
+
+    max_iter: int
+    tol: float | None
+    gain_tol: float | None = None
+    n_init: int
+    seed_: int | None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
+    """Base of the estimators of counts: what they do in a fit is said by a `Method`.
+
+    Parameters are fields of a dataclass, which makes the `__init__` that scikit-learn looks at.
+    Fields of this class are parameters of all models.
+    """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -80,15 +95,14 @@ class CountModel(TopicsMixin, RowsTransformer, BaseEstimator):
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.
     loadings_are_proportions: ClassVar[bool] = False
 
-    max_iter: int
-    tol: float | None
-    gain_tol: float | None = None
-    n_init: int
-    dtype: Any
-    random_state: Any
-    seed_: int | None
-    verbose: int
-    callback: Any
+    n_components: int = field(default=10, kw_only=False)
+    integer: str = "warn"
+    dtype: Any = None
+    n_threads: int | None = None
+    memory_limit: float | str | None = None
+    random_state: Any = None
+    verbose: int = 0
+    callback: Any = None
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:
         """Fit the model and return the loadings of `X`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -33,11 +33,24 @@ from .validation import (
 Array = NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CountFactorization(HeldFactors):
     """Base of the estimators that fit counts by a product of two non-negative factors.
 
     A model says with `_keep`, `_loadings_of` and `_held` what it makes of a Poisson NMF.
     """
+
+    solver: str = "auto"
+    init: Any = "auto"
+    max_iter: int = 1000
+    tol: float = 1e-4
+    gain_tol: float | None = None
+    n_init: int = 1
+    inner_iter: int | None = None
+    extrapolate: bool = True
+    prior_factors: Any = None
+    prior_loadings: Any = None
+    l1_penalty: float = 0.0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -52,49 +65,6 @@ class CountFactorization(HeldFactors):
     }
     _method = FactorModel
     _of_topics = "prior_factors", "prior_loadings"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        solver: str = "auto",
-        init: Any = "auto",
-        max_iter: int = 1000,
-        tol: float = 1e-4,
-        gain_tol: float | None = None,
-        n_init: int = 1,
-        inner_iter: int | None = None,
-        extrapolate: bool = True,
-        prior_factors: Any = None,
-        prior_loadings: Any = None,
-        l1_penalty: float = 0.0,
-        integer: str = "warn",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.solver = solver
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.gain_tol = gain_tol
-        self.n_init = n_init
-        self.inner_iter = inner_iter
-        self.extrapolate = extrapolate
-        self.prior_factors = prior_factors
-        self.prior_loadings = prior_loadings
-        self.l1_penalty = l1_penalty
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
 
     def fit(
         self,

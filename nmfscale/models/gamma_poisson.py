@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -38,6 +39,7 @@ from .validation import (
 Array = NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GammaPoisson(CountModel):
     """Gamma-Poisson factorization by variational inference.
 
@@ -159,6 +161,22 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     True
     """
 
+    hierarchical: bool = False
+    shape_loadings: Any = None
+    rate_loadings: Any = None
+    shape_factors: float = SHAPE
+    shape_rates: Any = 1.0
+    mean_rates: Any = None
+    init: str = "poisson"
+    max_iter: int = 2000
+    tol: float = 1e-5
+    gain_tol: float | None = None
+    n_init: int = 1
+    inner_iter: int = 1
+    max_sample_update_iter: int = 500
+    mean_change_tol: float = 1e-4
+    extrapolate: bool = True
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
@@ -186,65 +204,6 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     }
     _of_topics = "shape_loadings", "rate_loadings"
     _why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
-
-    # None if not hierarchical
-    shape_factors_: float | None
-    shape_rates_: Any
-    mean_rates_: Any
-    loadings_totals_: Any
-    sample_rates_: Any
-    feature_rates_: Any
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        hierarchical: bool = False,
-        shape_loadings: Any = None,
-        rate_loadings: Any = None,
-        shape_factors: float = SHAPE,
-        shape_rates: Any = 1.0,
-        mean_rates: Any = None,
-        init: str = "poisson",
-        max_iter: int = 2000,
-        tol: float = 1e-5,
-        gain_tol: float | None = None,
-        n_init: int = 1,
-        inner_iter: int = 1,
-        max_sample_update_iter: int = 500,
-        mean_change_tol: float = 1e-4,
-        extrapolate: bool = True,
-        integer: str = "warn",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.hierarchical = hierarchical
-        self.shape_loadings = shape_loadings
-        self.rate_loadings = rate_loadings
-        self.shape_factors = shape_factors
-        self.shape_rates = shape_rates
-        self.mean_rates = mean_rates
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.gain_tol = gain_tol
-        self.n_init = n_init
-        self.inner_iter = inner_iter
-        self.max_sample_update_iter = max_sample_update_iter
-        self.mean_change_tol = mean_change_tol
-        self.extrapolate = extrapolate
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
 
     def fit(
         self,
@@ -375,8 +334,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         self.components_shape_ = np.ascontiguousarray(found["lambda"].T)
         self.components_ = np.ascontiguousarray(found.get("beta", found["lambda"]).T.astype(dtype))
         self.shape_loadings_, self.rate_loadings_ = np.array(of_rows.shape), of_rows.rate
-        self.shape_factors_ = self.shape_rates_ = self.mean_rates_ = None
-        self.sample_rates_ = self.feature_rates_ = self.loadings_totals_ = None
+        # None if not hierarchical
+        self.shape_factors_: float | None = None
+        self.shape_rates_: Any = None
+        self.mean_rates_: Any = None
+        self.sample_rates_: Any = None
+        self.feature_rates_: Any = None
+        self.loadings_totals_: Any = None
         if of_rows.drawn is not None and of_columns is not None and of_columns.drawn is not None:
             self.sample_rates_, self.feature_rates_ = found["xi"], found["eta"][:, 0]
             self.shape_factors_, self.loadings_totals_ = float(self.shape_factors), found["totals"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +37,7 @@ _OF_A_FIT = {
 _LEAST_SHARE = 1e-12
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LDA(CountModel):
     """Latent Dirichlet allocation by variational inference.
 
@@ -152,6 +154,22 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     array([1., 1.])
     """
 
+    doc_topic_prior: Any = None
+    topic_word_prior: float | None = None
+    estimate_prior: str | None = None
+    init: str = "topic-model"
+    max_iter: int = 500
+    tol: float = 1e-5
+    gain_tol: float | None = None
+    n_init: int = 1
+    inner_iter: int = 1
+    max_doc_update_iter: int = 500
+    mean_change_tol: float = 1e-4
+    extrapolate: bool = True
+    total_samples: float = 1e6
+    learning_decay: float = 0.7
+    learning_offset: float = 10.0
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
@@ -177,58 +195,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     _of_topics = ("doc_topic_prior",)
 
     # of a restricted copy: what part of each topic its features are, (K,)
-    _shares: Array | None = None
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        doc_topic_prior: Any = None,
-        topic_word_prior: float | None = None,
-        estimate_prior: str | None = None,
-        init: str = "topic-model",
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        gain_tol: float | None = None,
-        n_init: int = 1,
-        inner_iter: int = 1,
-        max_doc_update_iter: int = 500,
-        mean_change_tol: float = 1e-4,
-        extrapolate: bool = True,
-        total_samples: float = 1e6,
-        learning_decay: float = 0.7,
-        learning_offset: float = 10.0,
-        integer: str = "warn",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.doc_topic_prior = doc_topic_prior
-        self.topic_word_prior = topic_word_prior
-        self.estimate_prior = estimate_prior
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.gain_tol = gain_tol
-        self.n_init = n_init
-        self.inner_iter = inner_iter
-        self.max_doc_update_iter = max_doc_update_iter
-        self.mean_change_tol = mean_change_tol
-        self.extrapolate = extrapolate
-        self.total_samples = total_samples
-        self.learning_decay = learning_decay
-        self.learning_offset = learning_offset
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
+    _shares = cast("Array | None", None)
 
     def fit(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -30,6 +31,7 @@ from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 Array = NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NoisyTopicModel(CountModel):
     """Topic model whose topics share the means of the features, but for Gamma noise.
 
@@ -117,6 +119,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     True
     """
 
+    init: str = "poisson-nmf"
+    max_iter: int = 500
+    tol: float = 1e-6
+    gain_tol: float | None = None
+    n_init: int = 1
+    extrapolate: bool = True
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
@@ -131,39 +140,6 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "expected_counts_": "km",
     }
     _why_not_merged = "the noise of a mean of several topics is not Gamma"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        init: str = "poisson-nmf",
-        max_iter: int = 500,
-        tol: float = 1e-6,
-        gain_tol: float | None = None,
-        n_init: int = 1,
-        extrapolate: bool = True,
-        integer: str = "warn",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.gain_tol = gain_tol
-        self.n_init = n_init
-        self.extrapolate = extrapolate
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
 
     def fit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -35,6 +36,7 @@ _SOLVERS: dict[str, type[SemiSupervised]] = {"mu": SemiSupervised, "cd": Coordin
 _OF_BOTH = "layer", "raw", "data_weights"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SSNMF(SupervisedModel):
     """Semi-supervised non-negative matrix factorization: topics that also predict labels [1]_.
 
@@ -139,6 +141,17 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     ((4, 2), (4, 2))
     """
 
+    losses: Any = "DD"
+    supervision: float = 100.0
+    solver: str = "mu"
+    max_iter: int = 50
+    tol: float | None = None
+    validation_fraction: float | None = None
+    n_iter_no_change: int = 10
+    transform_iter: int = 20
+    n_init: int = 1
+    integer: str = "allow"
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "losses": [StrOptions(set(LOSSES)), tuple],
@@ -156,45 +169,6 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "classes_": "c",
         "class_prior_": "c",
     }
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        losses: Any = "DD",
-        supervision: float = 100.0,
-        solver: str = "mu",
-        max_iter: int = 50,
-        tol: float | None = None,
-        validation_fraction: float | None = None,
-        n_iter_no_change: int = 10,
-        transform_iter: int = 20,
-        n_init: int = 1,
-        integer: str = "allow",
-        dtype: Any = None,
-        n_threads: int | None = None,
-        memory_limit: float | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callback: Any = None,
-    ):
-        self.n_components = n_components
-        self.losses = losses
-        self.supervision = supervision
-        self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.transform_iter = transform_iter
-        self.n_init = n_init
-        self.integer = integer
-        self.dtype = dtype
-        self.n_threads = n_threads
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callback = callback
 
     def fit(
         self,
