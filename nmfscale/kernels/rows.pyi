@@ -28,8 +28,8 @@ def update_rows(
     quadratic if `newton_steps` is not 0.
 
     Below, mu_j = a_j . b is the mean of count y_j of a row b, and
-    ``g_k = total_k + rate_k - sum_j y_j a_jk / mu_j - pseudo_k / b_k`` the gradient. 1e-30 is added
-    to every mu_j, so that the results stay finite.
+    ``g_k = total_k + rate_k - sum_j y_j a_jk / mu_j - pseudo_k / max(b_k, floor)`` the gradient.
+    1e-30 is added to every mu_j, so that the results stay finite.
 
     Parameters
     ----------
