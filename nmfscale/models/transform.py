@@ -161,6 +161,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Return the loadings with which what was held out is scored."""
         return self._loadings(counts, dtype=np.float64)
 
+    @property
+    def _seen_factors(self) -> Array:
+        """The factors (m, K) of which these are the loadings."""
+        return self.components_.T
+
     def _log_probability(self, counts: CountMatrix) -> float:
         """Return the log-probability of counts, loadings fitted to them."""
         raise NotImplementedError
@@ -278,8 +283,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 model = copy.copy(self)
                 model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
             L, held = model._seen_loadings(as_counts(seen[known])), as_counts(held[known])
-            F = self.components_.T
-            logs.extend(log_shares(held, L, F, n_threads, model._measured))
+            logs.extend(log_shares(held, L, self._seen_factors, n_threads, model._measured))
             total += held.total
         return math.fsum(logs) / total if total else 0.0
 

@@ -14,6 +14,7 @@ import oracle_ssnmf
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from background_nmf import BackgroundNMF
 from clusters import WALL, cluster_of, within
 from count_files import write_h5ad
 from numpy.testing import assert_allclose
@@ -97,6 +98,12 @@ def of_ssnmf(fitted, counts):
     return -oracle_ssnmf.objective(counts.T, Y, *factors, kinds, fitted.supervision, L=known)
 
 
+def of_background_nmf(fitted, counts):
+    L = np.column_stack([fitted.loadings_, fitted.background_counts_])
+    F = np.column_stack([fitted.components_.T, fitted.background_])
+    return oracle.loglik_poisson(counts, L, F).sum()
+
+
 MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
@@ -107,7 +114,11 @@ MODELS = [
     Model(nmfscale.AnchorNMF, of_anchors, 18, options={}),
     Model(nmfscale.SSNMF, of_ssnmf, given={"y": LABELS}),
     Model(nmfscale.SSNMF, of_ssnmf, variant={"solver": "cd"}, given={"y": LABELS}),
+    Model(BackgroundNMF, of_background_nmf),
 ]
+load = partial(
+    nmfscale.load, classes={model.estimator.__name__: model.estimator for model in MODELS}
+)
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 
@@ -260,7 +271,7 @@ def test_a_saved_model_comes_back(model, tmp_path):
     frame = pd.DataFrame(X).add_prefix("feature ")
     one = model.make().fit(frame, **model.given)
     one.save(tmp_path / "model.h5")
-    other = nmfscale.load(tmp_path / "model.h5")
+    other = load(tmp_path / "model.h5")
     assert type(other) is model.estimator and other.get_params() == one.get_params()
     assert numbers(other, but=()) == numbers(one, but=())
     assert list(other.feature_names_in_) == list(frame.columns)
@@ -344,7 +355,7 @@ def test_the_objective_rises(model, seed):
 def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     one = model.made_at_random(random_state=None).fit(X, **model.given)
     one.save(tmp_path / "model.h5")
-    seed = nmfscale.load(tmp_path / "model.h5").seed_
+    seed = load(tmp_path / "model.h5").seed_
     assert seed == one.seed_ and isinstance(seed, int)
     again = model.made_at_random(random_state=seed).fit(X, **model.given)
     assert numbers(again) == numbers(one) and again.seed_ == seed
