@@ -176,6 +176,8 @@ cdef class RowBuffers:
             unused += [rate] if problem.c.step == STEP_DIRICHLET else []
         if any(array is not None for array in unused):
             raise ValueError("an array is given that this kind of step neither reads nor writes")
+        if pseudo is not None and rate is None:
+            raise ValueError("pseudo needs rate")
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")

@@ -552,6 +552,8 @@ def test_what_mean_field_steps_need_is_asked_for():
     inference = p.problem(step=kernels.DIRICHLET, alpha=alpha)
     with pytest.raises(ValueError, match="neither reads nor writes"):
         kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, theta=p.start)
+    with pytest.raises(ValueError, match="pseudo needs rate"):
+        kernels.update_rows(p.counts, p.problem(), p.start, p.start, n_threads=1, pseudo=p.start)
     for name in ("kkt_start", "rate", "pseudo", "curvature"):
         with pytest.raises(ValueError, match="neither reads nor writes"):
             kernels.update_rows(
