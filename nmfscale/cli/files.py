@@ -8,6 +8,7 @@ import gzip
 import io
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -40,8 +41,8 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     if not counts.is_integer:
         log(
             f"warning: {arguments.input} holds counts that are not whole numbers: "
-            f"{counts.first_fraction}. They are used as they are; better pass the raw counts "
-            "(.h5ad: perhaps --layer or --raw)."
+            f"{counts.first_fraction}. They are used as they are; better pass the raw counts"
+            f"{_of_other_matrices(arguments)}."
         )
     for axis, what in enumerate(("samples", "features")):
         name = f"{what[:-1]}_names"
@@ -52,6 +53,25 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
             found = _as_many(path, _lines(_text(path)), counts.shape[axis], "names", what)
             setattr(counts, name, np.array(found, object))
     return counts
+
+
+def _of_other_matrices(arguments: argparse.Namespace) -> str:
+    """Return the options that choose another matrix of an AnnData file, as text."""
+    from ..readers.h5ad import matrix_names
+
+    if not arguments.input.lower().endswith(".h5ad"):
+        return ""
+    options = {
+        name: f"--layer {shlex.quote(name.removeprefix('layers/'))}"
+        if name.startswith("layers/")
+        else "--raw"
+        for name in matrix_names(Path(arguments.input))
+        if name != "X"
+    }
+    options = {name: each for name, each in options.items() if name != f"layers/{arguments.layer}"}
+    if arguments.raw:
+        options = {name: each for name, each in options.items() if each != "--raw"}
+    return f"; the file also has {', '.join(options.values())}" if options else ""
 
 
 def _as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> list[str]:

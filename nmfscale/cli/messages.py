@@ -110,7 +110,7 @@ def in_shell_words(text: str) -> str:
         options = [_OPTIONS[name] for name in found[1].split(", ") if name in _OPTIONS]
         return f"; options: {', '.join(options) or 'none'}."
 
-    text = re.sub(r"^X(?= has | does | lacks )", "INPUT", text)
+    text = re.sub(r"(?:^|(?<=[.:;] ))X(?= (?:has|does|is|lacks) )", "INPUT", text)
     text = text.replace("transpose=False", "--no-transpose")
     text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)

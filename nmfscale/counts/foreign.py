@@ -82,6 +82,18 @@ def known_matrix(X: Any, whom: str = "X") -> Any:
     _refuse(X, whom, remedy or _remedy_of_collection(kind))
 
 
+def refuse_annotated(values: Any, argument: str) -> None:
+    """Refuse an AnnData or MuData object as an argument other than counts.
+
+    NumPy would make an object of each row, and of each of its rows again.
+    """
+    if hasattr(type(values), "obs_names"):
+        raise ObjectTypeError(
+            f"{argument} is {_type_name(type(values))} object: pass an array, such as one of its "
+            "obsm or varm, or a column of its obs."
+        )
+
+
 def _refuse(X: Any, whom: str, remedy: str) -> NoReturn:
     what = f"{whom} is {_type_name(type(X))}, which is not a supported matrix of counts"
     raise ObjectTypeError(f"{what}. {remedy}")

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .foreign import refuse_annotated
+
 Array = NDArray[Any]
 # Number of names that a message shows.
 _SHOWN = 3
@@ -135,6 +137,7 @@ def matched(
         If a name is missing, if a required name occurs more than once on either side, or if
         `values` is a dict and `names` is None.
     """
+    refuse_annotated(values, argument)
     if isinstance(values, Mapping):
         if names is None:
             raise ValueError(

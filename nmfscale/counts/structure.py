@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .foreign import refuse_annotated
+
 Array = NDArray[Any]
 
 
@@ -85,6 +87,7 @@ def non_negative(
     An axis of length None may have any length but 0. `axes` describes the shape in messages.
     Returns float32 arrays unchanged, others as float64.
     """
+    refuse_annotated(values, name)
     array = np.asarray(values)
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} has type {array.dtype}; pass real numbers.")

@@ -47,8 +47,17 @@ class EntryNames(NamedTuple):
     @property
     def holder(self) -> str:
         """What holds the counts: a file, or X, and the estimator to which it was passed."""
+        return f"X passed to {self.whom}" if self._is_estimator else self.whom
+
+    @property
+    def where(self) -> str:
+        """Where the counts were found: passed to an estimator, or in a file or an argument."""
+        return f"{'passed to' if self._is_estimator else 'in'} {self.whom}"
+
+    @property
+    def _is_estimator(self) -> bool:
         caller = self.whom.split(" (")[0]
-        return f"X passed to {self.whom}" if caller != "X" and caller.isidentifier() else self.whom
+        return caller != "X" and caller.isidentifier()
 
     def entry(self, row: int, column: int, value: Any) -> str:
         """Describe one entry: row and column, with their names if known, and its value."""
@@ -269,7 +278,7 @@ def _entry(rows: RowRange, at: int, names: EntryNames) -> str:
 
 def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
     """Raise an error that names the first entry of a range that cannot be a count."""
-    values, whom = rows.data, f"passed to {names.whom}"
+    values, whom = rows.data, names.where
     for found, fault, remedy in (
         (np.isnan(values), f"Input X contains NaN, {whom}", "leave out its row or fill in a count"),
         (np.isinf(values), f"Input X contains infinity, {whom}", "correct the entry"),

@@ -144,7 +144,10 @@ class Checkpoint:
             was, now = about.get(name), self.about.get(name)
             if was != now:
                 what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
-                raise CheckpointError(f"{path} is of another fit: {what}.")
+                raise CheckpointError(
+                    f"{path} is of another fit: {what}. Resume with what it began with, or give "
+                    "another folder."
+                )
         names = json.loads(file.attrs["arrays"])
         return read_json(file, "numbers"), {name: read_checked(file, name) for name in names}
 

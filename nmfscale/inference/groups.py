@@ -63,9 +63,11 @@ def checked_labels(
             "needed, in a list, an array or a column of a table."
         )
     if np.ndim(values) != 1:
+        columns = list(values.columns) if hasattr(values, "columns") else []
+        such = f", such as {name}[{shown(columns[0])}]" if columns else ""
         raise ValueError(
             f"{name} has shape {np.shape(values)}; one label for each of {n_samples:,} samples is "
-            "needed: pass a single column."
+            f"needed: pass a single column{such}."
         )
     if len(values) != n_samples:
         raise ValueError(

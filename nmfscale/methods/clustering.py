@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..counts.names import matched, names_of
+from ..counts.structure import non_negative
 from .factors import Array
 
 
@@ -36,8 +37,8 @@ def clustering_score(
 
     Parameters
     ----------
-    loadings : array-like of shape (n_samples, n_components)
-        Non-negative loadings. Samples whose loadings are all zero have no topic.
+    loadings : fitted model, or array-like of shape (n_samples, n_components)
+        A model, or non-negative loadings. Samples whose loadings are all zero have no topic.
     groups : array-like of shape (n_samples,)
         The group of each sample.
     soft : bool, default=False
@@ -52,7 +53,7 @@ def clustering_score(
     Raises
     ------
     ValueError
-        If the shapes do not agree, or loadings are negative or not finite.
+        If the shapes do not agree, loadings are negative or not finite, or a label is missing.
 
     Notes
     -----
@@ -74,14 +75,19 @@ def clustering_score(
     [0.75, 0.92]
     """
     groups = matched(groups, names_of(loadings), "groups", whom="loadings")
-    S, of_samples = np.asarray(loadings, np.float64), np.asarray(groups)
+    S = non_negative(getattr(loadings, "loadings_", loadings), "loadings", (None, None))
+    S, of_samples = S.astype(np.float64, copy=False), np.asarray(groups)
     if S.ndim != 2 or of_samples.shape != S.shape[:1]:
         raise ValueError(
             f"loadings have shape {S.shape} and groups {of_samples.shape}: (n_samples, "
             "n_components) and (n_samples,) are needed."
         )
-    if not np.isfinite(S).all() or (S < 0).any():
-        raise ValueError("loadings are negative or not finite: non-negative numbers are needed.")
+    missing = np.array([label is None or label != label for label in of_samples.tolist()])
+    if missing.any():
+        raise ValueError(
+            f"groups has {missing.sum():,} missing labels, the first at sample {missing.argmax()}: "
+            "leave these samples out, or give them a label of their own."
+        )
     total = S.sum(axis=1)
     parts = np.zeros(S.shape)
     if soft:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.foreign import refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
@@ -169,6 +170,7 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
     if hasattr(fit, "get_params"):
         check_is_fitted(fit, "components_")
         components = fit.components_
+    refuse_annotated(components, argument)
     try:
         values = np.asarray(components, dtype=np.float64)
     except (TypeError, ValueError):

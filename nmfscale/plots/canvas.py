@@ -153,6 +153,8 @@ def legend_of_names(ax: Axes, handles: Sequence[Any], names: Sequence[str], **op
 def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.ndarray:
     """Return `values` as a non-empty, finite, non-negative float64 matrix."""
     try:
+        if hasattr(type(values), "obs_names"):  # NumPy would convert an AnnData object row by row
+            raise TypeError
         matrix = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         remedy = "call its toarray()" if hasattr(values, "toarray") else f"pass {example}"

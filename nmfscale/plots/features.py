@@ -43,8 +43,10 @@ def leading_features(
     elif len(feature_names) == n_features:
         names = [str(name) for name in feature_names]
     else:
+        turned = ": pass its transpose, topics x features" * (len(feature_names) == n_topics)
         raise ValueError(
-            f"feature_names has {len(feature_names)} entries for {n_features} features."
+            f"feature_names has {len(feature_names)} entries, and components, of shape "
+            f"{matrix.shape}, have {n_features} features{turned}."
         )
     scores = frequencies
     if distinctive and n_topics > 1:

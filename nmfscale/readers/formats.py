@@ -93,9 +93,32 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     else:
         why = (
             "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
-            ".h5ad, .h5 or a folder with a .mtx file."
+            f".h5ad, .h5 or a folder with a .mtx file.{_remedy_of(name)}"
         )
     raise ValueError(f"{path} {why}")
+
+
+def _remedy_of(name: str) -> str:
+    """Say how to read a file of another format, by the end of its name."""
+    found = next((how for suffixes, how in _REMEDIES.items() if name.endswith(suffixes)), None)
+    if found is None:
+        return ""
+    return f" Read it with {found}, and pass the result to fit, or to write_store for the shell."
+
+
+_TABLES = tuple(
+    f"{suffix}{gz}" for suffix in (".csv", ".tsv", ".txt", ".tab") for gz in ("", ".gz")
+)
+_REMEDIES = {
+    _TABLES: "pandas.read_csv(path, index_col=0, sep=None, engine='python'), with .T if its rows "
+    "are features",
+    (".npy",): "numpy.load(path)",
+    (".loom",): "anndata.io.read_loom(path)",
+    (".zarr",): "anndata.io.read_zarr(path)",
+    (".h5mu",): "mudata.read(path)['rna']",
+    (".parquet",): "pandas.read_parquet(path)",
+    (".xlsx",): "pandas.read_excel(path, index_col=0)",
+}
 
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:

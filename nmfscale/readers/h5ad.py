@@ -34,8 +34,7 @@ def open_h5ad(
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
     with guarded_hdf5(path) as file, ExitStack() as failed:
         name = "X" if layer is None else f"layers/{layer}"
-        matrices = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
-        matrices += [f"layers/{each}" for each in find(file, "layers") or ()]
+        matrices = _matrices(file)
         if raw:
             # Up to AnnData 0.6, "raw.X" is a dataset at the top level of the file.
             name = "raw.X" if "raw.X" in file else "raw/X"
@@ -54,6 +53,17 @@ def open_h5ad(
         }
         failed.pop_all()
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
+
+
+def matrix_names(path: Path) -> list[str]:
+    """Return the names of the matrices of a file: X, that of raw, and layers."""
+    with guarded_hdf5(path) as file:
+        return _matrices(file)
+
+
+def _matrices(file: Any) -> list[str]:
+    found = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
+    return found + [f"layers/{each}" for each in find(file, "layers") or ()]
 
 
 def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]]:

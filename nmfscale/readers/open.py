@@ -127,7 +127,7 @@ def open_counts(
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
-            check_table_size(shape, whom, limit)
+            check_table_size(shape, holder, limit)
         counts = object_counts(source, given, whom, in_memory)
         if is_annotated(source) and counts.first_fraction is not None:
             others = other_matrices(source, **given)

@@ -306,6 +306,22 @@ class TestFractions:
         assert err.count(f"{source} holds counts that are not whole numbers: row 0, ") == 1
         assert "integer=" not in err
 
+    def test_name_the_options_for_other_matrices_of_the_file(self, tmp_path, capsys):
+        anndata = pytest.importorskip("anndata")
+        adata = anndata.AnnData(simulated() / 2.0)
+        adata.raw = adata
+        adata.layers["counts"] = adata.layers["my logs"] = adata.X
+        adata.write_h5ad(tmp_path / "cells.h5ad")
+        for given, others in (
+            ([], "--raw, --layer counts, --layer 'my logs'"),
+            (["--layer", "my logs"], "--raw, --layer counts"),
+            (["--raw"], "--layer counts, --layer 'my logs'"),
+        ):
+            store = tmp_path / f"{len(given)}{others[2]}.nmf"
+            assert run("store", tmp_path / "cells.h5ad", store, "--quiet", *given) == 0
+            said = capsys.readouterr().err
+            assert f"better pass the raw counts; the file also has {others}." in said
+
 
 class TestTransform:
     def test_every_format_holds_the_same_numbers(self, folder, tmp_path, capsys):
@@ -996,6 +1012,7 @@ class TestModels:
     ("python", "shell"),
     [
         ("layer='a b' and raw=True exclude", "--layer 'a b' and --raw exclude"),
+        ("X lacks a. X has b: X is a; AnX has", "INPUT lacks a. INPUT has b: INPUT is a; AnX has"),
         ("choose genome= from a, b.", "choose --genome from a, b."),
         ("tol=0.001. Increase max_iter, or", "--tol 0.001. Increase --max-iter, or"),
         ("raise memory_limit, or dtype='float32'", "raise --memory-limit, or --dtype float32"),

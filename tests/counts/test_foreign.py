@@ -125,6 +125,40 @@ def test_chunks_of_dask_arrays_may_be_sparse_arrays():
         np.testing.assert_array_equal(counts.column_totals, TABLE.sum(axis=0))
 
 
+ONES = np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("argument", "ask"),
+    [
+        ("groups", lambda A: nmfscale.permutation_test(ONES, A)),
+        ("units", lambda A: nmfscale.group_effects(ONES, ["a", "b"], units=A)),
+        ("loadings", lambda A: nmfscale.clustering_score(A, ["a", "b"])),
+        ("b", lambda A: nmfscale.match_topics(ONES, A)),
+        ("F", lambda A: nmfscale.poisson_to_multinomial(ONES, A)),
+        ("L", lambda A: nmfscale.loglik_poisson(TABLE, A, ONES)),
+        ("frequencies", lambda A: nmfscale.mixture_proportions(TABLE, A)),
+        ("L", lambda A: nmfscale.PoissonNMF(2).fit(TABLE, L=A)),
+        ("init", lambda A: nmfscale.TopicModel(2, init=A).fit(TABLE)),
+        ("prior_factors: alpha", lambda A: nmfscale.PoissonNMF(2, prior_factors=A).fit(TABLE)),
+        ("row_weights", lambda A: nmfscale.PoissonNMF(2).fit(TABLE, row_weights=A)),
+        ("y", lambda A: nmfscale.SSNMF(2).fit(TABLE, A)),
+    ],
+)
+def test_annotated_objects_are_no_arguments_but_counts(argument, ask):
+    A = of("anndata", "AnnData", obs_names=property(lambda self: [*"ab"]))
+    with pytest.raises(ValueError, match=f"^{argument} is an AnnData object: pass an array"):
+        ask(A)
+
+
+@pytest.mark.parametrize(
+    "draw", [nmfscale.pl.structure_plot, nmfscale.pl.top_features, nmfscale.pl.similarity_plot]
+)
+def test_plots_refuse_annotated_objects(draw):
+    with pytest.raises(ValueError, match="must be a dense matrix of numbers .* got AnnData: pass"):
+        draw(of("anndata", "AnnData", obs_names=property(lambda self: [*"ab"])))
+
+
 def test_modalities(monkeypatch):
     """One has one meaning."""
     anndata = pytest.importorskip("anndata")

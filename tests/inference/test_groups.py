@@ -60,6 +60,7 @@ def test_labels_of_mixed_types_keep_the_order_of_appearance():
     ("values", "match"),
     [
         ("abcd", "one label for each of 4 samples"),
+        (pd.DataFrame({"kind": [*"abab"]}), r"a single column, such as groups\['kind'\]\."),
         (None, "groups=None"),
         (["a", "b"], "groups has 2 labels, and there are 4 samples"),
         (np.zeros((4, 1)), r"groups has shape \(4, 1\).*single column"),

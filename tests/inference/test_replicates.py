@@ -122,7 +122,9 @@ def test_what_is_done_is_saved_when_a_task_fails(expected, tmp_path):
 def test_another_job_is_not_resumed(tmp_path):
     options = {"checkpoint": tmp_path, "resume": True}
     run_replicates(Draws(), 4, random_state=SEED, **options)
-    with pytest.raises(CheckpointError, match="the inputs are others"):
+    with pytest.raises(
+        CheckpointError, match="the inputs are others. Resume with what it began with"
+    ):
         run_replicates(Draws(scale=2.0), 4, random_state=SEED, **options)
     with pytest.raises(CheckpointError, match="random_state=7, and it is 8 now"):
         run_replicates(Draws(), 4, random_state=8, **options)

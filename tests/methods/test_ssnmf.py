@@ -293,6 +293,9 @@ def test_clustering_scores_that_make_no_sense_are_refused():
         clustering_score(np.ones((3, 2)), [0, 1])
     with pytest.raises(ValueError, match="negative"):
         clustering_score(-np.ones((2, 2)), [0, 1])
+    for missing in (None, np.nan):
+        with pytest.raises(ValueError, match="groups has 1 missing labels, the first at sample 1"):
+            clustering_score(np.ones((2, 2)), np.array(["a", missing], object))
 
 
 def test_loadings_of_empty_samples_are_zero():

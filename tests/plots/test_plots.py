@@ -448,7 +448,10 @@ class TestTopFeatures:
         [
             ({"components": [1.0]}, "components must be a non-empty matrix"),
             ({"components": [[1, np.inf]]}, "row 0, column 1 holds inf"),
-            ({"feature_names": ["a"]}, "feature_names has 1 entries for 3 features"),
+            (
+                {"feature_names": ["a"]},
+                r"has 1 entries, and components, of shape \(\d, 3\), have 3 feat",
+            ),
             (
                 {"components": sp.csr_array(np.eye(3))},
                 r"dense matrix .*_array: call its toarray\(\)",

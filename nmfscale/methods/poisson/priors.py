@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
+from ...counts.foreign import refuse_annotated
 from ...counts.names import matched, names_of_topics, of_topics, shown
 from ...counts.structure import non_negative
 from ..factors import Array
@@ -21,6 +22,7 @@ _LEAST = 1e-300
 
 def real_numbers(values: Any, name: str) -> Array:
     """Return real numbers in float64."""
+    refuse_annotated(values, name)
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
