@@ -26,10 +26,11 @@ MARKS = (10, 20, 40, 60, 100)
 
 def em_columns(steps):
     """Make the factors take EM steps, whatever the steps of the loadings."""
+    from nmfscale.methods.poisson.row_update import EM
 
     def changed(path, iteration):
         rows, _ = steps(path, iteration)
-        return rows, {"em_steps": 1}
+        return rows, EM
 
     return changed
 
@@ -47,7 +48,7 @@ def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
         "shared correlations": mock.patch.object(
             accelerated, "shares_correlations", lambda *shape: True
         ),
-        "EM numerators": mock.patch.object(schedule, "options", em_columns(schedule.options)),
+        "EM numerators": mock.patch.object(schedule, "updates", em_columns(schedule.updates)),
     }
     with patches[what]:
         model = PoissonNMF(L.shape[1], max_iter=max_iter, tol=0, dtype="float32")

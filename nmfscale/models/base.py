@@ -57,7 +57,7 @@ class Fitted:
 
 
 class _Iterated:
-    """Parameters that not every estimator has: a model of a fixed number of steps sets them."""
+    """Types of attributes of all estimators that are parameters of some, and of `seed_`."""
 
     max_iter: int
     tol: float | None
