@@ -32,15 +32,15 @@ MARKERS = ("<!-- lda:start -->", "<!-- lda:end -->")
 
 def elbo_of(X, topics, threads: int) -> float:
     """Return the ELBO at parameters lambda (K, m), with optimal gamma and phi."""
-    from nmfscale.methods.variational.lda import Inference
+    from nmfscale.methods.variational.lda import dirichlet_inference
     from nmfscale.readers.open import as_counts
 
     K = len(topics)
-    inference = Inference(
+    inference = dirichlet_inference(
         as_counts(X), np.float64(topics.T), np.full(K, 1 / K), 1 / K, n_steps=5000, tolerance=1e-6,
         n_threads=threads,
     )  # fmt: skip
-    return inference.elbo() + inference.bound
+    return inference.elbo() + inference.of_topics
 
 
 def ours(X, K: int, n_iter: int, threads: int, seed: int):

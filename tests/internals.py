@@ -196,19 +196,19 @@ def draw_rows_of(patch, n_nonzeros):
 
 def few_projection_steps(patch):
     """Compute loadings of new rows with few steps."""
-    from nmfscale.methods.transform import Projection
+    from nmfscale.methods.transform import projection
 
-    _set(patch, "models.held_factors.Projection", partial(Projection, n_steps=2))
+    _set(patch, "models.held_factors.projection", partial(projection, n_steps=2))
 
 
 def no_projection(patch):
     """Make the computation of loadings of new rows fail."""
-    _set(patch, "models.held_factors.Projection", None)
+    _set(patch, "models.held_factors.projection", None)
 
 
-def around_projected_blocks(patch, function):
-    """Wrap the blocks of loadings of new rows: `function(original, projection)`."""
-    _around(patch, "methods.transform.Projection.blocks", function)
+def around_blocks_of_rows(patch, function):
+    """Wrap the blocks of loadings of new rows: `function(original, work, **options)`."""
+    _around(patch, "methods.rows_pass.RowsPass.blocks", function)
 
 
 # Clusters -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _MOST_SPARE = 3
 class _RowArray:
     """A row array: views of one array in lane order, or an array for each block."""
 
-    def __init__(self, blocks: list[Array], whole: Array | None = None):
+    def __init__(self, blocks: Sequence[Array], whole: Array | None = None):
         self.blocks, self.whole = blocks, whole
 
 
@@ -93,7 +93,6 @@ class LocalExecutor(Executor):
     def __init__(self, layout: Any, n_threads: int, folder: str | None = None):
         self.layout, self.n_threads, self.folder = layout, n_threads, folder
         self._arrays: dict[str, _RowArray] = {}
-        self._made_by: dict[str, Callable[[Any], Array]] = {}
         self._spare: list[Array] = []
 
     @property
@@ -116,14 +115,10 @@ class LocalExecutor(Executor):
         self._check_put(name, array)
         self._forget(name)
         if isinstance(array, Sequence):
-            self._arrays[name] = _RowArray(list(array))
+            self._arrays[name] = _RowArray(array)
             return
         parts = [array[block.first : block.last] for block in self.layout.blocks]
         self._arrays[name] = _RowArray(parts, array)
-
-    def put_by(self, name: str, function: Callable[[Any], Array]) -> None:
-        """Hold a row array that a function makes of a block, each time that it is needed."""
-        self._made_by[name] = function
 
     def get(self, name: str) -> Array:
         """Return a row array in lane order."""
@@ -132,7 +127,7 @@ class LocalExecutor(Executor):
 
     def get_blocks(self, name: str) -> list[Array] | None:
         """Return the row array of each block."""
-        return self._arrays[name].blocks if name in self._arrays else None
+        return list(self._arrays[name].blocks) if name in self._arrays else None
 
     def copy(self, source: str, target: str) -> None:
         """Let two names stand for one array."""
@@ -178,13 +173,13 @@ class LocalExecutor(Executor):
         pairs = zip(runner.values, runner.sums(), strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
-    def stream(self, *steps: Step) -> Iterator[tuple[Any, dict[str, Array]]]:
-        """Run steps block by block: block of the layout, arrays that were made; none is kept."""
+    def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
+        """Run steps block by block; yield one of the row arrays that they make, and keep none."""
         check_steps(steps, "stream")
         for place, blocks in zip(self.layout.blocks, self._blocks(steps, None), strict=True):
             for step, block in zip(steps, blocks, strict=True):
                 run_step(step, block, [], self.n_threads)
-            yield place, blocks[0].made
+            yield place, blocks[0].made[output]
 
     def _forget_unused(self, steps: Sequence[Step]) -> None:
         """Let arrays be written in the memory of those that they replace, if no step needs them."""
@@ -211,7 +206,6 @@ class LocalExecutor(Executor):
         used = {name for step in steps for name in step.arrays.uses}
         for i, (place, counts) in enumerate(self._counts({step.reads for step in steps})):
             known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
-            known |= {n: self._made_by[n](place) for n in used if n in self._made_by}
             room_here = None if whole is None else partial(room, place)
             block = LocalBlock(i, place, known, room_here)
             yield [block.for_step(step, counts.get(step.reads)) for step in steps]

@@ -152,6 +152,13 @@ class Executor(ABC):
         """Run steps on every block, one step after the other."""
 
     @abstractmethod
+    def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
+        """Run steps on every block, and keep none of the row arrays that they make.
+
+        Yield the blocks of the layout in their order, each with its row array `output`.
+        """
+
+    @abstractmethod
     def apply(self, step: Step) -> None:
         """Let a step make its arrays; on a cluster, once they are needed.
 
@@ -160,7 +167,10 @@ class Executor(ABC):
 
     @abstractmethod
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
-        """Hold an array in lane order, or a list with an array of any shape for each block."""
+        """Hold an array in lane order, or a sequence with an array of any shape for each block.
+
+        A sequence may make the array of a block each time that it is needed.
+        """
 
     def _check_put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Refuse an array that does not have an entry for each lane, or each block."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..cluster.tasks import Task
 from ..counts.blocks import no_whole_columns
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
+from . import progress
 from .lineage import (
     ArrayRef,
     Output,
@@ -36,6 +37,8 @@ from .worker import Found, RunConfig, join, run_steps, save_array
 
 # Shared arrays that may be asked for again.
 _RECENT_SHARED = 4
+# Tasks of a stream, for each that the workers do at a time, whose results may wait in this process.
+_STREAMED = 8
 # Sums of a run that take more bytes than this would cost more to save than to compute again.
 _SAVED_SUMS = 1 << 30
 
@@ -176,6 +179,45 @@ class DaskExecutor(Executor):
             _remove(str(self._files / partition.file_name(result or "")))
         pairs = zip(found.values, found.sums, strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
+
+    def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
+        """Run steps on some partitions after others, and read the files of their row arrays."""
+        check_steps(steps, "stream")
+        published, shared = zip(*(self._publish(step) for step in steps), strict=True)
+        names = [self._new_name("step") for _ in steps]
+        runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
+        makes = max(i for i, step in enumerate(steps) if output in step.arrays.makes)
+        tasks = self._tasks(
+            steps, [ref for refs in shared for ref in refs],
+            lambda i: (tuple(runs[i]), {output: runs[i][makes]}, None),
+        )  # fmt: skip
+        label = "-".join(type(step).__name__ for step in steps)
+        first = 0
+        while first < len(tasks):
+            n_together = _STREAMED * sum(self.pool.wait_for_workers().values())
+            here = self.partitions[first : first + n_together]
+            refs = self._streamed(label, output, names[makes], here, tasks)
+            for partition, ref in zip(here, refs, strict=True):
+                yield from zip(partition.blocks, in_order(read_arrays(ref.path)), strict=True)
+                _remove(ref.path)
+            first += len(here)
+
+    def _streamed(
+        self, label: str, output: str, name: str, partitions: list[Partition], tasks: list[Task]
+    ) -> list[Ref]:
+        """Return the files of a row array of some partitions, once their tasks are done."""
+        refs: dict[int, Ref] = {}
+
+        def note(i: int, found: Found) -> None:
+            partition, (saved,) = partitions[i], found.saved
+            refs[i] = self._ref(name, partition.number, saved[output])
+            progress.advance(partition.blocks[-1].stop - partition.blocks[0].start)
+
+        numbers = [partition.number for partition in partitions]
+        with self.pool.batch(label, run_steps, [tasks[number] for number in numbers]) as batch:
+            batch.send_all()
+            batch.results(note)
+        return [refs[i] for i in range(len(partitions))]
 
     def _to_save(self, step: Step) -> tuple[str, ...]:
         """Return which arrays of a step are saved this time."""

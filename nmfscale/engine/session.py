@@ -129,10 +129,15 @@ def _run_config(
 def session_of_fit(
     client: Any, counts: CountMatrix, needs: Needs, *, checkpoint: Any = None,
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
+    hint: str = "With checkpoint= a fit can be resumed.",
 ) -> Iterator[tuple[CountMatrix, ClusterSession | None]]:  # fmt: skip
-    """Give the counts as a fit needs them, and the session; None where it is this process."""
+    """Give the counts as a fit, or a `RowsPass`, needs them, and the session.
+
+    The session is None where the work is done in this process. Without a checkpoint `hint` ends
+    the messages of errors that stop the work.
+    """
     with ExitStack() as stack:
-        folder, hint = None, "With checkpoint= a fit can be resumed."
+        folder = None
         if checkpoint is not None:
             folder = stack.enter_context(folder_in_use(checkpoint, left=f"{_PREFIX}*"))
             hint = f"Fit with resume=True to go on from the checkpoint in {folder}."
@@ -140,7 +145,7 @@ def session_of_fit(
         if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
             client = None
             if verbose:
-                print("counts of a single block are fitted in this process", file=sys.stderr)
+                print("counts of a single block stay in this process", file=sys.stderr)
         if client is None:
             stack.enter_context(_at_level(level))
             yield counts, None

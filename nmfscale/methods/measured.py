@@ -55,10 +55,14 @@ class Measured:
             if unknown.size:
                 L[np.ix_(self.groups == g, unknown)] = 0
 
+    def group_sums(self, F: Array) -> Array:
+        """Return the column sums of F (m, K) over the features of each group, (G, K)."""
+        return np.array([F[mask].sum(axis=0, dtype=np.float64) for mask in self.features])
+
     def sums(self, F: Array) -> Array:
         """Return for each sample the column sums of F (m, K) over its features, (n, K)."""
-        found = [F[features].sum(axis=0, dtype=np.float64) for features in self.features]
-        return np.array(found)[self.groups]
+        found: Array = self.group_sums(F)[self.groups]
+        return found
 
     def rows(self, rows: Any) -> Measured:
         """Return the same of some of the samples."""

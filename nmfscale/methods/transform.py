@@ -9,8 +9,9 @@ In float64 always: where topics are nearly dependent, float32 ends short of a ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from .. import kernels
 from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..engine import progress
-from ..engine.local import LocalExecutor
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..storage.atomic import atomic_write
 from .factors import (
@@ -35,6 +35,7 @@ from .factors import (
     to_lanes,
 )
 from .measured import Measured, own_totals, totals_of_groups
+from .rows_pass import LaneBlocks, RowsPass
 from .slices import pieces, sliced_counts
 
 _ROUNDS = 500
@@ -247,69 +248,49 @@ def fit_rows(
     return found
 
 
-class Projection:
-    """Loadings (n, K) of the rows of counts with the factors F (m, K) held.
+def projection(
+    counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
+    tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
+    prior: tuple[Array, Array] | None = None, total: Array | None = None,
+    measured: Measured | None = None, scored: bool = False,
+) -> RowsPass:  # fmt: skip
+    """Return the pass that finds loadings (n, K) of rows with the factors F (m, K) held.
 
-    Beside the counts, only the loadings of one block are in memory. Rows start at L, by default
-    with the same expected counts of every component. `prior` has pseudo-counts and rates (n, K).
-    `total` (K,) is what a unit of a loading adds to the expected size of a row, if that is not the
-    column sums of F; `measured` says which features were measured in which rows.
+    Rows start at L, by default with the same expected counts of every component. `prior` has
+    pseudo-counts and rates (n, K). `total` (K,) is what a unit of a loading adds to the expected
+    size of a row, if that is not the column sums of F; `measured` says which features were measured
+    in which rows. If `scored` is true, the pass finds ``sum_j x_ij log p_ij`` of each row instead,
+    with ``p_ij = mu_ij / sum_j mu_ij`` and mu = L F^T: see `LogShares`.
     """
-
-    def __init__(
-        self, counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
-        tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
-        prior: tuple[Array, Array] | None = None, total: Array | None = None,
-        measured: Measured | None = None,
-    ):  # fmt: skip
-        self._scales = balancing_scales(counts.total, counts.shape, L, F)
-        F, L = F / self._scales, None if L is None else L * self._scales
-        self._counts, self._F, self._dtype = counts, F, np.dtype(dtype)
-        self._blocks = LocalExecutor(counts.layout(n_threads), n_threads)
-        layout = self._blocks.layout
-        design, sums = design_of(F, layout.column_order, np.float64)
-        self._total = None if total is None else total / self._scales
-        if self._total is not None:
-            sums[: F.shape[1]] = np.where(sums[: F.shape[1]] > 0, self._total, 0)
-        self._measured = measured
-        if measured is not None:
-            sums = group_sums(design, layout.column_order, F.shape[1], measured)
-            self._blocks.put("groups", per_lane(measured.groups, layout.row_order))
-        self._step = ProjectRows(design, sums, F.shape[1], n_steps, tol)
-
-        self._blocks.put("totals", per_lane(counts.row_totals, layout.row_order))
-        if L is not None:
-            start = lanes_of(layout, L, design.shape[1], design.dtype, least=MINVAL)
-            self._blocks.put_by("L", start)
-        if prior is not None:
-            scaled = {"pseudo": prior[0], "rate": prior[1] / self._scales}
-            for name, plain in scaled.items():
-                lanes = lanes_of(layout, plain, design.shape[1], design.dtype, empty=0)
-                self._blocks.put_by(name, lanes)
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their loadings."""
-        for place, made in self._blocks.stream(self._step):
-            loadings = self._plain(place, made["projected"]) / self._scales
-            yield slice(place.start, place.stop), loadings.astype(self._dtype, copy=False)
-
-    def _plain(self, place: Any, values: Array) -> Array:
-        return plain_rows(self._blocks.layout, place, values, self._F.shape[1])
-
-    def log_shares(self) -> Array:
-        """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, (n,) float64."""
-        u, out = self._F.sum(axis=0, dtype=np.float64), np.empty(self._counts.shape[0])
-        u = u if self._total is None else self._total
-        own = None if self._measured is None else self._measured.sums(self._F)
-        log_mu = LogMu.of(self._F, self._blocks.layout.column_order, "projected")
-        for place, made in self._blocks.stream(self._step, log_mu):
-            rows = slice(place.start, place.stop)
-            L = self._plain(place, made["projected"])
-            out[rows] = self._plain(place, made["log_mu"][:, None])[:, 0]
-            out[rows] -= self._counts.row_totals[rows] * np.log(
-                row_sizes(L, u if own is None else own[rows])
-            )
-        return out
+    scales, dtype = balancing_scales(counts.total, counts.shape, L, F), np.dtype(dtype)
+    F, L = F / scales, None if L is None else L * scales
+    total = None if total is None else total / scales
+    layout, K = counts.layout(n_threads), F.shape[1]
+    design, sums = design_of(F, layout.column_order, np.float64)
+    if total is not None:
+        sums[:K] = np.where(sums[:K] > 0, total, 0)
+    inputs: dict[str, Any] = {"totals": per_lane(counts.row_totals, layout.row_order)}
+    if measured is not None:
+        sums = group_sums(design, layout.column_order, K, measured)
+        inputs["groups"] = per_lane(measured.groups, layout.row_order)
+    lanes = partial(LaneBlocks, layout, stride=design.shape[1], dtype=np.float64)
+    if L is not None:
+        inputs["L"] = lanes(plain=L, least=MINVAL)
+    if prior is not None:
+        inputs["pseudo"] = lanes(plain=prior[0], empty=0)
+        inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
+    found = RowsPass(
+        counts, (ProjectRows(design, sums, K, n_steps, tol),), "projected", K, inputs,
+        projection_needs(counts, K), n_threads,
+        (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
+    )  # fmt: skip
+    if not scored:
+        return found
+    sizes = F.sum(axis=0, dtype=np.float64) if total is None else total
+    sizes = sizes if measured is None else measured.group_sums(F)
+    log_mu = LogMu.of(F, layout.column_order, "projected")
+    steps = (*found.steps, log_mu, LogShares(sizes, "projected"))
+    return replace(found, steps=steps, output="log_shares", width=1, finish=())
 
 
 def row_sizes(L: Array, u: Array) -> Array:
@@ -320,12 +301,8 @@ def row_sizes(L: Array, u: Array) -> Array:
 
 
 def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
-    """Return loadings (n, K) of every row of the counts; `options` are those of `Projection`."""
-    projection = Projection(counts, F, **options)
-    out = np.empty((counts.shape[0], F.shape[1]), options.get("dtype", np.float64))
-    for rows, loadings in projection.blocks():
-        out[rows] = loadings
-    return out
+    """Return loadings (n, K) of every row of the counts; `options` are those of `projection`."""
+    return projection(counts, F, **options).gather()
 
 
 def projection_needs(counts: CountMatrix, n_components: int) -> Needs:
@@ -386,29 +363,35 @@ class LogMu(Step):
         return {}
 
 
+@dataclass(frozen=True)
+class LogShares(Step):
+    """Makes ``log_shares`` of ``log_mu``: expected counts are divided by the size of their row.
+
+    `sizes` (K,) is what a unit of a loading adds to it, or (n_groups, K) in rows of each group.
+    """
+
+    sizes: Array
+    source: str
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Names of the row arrays."""
+        return RowArrays((self.source, "log_mu", "totals", "groups"), ("log_shares",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Find those of the rows of a block."""
+        sizes, L = self.sizes, block[self.source][:, : self.sizes.shape[-1]]
+        if sizes.ndim == 2:
+            sizes = sizes[block["groups"].astype(np.intp)]
+        block.put(
+            "log_shares", block["log_mu"] - block["totals"] * np.log(row_sizes(L, sizes))
+        )  # fmt: skip
+        return {}
+
+
 def log_mu_rows(counts: CountMatrix, L: Array, F: Array, *, n_threads: int = 1) -> Array:
     """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
-    executor, out = LocalExecutor(counts.layout(n_threads), n_threads), np.empty(counts.shape[0])
-    step = LogMu.of(F, executor.layout.column_order)
-    executor.put_by("L", lanes_of(executor.layout, L, step.F.shape[1], np.float64))
-    for place, made in executor.stream(step):
-        rows = slice(place.start, place.stop)
-        out[rows] = plain_rows(executor.layout, place, made["log_mu"][:, None], 1)[:, 0]
-    return out
-
-
-def lanes_of(layout: Any, plain: Array, stride: int, dtype: Any, **options: Any) -> Any:
-    """Return a function that puts the rows (n, K) of a block into lane order: see `to_lanes`."""
-
-    def of_block(place: Any) -> Array:
-        order = layout.row_order[place.first : place.last]
-        return to_lanes(plain, order, stride, dtype, **options)
-
-    return of_block
-
-
-def plain_rows(layout: Any, place: Any, values: Array, width: int) -> Array:
-    """Return what is in the lanes of a block in the order of its rows."""
-    order = layout.row_order[place.first : place.last]
-    order = np.where(order < 0, -1, order - place.start)
-    return from_lanes(values, order, place.stop - place.start, width)
+    layout = counts.layout(n_threads)
+    step = LogMu.of(F, layout.column_order)
+    start = LaneBlocks(layout, L, step.F.shape[1], np.float64)
+    return RowsPass(counts, (step,), "log_mu", inputs={"L": start}, n_threads=n_threads).gather()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -19,7 +19,8 @@ from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
 from ..methods.anchors.pivots import Weights, weights_of
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
-from ..methods.transform import Projection, projection_needs
+from ..methods.rows_pass import Finish, RowsPass
+from ..methods.transform import projection, projection_needs
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import checked_anchors, checked_array
@@ -224,8 +225,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         found = fitted.arrays
         self.components_, self.loadings_ = found["components"], found["loadings"]
         self.anchors_, self.distances_ = found["anchors"], found["diagonal"]
-        every = slice(0, counts.shape[0])
-        _ = list(self._counting_nothing(counts, iter([(every, self.loadings_)])))
+        self._counting_zeros(counts)(slice(0, counts.shape[0]), self.loadings_)
         names = counts.feature_names
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
         self.diffuseness_ = found["diffuseness"]
@@ -276,39 +276,40 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         found.anchors_ = (np.cumsum(features) - 1)[self.anchors_]
         return found
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
         found = anchor_loadings(counts, self.anchors_, self.diffuseness_, self._threads(counts))
-        return self._counting_nothing(counts, found)
+        return found.then(self._counting_zeros(counts))
 
-    def _counting_nothing(
-        self, counts: CountMatrix, blocks: Iterator[tuple[slice, Array]]
-    ) -> Iterator[tuple[slice, Array]]:
-        """Pass loadings on; warn if many are all zero of samples that have counts."""
-        nothing = 0
-        for rows, loadings in blocks:
+    def _counting_zeros(self, counts: CountMatrix) -> Finish:
+        """Return a function of rows and loadings; after the last it warns if many are all zero.
+
+        Samples without counts are left out.
+        """
+        n, n_zero = counts.shape[0], 0
+
+        def unchanged(rows: slice, loadings: Array) -> Array:
+            nonlocal n_zero
             none = ~loadings.any(axis=1) & (counts.row_totals[rows] > 0)
-            nothing += int(np.count_nonzero(none))
-            yield rows, loadings
-        n = counts.shape[0]
-        if nothing > _MANY * n:
-            warn_caller(
-                f"{nothing:,} of {n:,} samples ({nothing / n:.1%}) have loadings that are all 0: "
-                "none of the anchors, or too little of them, was counted there. More components, "
-                "or anchors that are more frequent, leave fewer of them."
-            )
+            n_zero += int(np.count_nonzero(none))
+            if rows.stop == n and n_zero > _MANY * n:
+                warn_caller(
+                    f"{n_zero:,} of {n:,} samples ({n_zero / n:.1%}) have loadings that are all 0: "
+                    "none of the anchors, or too little of them, was counted there. More "
+                    "components, or anchors that are more frequent, leave fewer of them."
+                )
+            return loadings
 
-    def _projection(self, counts: CountMatrix) -> Projection:
+        return unchanged
+
+    def _projection(self, counts: CountMatrix, **options: Any) -> RowsPass:
         """Return the loadings with which topics make counts most probable: those of a score."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
-        return Projection(
-            counts, self.components_.T, dtype=np.float64, n_threads=self._threads(counts)
-        )
+        return projection(counts, self.components_.T, n_threads=self._threads(counts), **options)
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return float(self._projection(counts).log_shares().sum())
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        found = self._projection(counts, scored=True)
+        return float(found.gather(**self._where(client)).sum())
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
-        return np.concatenate([of_block for _, of_block in self._projection(counts).blocks()])
+        return self._projection(counts).gather()

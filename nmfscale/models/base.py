@@ -30,11 +30,10 @@ from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
-from ..engine.workers import resolve_client
 from ..methods.poisson.objective import beyond_float32
 from .fit_options import FitOptions
 from .topics import TopicsMixin
-from .transform import RowsTransformer
+from .transform import RowsTransformer, client_for
 
 Array = NDArray[Any]
 
@@ -127,11 +126,15 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         given.apply_defaults()
         # checked and arranged once for both
         arguments = given.kwargs
-        counts = self._explained(self._fit(X, FitOptions.pop(arguments), **arguments))
-        both = signature(self._blocks).parameters.keys() & arguments.keys()
+        options = FitOptions.pop(arguments)
+        counts = self._explained(self._fit(X, options, **arguments))
+        both = signature(self._pass_of_loadings).parameters.keys() & arguments.keys()
         model = self._knowing(counts, arguments)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
-            loadings = model._loadings(counts, **{name: arguments[name] for name in both})
+            loadings = model._loadings(
+                counts, client=client_for(counts, options.client),
+                **{name: arguments[name] for name in both},
+            )  # fmt: skip
         return self._with_index(loadings, X, counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -216,15 +219,13 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     ) -> tuple[CountMatrix, FitOptions]:
         """Return the counts of a fit, and its options with the client that is used, if any.
 
-        The active client is used only for counts in files. `refusal` says why a cluster cannot be.
+        `refusal` says why a cluster cannot be.
         """
-        client = resolve_client(options.client, refusal)
-        counts = self._counts(
-            X, reset=True, in_memory=client is None, layer=options.layer, raw=options.raw
-        )
+        layer, raw = options.layer, options.raw
+        counts, client = self._read_for(X, options.client, refusal, layer=layer, raw=raw)
+        self._take_names(X, counts)
         self._warn_of_many_components(counts)
-        used = client if options.client is not None or counts.from_file else None
-        return counts, replace(options, client=used)
+        return counts, replace(options, client=client)
 
     def _warn_of_many_components(self, counts: CountMatrix) -> None:
         """Warn before any work: no counts tell more components apart than they have of a side."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -15,15 +14,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
+from ..methods.rows_pass import RowsPass
 from ..methods.variational import lda
 from ..methods.variational.gamma import GammaPrior
 from ..methods.variational.gamma_poisson import (
-    Inference,
     VariationalGammaPoisson,
     dispersion,
     drawn_priors,
+    gamma_inference,
 )
 from ..methods.variational.mean_field import Start, points_of
+from ..methods.variational.posteriors import Inference, inference_needs
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import (
@@ -355,24 +356,20 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return found
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
-        """Return the posteriors of new samples, unless memory is short of them."""
-        needs = lda.inference_needs(counts, self.n_components_)
-        self._check_memory(counts, needs, gathered=gathered)
+        """Return how posteriors of new samples are found, unless memory is short of them."""
+        self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
         priors: Any = GammaPrior(self.shape_loadings_, self.rate_loadings_), None
         if self.shape_factors_ is not None:
             shapes = self.shape_loadings_, self.shape_factors_
             priors = drawn_priors(*shapes, self.shape_rates_, self.mean_rates_)
-        return Inference(
+        return gamma_inference(
             counts, self.components_shape_.T, self.loadings_totals_, *priors,
             n_steps=self.max_sample_update_iter, tolerance=self.mean_change_tol,
             n_threads=self._threads(counts),
         )  # fmt: skip
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
-        inference = self._inference(counts, gathered=gathered)
-        return ((rows, inference.means(gamma)) for rows, gamma in inference.blocks())
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        return self._inference(counts, gathered=gathered).loadings
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return self._inference(counts, gathered=False).elbo()
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        return self._inference(counts, gathered=False).elbo(**self._where(client))

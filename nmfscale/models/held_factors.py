@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..counts.base import CountMatrix
 from ..methods.poisson.priors import gamma_prior
-from ..methods.transform import Projection, projection_needs
+from ..methods.rows_pass import RowsPass
+from ..methods.transform import projection, projection_needs
 from .base import CountModel
 from .validation import measured_features, sizes_of
 
@@ -34,6 +34,7 @@ class HeldFactors(CountModel):
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
@@ -59,6 +60,9 @@ class HeldFactors(CountModel):
             for features that were not measured, such as genes of another assay: they take no part,
             and loadings are those with which the others are explained best. "zero" is for features
             whose absence means a count of 0, such as words of texts with a vocabulary of their own.
+        client : distributed.Client, default=None
+            Cluster that does the work, as in :meth:`fit`, with the bits of this process. None takes
+            the active client for counts in files. The loadings come back a block at a time.
         layer, raw
             As in :meth:`fit`.
 
@@ -77,6 +81,8 @@ class HeldFactors(CountModel):
             If `memory_limit` is not enough, or for counts in a file the memory that is free.
         FileNotFoundError
             If the folder of `out` does not exist.
+        ClusterError
+            If the cluster cannot do the work, as in :meth:`fit`.
 
         Warns
         -----
@@ -111,7 +117,9 @@ class HeldFactors(CountModel):
         True
         """
         known = {"measured": measured, "batch": batch}
-        return self._transform(X, out, missing, layer, raw, known, size_factors=size_factors)
+        return self._transform(
+            X, out, missing, client, layer, raw, known, size_factors=size_factors
+        )
 
     def score(
         self,
@@ -123,6 +131,7 @@ class HeldFactors(CountModel):
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -130,7 +139,7 @@ class HeldFactors(CountModel):
 
         Parameters
         ----------
-        X, y, completion, random_state, missing, layer, raw
+        X, y, completion, random_state, missing, client, layer, raw
             As in :meth:`LDA.score`.
         measured, batch
             As in :meth:`transform`. Probabilities are those of a count among the features that were
@@ -143,7 +152,7 @@ class HeldFactors(CountModel):
 
         Raises
         ------
-        ValueError, MemoryLimitError
+        ValueError, MemoryLimitError, ClusterError
             As :meth:`transform` and :meth:`LDA.score`.
 
         Examples
@@ -155,7 +164,7 @@ class HeldFactors(CountModel):
         (-0.88, 2.4)
         """
         known = {"measured": measured, "batch": batch}
-        return self._score(X, completion, random_state, missing, layer, raw, known)
+        return self._score(X, completion, random_state, missing, client, layer, raw, known)
 
     def perplexity(
         self,
@@ -166,6 +175,7 @@ class HeldFactors(CountModel):
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -175,7 +185,7 @@ class HeldFactors(CountModel):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, measured, batch, missing, layer, raw
+        completion, random_state, measured, batch, missing, client, layer, raw
             As in :meth:`score`.
 
         Returns
@@ -185,11 +195,11 @@ class HeldFactors(CountModel):
 
         Raises
         ------
-        ValueError, MemoryLimitError
+        ValueError, MemoryLimitError, ClusterError
             As :meth:`score`.
         """
         known = {"measured": measured, "batch": batch}
-        score = self._score(X, completion, random_state, missing, layer, raw, known)
+        score = self._score(X, completion, random_state, missing, client, layer, raw, known)
         return float(np.exp(-score))
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
@@ -207,27 +217,26 @@ class HeldFactors(CountModel):
         model._measured = found
         return model
 
-    def _blocks(
+    def _pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
         **given: Any,
-    ) -> Iterator[tuple[slice, Array]]:  # fmt: skip
+    ) -> RowsPass:  # fmt: skip
         sizes = sizes_of(size_factors, counts)
-        projection = self._projection(counts, sizes, gathered=gathered)
 
-        def loadings() -> Iterator[tuple[slice, Array]]:
-            for rows, L in projection.blocks():
-                if sizes is not None:
-                    L /= sizes[rows, None].astype(L.dtype)
-                yield rows, self._loadings_of(L)
+        def loadings(rows: slice, L: Array) -> Array:
+            if sizes is not None:
+                L /= sizes[rows, None].astype(L.dtype)
+            return self._loadings_of(L)
 
-        return loadings()
+        return self._projection(counts, sizes, gathered=gathered).then(loadings)
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return math.fsum(self._projection(counts, None, gathered=False).log_shares())
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        found = self._projection(counts, None, gathered=False, scored=True)
+        return math.fsum(found.gather(**self._where(client)))
 
     def _projection(
-        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool
-    ) -> Projection:
+        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False
+    ) -> RowsPass:
         """Return the projection of counts onto the factors, unless memory is short of it."""
         n_threads = self._threads(counts)
         needs = projection_needs(counts, self.n_components_)
@@ -239,9 +248,9 @@ class HeldFactors(CountModel):
         prior = gamma_prior(
             self.prior_loadings, shape, "prior_loadings", unit=unit, names=counts.sample_names
         )
-        return Projection(
-            counts, F, n_threads=n_threads, prior=prior, measured=self._measured,
-        )  # fmt: skip
+        return projection(
+            counts, F, n_threads=n_threads, prior=prior, measured=self._measured, scored=scored
+        )
 
     def _loadings_of(self, L: Array) -> Array:
         """Return what is made of the loadings of a Poisson NMF."""

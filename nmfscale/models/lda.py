@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, cast
@@ -18,9 +17,11 @@ from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
 from ..methods.merging import merged_dirichlet, summed
+from ..methods.rows_pass import RowsPass
 from ..methods.variational import lda
-from ..methods.variational.lda import Inference, VariationalLDA
+from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start, points_of
+from ..methods.variational.posteriors import Inference, inference_needs
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import checked_start, dirichlet_priors
@@ -407,25 +408,22 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return found
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
-        """Return the posteriors of new samples, unless memory is short of them."""
-        needs = lda.inference_needs(counts, self.n_components_)
-        self._check_memory(counts, needs, gathered=gathered)
-        return Inference(
+        """Return how posteriors of new samples are found, unless memory is short of them."""
+        self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
+        return lda.dirichlet_inference(
             counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
             n_threads=self._threads(counts),
         )  # fmt: skip
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
-        inference = self._inference(counts, gathered=gathered)
-        return ((rows, self._proportions(gamma)) for rows, gamma in inference.blocks())
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        found = self._inference(counts, gathered=gathered).loadings
+        return found.then(lambda rows, gamma: self._proportions(gamma))
 
     def _proportions(self, gamma: Array) -> Array:
         if self._shares is not None:
             gamma = lda.of_all_features(gamma, self.doc_topic_prior_, self._shares)
         return lda.proportions(gamma)
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return self._inference(counts, gathered=False).elbo()
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        return self._inference(counts, gathered=False).elbo(**self._where(client))

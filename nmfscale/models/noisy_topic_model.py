@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -16,7 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
-from ..methods.transform import Projection, projection_needs
+from ..methods.rows_pass import RowsPass
+from ..methods.transform import projection, projection_needs
 from ..methods.variational.gamma_noise import posterior_of
 from ..methods.variational.noisy_topics import (
     FixedParameters,
@@ -288,20 +288,20 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             mu = counts.column_totals / L.sum()
         return L, mu, fixed
 
-    def _projection(self, counts: CountMatrix, *, gathered: bool) -> Projection:
+    def _projection(self, counts: CountMatrix, *, gathered: bool, scored: bool = False) -> RowsPass:
         """Return the projection of counts with the posterior of u held."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
         n_threads = self._threads(counts)
         noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)
         sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
-        return Projection(
-            counts, (self.mu_ * np.exp(noise.log)).T, n_threads=n_threads, total=sizes
-        )
+        return projection(
+            counts, (self.mu_ * np.exp(noise.log)).T, n_threads=n_threads, total=sizes,
+            scored=scored,
+        )  # fmt: skip
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
-        return self._projection(counts, gathered=gathered).blocks()
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        return self._projection(counts, gathered=gathered)
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return math.fsum(self._projection(counts, gathered=False).log_shares())
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        found = self._projection(counts, gathered=False, scored=True)
+        return math.fsum(found.gather(**self._where(client)))

@@ -33,7 +33,7 @@ Array = NDArray[Any]
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
 _SOLVERS: dict[str, type[SemiSupervised]] = {"mu": SemiSupervised, "cd": CoordinateDescent}
 # Options of fit that transform has, too.
-_OF_BOTH = "layer", "raw", "data_weights"
+_OF_BOTH = "client", "layer", "raw", "data_weights"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -16,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.base import CountMatrix
 from ..counts.names import of_samples, shown
 from ..counts.warn import warn_caller
+from ..methods.rows_pass import RowsPass
 from ..methods.ssnmf.labels import predicted
-from ..methods.ssnmf.steps import Losses, Representation, representation_needs
+from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from .base import CountModel
 from .targets import unlabelled, weighted_entries
 
@@ -54,7 +54,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     def transform(
         self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str = "error",
-        layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return the loadings of samples, old or new, by their data alone.
 
@@ -70,6 +70,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
             File for the loadings, as in :meth:`PoissonNMF.transform`.
         missing : {"error", "restrict", "zero"}, default="error"
             What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
+        client : distributed.Client, default=None
+            Cluster that does the work, as in :meth:`PoissonNMF.transform`.
         layer, raw
             As in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
@@ -82,38 +84,37 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
         Raises
         ------
-        ValueError, MemoryLimitError, FileNotFoundError
+        ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As :meth:`PoissonNMF.transform`.
         """
-        return self._transform(X, out, missing, layer, raw, data_weights=data_weights)
+        return self._transform(X, out, missing, client, layer, raw, data_weights=data_weights)
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
+    def _pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, data_weights: Any = None, **given: Any
+    ) -> RowsPass:
         self._check_memory(
             counts, representation_needs(counts, self.n_components_), gathered=gathered
         )
-        loss, less_one, weights = self._pair.data, None, given.get("data_weights")
+        loss, less_one, weights = self._pair.data, None, data_weights
         if weights is not None:
             if self._features is not None:
                 weights = weights if sp.issparse(weights) else np.asarray(weights)
                 weights = weights[:, np.flatnonzero(self._features)]
             counts, entries = weighted_entries(counts, weights, loss)
             less_one = entries.less_one
-        return Representation(
-            counts, self.components_.T, loss, self.transform_iter,
-            self._threads(counts), less_one,
-        ).blocks()  # fmt: skip
+        return representation(
+            counts, self.components_.T, loss, self.transform_iter, self._threads(counts), less_one
+        )
 
     def predict(
-        self, X: Any, *, missing: str = "error", layer: str | None = None, raw: bool = False,
-        data_weights: Any = None,
+        self, X: Any, *, missing: str = "error", client: Any = None, layer: str | None = None,
+        raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return labels, or targets, of samples.
 
         Parameters
         ----------
-        X, missing, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -123,7 +124,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
         Raises
         ------
-        ValueError
+        ValueError, ClusterError
             As :meth:`transform`; if there were no labels in the fit.
 
         Warns
@@ -132,18 +133,18 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        model, counts = self._to_predict(X, missing, layer, raw)
-        return model._labels_of(counts, data_weights)
+        model, counts, client = self._to_predict(X, missing, client, layer, raw)
+        return model._labels_of(counts, client, data_weights)
 
     def predict_proba(
-        self, X: Any, *, missing: str = "error", layer: str | None = None, raw: bool = False,
-        data_weights: Any = None,
+        self, X: Any, *, missing: str = "error", client: Any = None, layer: str | None = None,
+        raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
         ----------
-        X, missing, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights
             As in :meth:`transform`.
 
         Returns
@@ -153,7 +154,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
         Raises
         ------
-        ValueError
+        ValueError, ClusterError
             As :meth:`predict`; if the model was fitted to targets.
 
         Warns
@@ -164,29 +165,29 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        model, counts = self._to_predict(X, missing, layer, raw)
-        return model._predicted(counts, data_weights)
+        model, counts, client = self._to_predict(X, missing, client, layer, raw)
+        return model._predicted(counts, client, data_weights)
 
     def _to_predict(
-        self, X: Any, missing: str, layer: str | None, raw: bool
-    ) -> tuple[Self, CountMatrix]:
-        """Return new counts, if the model can predict at all, and the model: see `_arranged`."""
+        self, X: Any, missing: str, client: Any, layer: str | None, raw: bool
+    ) -> tuple[Self, CountMatrix, Any]:
+        """Return what `_arranged` does, if the model can predict at all."""
         check_is_fitted(self)
         if not len(self.target_components_):
             raise ValueError(
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        return self._arranged(X, missing, layer, raw)
+        return self._arranged(X, missing, client, layer, raw)
 
-    def _labels_of(self, counts: CountMatrix, data_weights: Any) -> Array:
+    def _labels_of(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
         """Return predicted labels, or targets, of new counts."""
-        found = self._predicted(counts, data_weights)
+        found = self._predicted(counts, client, data_weights)
         return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
 
-    def _predicted(self, counts: CountMatrix, data_weights: Any) -> Array:
+    def _predicted(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
         """Return S B^T, for classes with rows that sum to one."""
-        S = self._loadings(counts, dtype=np.float64, data_weights=data_weights)
+        S = self._loadings(counts, dtype=np.float64, client=client, data_weights=data_weights)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
             return found
@@ -205,13 +206,13 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     def score(  # type: ignore[override]
         self, X: Any, y: Any, *, sample_weight: Any = None, missing: str = "error",
-        layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> float:  # fmt: skip
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
         Parameters
         ----------
-        X, missing, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights
             As in :meth:`transform`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Labels, of which those that stand for none are left out; or targets.
@@ -225,13 +226,13 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
         Raises
         ------
-        ValueError
+        ValueError, ClusterError
             As :meth:`predict`.
         """
-        model, counts = self._to_predict(X, missing, layer, raw)
+        model, counts, client = self._to_predict(X, missing, client, layer, raw)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
-        found = model._labels_of(counts, data_weights)
+        found = model._labels_of(counts, client, data_weights)
         if not hasattr(self, "classes_"):
             return float(r2_score(y, found, sample_weight=sample_weight))
         labels = np.asarray(y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator
+from contextlib import closing
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self, cast
@@ -25,8 +25,10 @@ from ..engine import progress
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
+from ..engine.workers import resolve_client
 from ..methods.completion import log_shares, split_counts
 from ..methods.measured import Measured
+from ..methods.rows_pass import RowsPass
 from ..methods.transform import write_array
 from ..readers.columns import leave_out
 from ..readers.open import as_counts
@@ -39,7 +41,8 @@ Array = NDArray[Any]
 class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with ``components_`` held, and what follows of them.
 
-    A model says with `_blocks` how they are found, and with `_log_probability` what they are worth.
+    A model says with `_pass_of_loadings` how they are found, and with `_log_probability` what they
+    are worth.
     """
 
     components_: Array
@@ -69,6 +72,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         out: str | os.PathLike[str] | None = None,
         *,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
@@ -85,6 +89,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             File for the loadings, as in :meth:`PoissonNMF.transform`.
         missing : {"error", "restrict", "zero"}, default="error"
             What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
+        client : distributed.Client, default=None
+            Cluster that does the work, as in :meth:`PoissonNMF.transform`.
         layer, raw
             As in :meth:`fit`.
 
@@ -96,7 +102,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         Raises
         ------
-        ValueError, MemoryLimitError, FileNotFoundError
+        ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As :meth:`PoissonNMF.transform`, which also says when it warns.
 
         Examples
@@ -106,18 +112,17 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        return self._transform(X, out, missing, layer, raw)
+        return self._transform(X, out, missing, client, layer, raw)
 
     def _transform(
-        self, X: Any, out: str | os.PathLike[str] | None, missing: str,
-        layer: str | None = None, raw: bool = False, known: dict[str, Any] | None = None,
-        **given: Any,
+        self, X: Any, out: str | os.PathLike[str] | None, missing: str, client: Any,
+        layer: str | None, raw: bool, known: dict[str, Any] | None = None, **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        model, counts = self._arranged(X, missing, layer, raw, known)
+        model, counts, client = self._arranged(X, missing, client, layer, raw, known)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
-            loadings = model._loadings(counts, target, **given)
+            loadings = model._loadings(counts, target, client=client, **given)
         return self._with_index(loadings, X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
@@ -133,28 +138,35 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return pd.DataFrame(loadings, index=counts.sample_names)
 
     def _loadings(
-        self, counts: CountMatrix, target: Path | None = None, dtype: Any = None, **given: Any
-    ) -> Array:
+        self, counts: CountMatrix, target: Path | None = None, *, dtype: Any = None,
+        client: Any = None, **given: Any,
+    ) -> Array:  # fmt: skip
         shape = counts.shape[0], self.n_components_
         dtype = self._result_type(counts) if dtype is None else np.dtype(dtype)
-        blocks = self._blocks(counts, gathered=target is None, **given)
-        if target is not None:
-            write_array(target, shape, dtype, (of_block for _, of_block in blocks))
-            return np.lib.format.open_memmap(target, mode="r")
-        loadings = np.empty(shape, dtype)
-        for rows, of_block in blocks:
-            loadings[rows] = of_block
+        found = self._pass_of_loadings(counts, gathered=target is None, **given)
+        with closing(found.blocks(**self._where(client))) as blocks:
+            if target is not None:
+                write_array(target, shape, dtype, (of_block for _, of_block in blocks))
+                return np.lib.format.open_memmap(target, mode="r")
+            loadings = np.empty(shape, dtype)
+            for rows, of_block in blocks:
+                loadings[rows] = of_block
         return loadings
+
+    def _where(self, client: Any) -> dict[str, Any]:
+        """Return the arguments of a `RowsPass` that say where the work is done."""
+        return {"client": client, "n_threads": self.n_threads, "verbose": self.verbose}
 
     def _result_type(self, counts: CountMatrix) -> np.dtype[Any]:
         """Return the type of loadings: float32 if that was asked for, or is that of the counts."""
         single = counts.dtype if self.dtype is None else self.dtype
         return np.dtype(np.float32 if np.dtype(single) == np.float32 else np.float64)
 
-    def _blocks(
-        self, counts: CountMatrix, *, gathered: bool, **given: Any
-    ) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their loadings; `given`: options of transform."""
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        """Return the pass that finds loadings, unless memory is short of it.
+
+        `gathered` says whether all loadings are to be in memory; `given` are options of transform.
+        """
         raise NotImplementedError
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
@@ -166,7 +178,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """The factors (m, K) of which these are the loadings."""
         return self.components_.T
 
-    def _log_probability(self, counts: CountMatrix) -> float:
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
         """Return the log-probability of counts, loadings fitted to them."""
         raise NotImplementedError
 
@@ -178,6 +190,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         completion: float | None = None,
         random_state: Any = None,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -201,6 +214,10 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         missing : {"error", "restrict", "zero"}, default="error"
             As in :meth:`transform`. With "restrict" probabilities are those of a count among the
             features that `X` has.
+        client : distributed.Client, default=None
+            Cluster that does the work, as in :meth:`PoissonNMF.transform`. With `completion` the
+            work is done in this process: one stream of random numbers splits the counts, sample
+            after sample.
         layer, raw
             As in :meth:`fit`.
 
@@ -216,7 +233,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ------
         ValueError
             As :meth:`transform`; if `completion` is no share, or counts are not whole.
-        MemoryLimitError
+        MemoryLimitError, ClusterError
             As :meth:`transform`.
 
         Notes
@@ -245,10 +262,10 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         >>> model.score(X, completion=0.5, random_state=0) < 0
         True
         """
-        return self._score(X, completion, random_state, missing, layer, raw)
+        return self._score(X, completion, random_state, missing, client, layer, raw)
 
     def _score(
-        self, X: Any, completion: float | None, random_state: Any, missing: str,
+        self, X: Any, completion: float | None, random_state: Any, missing: str, client: Any,
         layer: str | None, raw: bool, known: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
@@ -257,13 +274,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"completion={shown(completion)}: the share of the counts that is held out is "
                 "needed, a number between 0 and 1."
             )
-        model, counts = self._arranged(X, missing, layer, raw, known)
+        model, counts, client = self._arranged(X, missing, client, layer, raw, known)
         if completion is None and counts.total == 0:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
-            return model._log_probability(counts) / counts.total
+            return model._log_probability(counts, client) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         if not counts.is_integer:
@@ -294,6 +311,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         completion: float | None = None,
         random_state: Any = None,
         missing: str = "error",
+        client: Any = None,
         layer: str | None = None,
         raw: bool = False,
     ) -> float:
@@ -303,7 +321,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, missing, layer, raw
+        completion, random_state, missing, client, layer, raw
             As in :meth:`score`.
 
         Returns
@@ -313,10 +331,11 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         Raises
         ------
-        ValueError, MemoryLimitError
+        ValueError, MemoryLimitError, ClusterError
             As :meth:`transform`.
         """
-        return float(np.exp(-self._score(X, completion, random_state, missing, layer, raw)))
+        score = self._score(X, completion, random_state, missing, client, layer, raw)
+        return float(np.exp(-score))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return what loadings stand for, ``X @ components_``.
@@ -364,23 +383,27 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return self.n_components_
 
     def _counts(
-        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False,
-        in_memory: bool = True,
-    ) -> CountMatrix:  # fmt: skip
-        counts = self._read(X, layer, raw, in_memory)
+        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False
+    ) -> CountMatrix:
+        """Return counts in this process; with `reset` the model takes their names and totals."""
+        counts = self._read(X, layer, raw)
         if not reset:
             remedy = (
                 "every batch needs the features of the first: add columns of 0 for features that "
                 "do not occur in it."
             )
             return matched_counts(self, X, counts, remedy=remedy)[0]
+        self._take_names(X, counts)
+        return counts
+
+    def _take_names(self, X: Any, counts: CountMatrix) -> None:
+        """Keep the names and totals of the counts of a fit."""
         keep_names(self, X, counts)
         self.sample_names_ = counts.sample_names
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
         if hasattr(self, "topic_names_"):  # of another fit
             del self.topic_names_
-        return counts
 
     def _read(self, X: Any, layer: str | None, raw: bool, in_memory: bool = True) -> CountMatrix:
         return as_counts(
@@ -394,19 +417,31 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         )
 
     def _arranged(
-        self, X: Any, missing: str, layer: str | None, raw: bool,
+        self, X: Any, missing: str, client: Any, layer: str | None, raw: bool,
         known: dict[str, Any] | None = None,
-    ) -> tuple[Self, CountMatrix]:  # fmt: skip
-        """Return counts of samples, new or old, with the features of the model that is returned.
+    ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
+        """Return counts of samples with the features of the model that is returned, and the client.
 
-        That is this one, or with ``missing="restrict"`` a copy with the features that `X` has.
+        The model is this one, or with ``missing="restrict"`` a copy with the features that `X` has.
         `known` are other arguments that say what was measured, which the copy keeps.
         """
         check_missing(missing)
-        counts, there = matched_counts(self, X, self._read(X, layer, raw), missing)
+        counts, client = self._read_for(X, client, layer=layer, raw=raw)
+        counts, there = matched_counts(self, X, counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)
-        return model._knowing(counts, known or {}), counts
+        return model._knowing(counts, known or {}), counts, client
+
+    def _read_for(
+        self, X: Any, client: Any, refusal: str | None = None, **choice: Any
+    ) -> tuple[CountMatrix, Any]:
+        """Return counts as they are given, and the client that works on them, or None.
+
+        `refusal` is that of `resolve_client`; `choice` are layer and raw.
+        """
+        in_memory = resolve_client(client, refusal) is None
+        counts = self._read(X, in_memory=in_memory, **choice)
+        return counts, None if in_memory else client_for(counts, client)
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
         """Return the model, or a copy that knows what was measured of these counts."""
@@ -440,3 +475,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
             n_threads=self._threads(counts),
         )  # fmt: skip
+
+
+def client_for(counts: CountMatrix, client: Any) -> Any:
+    """Return the client that works on counts: the active one is for counts in files only."""
+    return client if client is not None or not counts.from_file else resolve_client(None, None)

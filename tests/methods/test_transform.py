@@ -172,13 +172,13 @@ def test_a_failure_leaves_the_files_as_they_were(places, tmp_path, monkeypatch, 
         target.write_text(before)
     there = sorted(os.listdir(tmp_path))
 
-    def fail_late(blocks, projection):
-        for i, block in enumerate(blocks(projection)):
+    def fail_late(blocks, work, **options):
+        for i, block in enumerate(blocks(work, **options)):
             if i == 3:
                 raise OSError("the disk is gone")
             yield block
 
-    internals.around_projected_blocks(monkeypatch, fail_late)
+    internals.around_blocks_of_rows(monkeypatch, fail_late)
     with pytest.raises(OSError, match="the disk is gone"):
         fitted(nmfscale.TopicModel).transform(places[3], out=target)
     assert sorted(os.listdir(tmp_path)) == there

@@ -18,7 +18,7 @@ loadings are A / lambda: ``lambda_k = 1 / sqrt(1 + sum_j y_kj^2)``, the sum over
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,9 @@ from scipy.linalg import solve_triangular
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
-from ...engine.local import LocalExecutor
 from ...engine.protocol import Executor, Method, Needs
 from ..factors import Array
-from ..transform import plain_rows
+from ..rows_pass import RowsPass
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
 from .steps import GramColumns, Project, Squares, TakeColumns
 
@@ -229,16 +228,16 @@ def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tup
 
 def anchor_loadings(
     counts: CountMatrix, anchors: Array, weights: Array, n_threads: int
-) -> Iterator[tuple[slice, Array]]:
-    """Rows of one block after the other, and their counts of the anchors over `weights`."""
-    executor = LocalExecutor(counts.layout(n_threads), n_threads)
-    layout, m = executor.layout, counts.shape[1]
+) -> RowsPass:
+    """Return the pass that finds the counts of the anchors over `weights`, (n, K)."""
+    K, m = len(anchors), counts.shape[1]
     lanes = np.empty(m, np.int64)
-    lanes[layout.column_order[:m]] = np.arange(m)
-    step = TakeColumns(m, lanes[anchors], str(type_of_counts(counts)))
-    for place, made in executor.stream(step):
-        found = plain_rows(layout, place, made["anchors"], len(anchors))
-        yield slice(place.start, place.stop), found / weights
+    lanes[counts.layout(n_threads).column_order[:m]] = np.arange(m)
+    return RowsPass(
+        counts, (TakeColumns(m, lanes[anchors], str(type_of_counts(counts))),), "anchors", K,
+        needs=loadings_needs(counts, K), n_threads=n_threads,
+        finish=(lambda rows, found: found / weights,),
+    )  # fmt: skip
 
 
 def anchor_needs(

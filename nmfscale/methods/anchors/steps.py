@@ -15,6 +15,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.sell import LANES, SellBlock
+from ...engine import progress
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import Array
 
@@ -121,6 +122,7 @@ class TakeColumns(Step):
         found = block.empty("anchors", like)
         found[:] = 0
         add_columns(block.counts, self.n_features, self.lanes, 0, n_slices, found)
+        progress.advance(block.n_rows)
         return {}
 
 

@@ -17,13 +17,13 @@ from sklearn.utils import check_scalar
 from ...counts.base import CountMatrix
 from ...counts.names import of_features, of_samples, same_topics
 from ...counts.structure import non_negative
-from ...engine.local import LocalExecutor
 from ...engine.threads import resolve_threads
 from ...readers.columns import leave_out
 from ...readers.open import as_counts
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
-from ..transform import design_of, lanes_of, plain_rows, project_rows
+from ..rows_pass import LaneBlocks, RowsPass
+from ..transform import design_of, project_rows
 from .row_update import RowUpdate
 from .steps import UpdateRows
 
@@ -118,11 +118,8 @@ def mixture_proportions(
 
 def _em_steps(counts: CountMatrix, F: Array, L: Array, n_steps: int, n_threads: int) -> Array:
     """Return loadings (n, K) so many EM steps from L, with F (m, K) held."""
-    K, executor = F.shape[1], LocalExecutor(counts.layout(n_threads), n_threads)
-    layout = executor.layout
+    layout, K = counts.layout(n_threads), F.shape[1]
     design, total = design_of(F, layout.column_order, np.float64)
-    executor.put_by("L", lanes_of(layout, L, design.shape[1], np.float64, least=MINVAL))
-    update, out = UpdateRows(design, total, K, RowUpdate(em_steps=n_steps)), np.empty_like(L)
-    for place, made in executor.stream(update):
-        out[place.start : place.stop] = plain_rows(layout, place, made["next"], K)
-    return out
+    start = LaneBlocks(layout, L, design.shape[1], np.float64, least=MINVAL)
+    update = UpdateRows(design, total, K, RowUpdate(em_steps=n_steps))
+    return RowsPass(counts, (update,), "next", K, {"L": start}, n_threads=n_threads).gather()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,11 +11,11 @@ import scipy.sparse as sp
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
-from ...engine.local import LocalExecutor
+from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from ..factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
+from ..rows_pass import RowsPass
 from ..slices import sliced_counts
-from ..transform import plain_rows
 from . import entries, labels
 from .entries import BlockEntries
 
@@ -253,6 +252,7 @@ class Represent(Step):
     n_steps: int
 
     reads = "rows"
+    shared = ("design", "A")
 
     @property
     def arrays(self) -> RowArrays:
@@ -287,6 +287,7 @@ class Represent(Step):
             )  # fmt: skip
             _weighted_squares(out, rows_of_sums(num, n_lanes), G, self.A, given)
         out[out <= FLOOR * (1 + 1e-6)] = 0
+        progress.advance(block.n_rows)
         return {}
 
 
@@ -316,31 +317,24 @@ def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) 
         out[lane, : len(b)] = b
 
 
-class Representation:
-    """Loadings (n, K) of the rows of counts with A (m, K) held, a block at a time, in float64."""
+def representation(
+    counts: CountMatrix, A: Array, loss: str, n_steps: int, n_threads: int,
+    less_one: sp.csr_array | None = None,
+) -> RowsPass:  # fmt: skip
+    """Return the pass that finds loadings (n, K) with A (m, K) held, in float64: see `Represent`.
 
-    def __init__(
-        self, counts: CountMatrix, A: Array, loss: str, n_steps: int, n_threads: int,
-        less_one: sp.csr_array | None = None,
-    ):  # fmt: skip
-        layout, self._K = counts.layout(n_threads), A.shape[1]
-        self._blocks, order = LocalExecutor(layout, n_threads), layout.column_order
-        design = to_lanes(A, order, kernels.row_stride(self._K), np.float64, FLOOR, FLOOR)
-        m = counts.shape[1]
-        held = np.ascontiguousarray(design[:m, : self._K])
-        self._step = Represent(design, held, loss, n_steps)
-        if less_one is not None:
-            self._blocks.put("entries", entries.in_blocks(less_one, layout))
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their loadings."""
-        for place, made in self._blocks.stream(self._step):
-            found = plain_rows(self._blocks.layout, place, made["represented"], self._K)
-            yield slice(place.start, place.stop), found
+    `less_one` (n, m) are weights of entries less one.
+    """
+    layout, (m, K) = counts.layout(n_threads), A.shape
+    design = to_lanes(A, layout.column_order, kernels.row_stride(K), np.float64, FLOOR, FLOOR)
+    step = Represent(design, np.ascontiguousarray(design[:m, :K]), loss, n_steps)
+    inputs = {} if less_one is None else {"entries": entries.in_blocks(less_one, layout)}
+    needs = representation_needs(counts, K)
+    return RowsPass(counts, (step,), "represented", K, inputs, needs, n_threads)
 
 
 def representation_needs(counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory that `Representation` needs; `row` is for each row of a block."""
+    """Return the memory that `representation` needs; `row` is for each row of a block."""
     stride = kernels.row_stride(n_components)
     return Needs(
         row=stride * 8 * _COPIES_BLOCK, shared=counts.shape[1] * stride * 8 * _COPIES_HELD, sums=0

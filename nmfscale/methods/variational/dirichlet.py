@@ -12,10 +12,8 @@ from scipy.special import gammaln, polygamma, psi
 from ... import kernels
 from ...engine.protocol import Values
 from ..factors import Array
-from .posteriors import InferRows
+from .posteriors import PIECE, InferRows
 
-# Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
-PIECE = 1 << 12
 # Parameters of a prior that are estimated lie between these.
 LEAST_ALPHA, MOST_ALPHA = 1e-6, 1e6
 

@@ -26,8 +26,7 @@ from ...counts.aligned import aligned_empty
 from ...counts.sell import LANES
 from ...engine.protocol import Values
 from ..factors import Array
-from .dirichlet import PIECE
-from .posteriors import InferRows
+from .posteriors import PIECE, InferRows
 
 # Newton steps to the rate of a row, of which some ten are needed, and when its root is reached.
 _MOST_STEPS, _REACHED = 200, 1e-14

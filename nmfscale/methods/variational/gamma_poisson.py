@@ -39,12 +39,13 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Values
 from ..factors import LEAST, Array, in_lane_order, to_lanes
 from ..poisson.objective import count_constants
-from . import posteriors
-from .dirichlet import PIECE
 from .gamma import GammaPrior, InferGamma
 from .lda import HeldTopics, scale_to_largest, shares_of
 from .mean_field import Held, MeanFieldTopics, Shared, Start, points_of
-from .posteriors import topics_in_lanes
+from .posteriors import PIECE, Inference, inference, topics_in_lanes
+
+# Rounds on the rates of new rows, at most.
+_ROUNDS = 200
 
 
 def drawn_priors(
@@ -212,32 +213,24 @@ class VariationalGammaPoisson(MeanFieldTopics):
         return {"topics": (self.counts.shape[1], K), "totals": (K,)}
 
 
-class Inference(posteriors.Inference):
-    """Posteriors of the rows of counts with factors (m, K) held, a block at a time, in float64.
+def gamma_inference(
+    counts: CountMatrix, topics: Array, totals: Array | None, of_rows: GammaPrior,
+    of_columns: GammaPrior | None, *, n_steps: int, tolerance: float, n_threads: int,
+) -> Inference:  # fmt: skip
+    """Return the passes with factors (m, K) held; in place of gamma they find expected loadings.
 
     `n_steps` and `tolerance` are those of `InferGamma`. Rates that are drawn are found in rounds.
     """
+    topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+    held, sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
+    given: dict[str, Any] = {"sums": sums, "prior": of_rows}
+    step = InferGamma(held.design, of_rows.shape, n_steps, tolerance, n_rounds=_ROUNDS, **given)
+    worth = InferGamma(held.design, of_rows.shape, source="next", target=None, **given)
+    constant = -count_constants(counts, counts.layout(n_threads), None)[0]
+    found = inference(counts, step, worth, held.shift, held.bound, n_threads, constant)
 
-    _ROUNDS = 200
+    def means(rows: slice, gamma: Array) -> Array:
+        expected: Array = gamma / (of_rows.own_rates(gamma, sums) + sums)
+        return expected
 
-    def __init__(
-        self, counts: CountMatrix, topics: Array, totals: Array | None, of_rows: GammaPrior,
-        of_columns: GammaPrior | None, *, n_steps: int, tolerance: float, n_threads: int,
-    ):  # fmt: skip
-        topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
-        held, self.sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
-        self.of_rows, shape = of_rows, of_rows.shape
-        given: dict[str, Any] = {"sums": self.sums, "prior": of_rows}
-        step = InferGamma(held.design, shape, n_steps, tolerance, n_rounds=self._ROUNDS, **given)
-        worth = InferGamma(held.design, shape, source="next", target=None, **given)
-        super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
-        self._constant = -count_constants(counts, counts.layout(n_threads), None)[0]
-
-    def means(self, gamma: Array) -> Array:
-        """Return expected loadings."""
-        found: Array = gamma / (self.of_rows.own_rates(gamma, self.sums) + self.sums)
-        return found
-
-    def elbo(self) -> float:
-        """Return what the rows add to the ELBO: all but `bound`."""
-        return super().elbo() + self._constant
+    return found._replace(loadings=found.loadings.then(means))

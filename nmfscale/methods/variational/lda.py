@@ -38,10 +38,9 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Needs, Values
 from ..factors import LEAST, Array, in_lane_order, to_lanes
 from ..poisson import solvers
-from . import posteriors
-from .dirichlet import PIECE, InferDirichlet, estimate_alpha, expected_log, minus_divergence
+from .dirichlet import InferDirichlet, estimate_alpha, expected_log, minus_divergence
 from .mean_field import MeanFieldTopics, Shared, Start, mean_field_needs, points_of
-from .posteriors import topics_in_lanes
+from .posteriors import PIECE, Inference, inference, topics_in_lanes
 
 # The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
 # fitted further does not make them end higher.
@@ -53,8 +52,6 @@ RANDOM_ROUNDS = 30
 _COPIES_ROWS, _COPIES_TASK, _COPIES_TOPICS = 7, 6, 12
 # An exponential that is smaller is not divided by: it has lost digits, or is zero.
 _LEAST_TOTAL = 1e-290
-# Of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
-_COPIES_BLOCK, _COPIES_HELD = 5, 6
 
 
 class HeldTopics:
@@ -227,21 +224,19 @@ def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
     return found
 
 
-class Inference(posteriors.Inference):
-    """Posteriors of the rows of counts with topics (m, K) held, a block at a time, in float64.
+def dirichlet_inference(
+    counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
+    tolerance: float, n_threads: int,
+) -> Inference:  # fmt: skip
+    """Return how posteriors of rows are found with topics (m, K) held.
 
     `n_steps` and `tolerance` are those of `InferDirichlet`.
     """
-
-    def __init__(
-        self, counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
-        tolerance: float, n_threads: int,
-    ):  # fmt: skip
-        topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
-        held = HeldTopics(topics, eta, n_lanes, np.float64, n_threads)
-        step = InferDirichlet(held.design, alpha, n_steps, tolerance)
-        worth = InferDirichlet(held.design, alpha, source="next", target=None)
-        super().__init__(counts, step, worth, held.shift, held.bound, n_threads)
+    topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+    held = HeldTopics(topics, eta, n_lanes, np.float64, n_threads)
+    step = InferDirichlet(held.design, alpha, n_steps, tolerance)
+    worth = InferDirichlet(held.design, alpha, source="next", target=None)
+    return inference(counts, step, worth, held.shift, held.bound, n_threads)
 
 
 def lda_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
@@ -250,13 +245,3 @@ def lda_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
         topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,
     )  # fmt: skip
-
-
-def inference_needs(counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory that `Inference` needs; `row` is for each row of a block."""
-    m, stride = counts.shape[1], kernels.row_stride(n_components)
-    return Needs(
-        row=stride * 8 * _COPIES_BLOCK + 8 * 8,
-        shared=m * stride * 8 * _COPIES_HELD + PIECE * n_components * 8 * 6,
-        sums=0,
-    )

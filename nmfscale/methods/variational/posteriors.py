@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,11 +13,15 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
 from ...engine import progress
-from ...engine.local import LocalExecutor
-from ...engine.protocol import Block, RowArrays, Step, Sums, Values
+from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from ..factors import Array, aligned_copy, sum_lanes
+from ..rows_pass import RowsPass
 from ..slices import pieces, sliced_counts
-from ..transform import plain_rows
+
+# Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
+PIECE = 1 << 12
+# Of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
+_COPIES_BLOCK, _COPIES_HELD = 5, 6
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class InferRows(Step):
     n_steps, tolerance : int and float
         Rounds on each sample at most, until gamma changes by less on average.
     source, target : str
-        Names of gamma before and after. Without a target all that is made is a row array ``bound``:
-        what each sample adds to the bound, but for the logarithms of these factors.
+        Names of gamma before and after; where there is none before, it is 1. Without a target all
+        that is made is a row array ``bound``: what each sample adds to the bound, but for the
+        logarithms of these factors.
     """
 
     design: Any
@@ -58,7 +62,9 @@ class InferRows(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
-        gamma, after = block[self.source], None
+        gamma, after = block.get(self.source), None
+        if gamma is None:
+            gamma = self._ones(LANES * (len(block.counts.offset) - 1))
         made: dict[str, Array] = {"loglik_start": np.zeros(len(gamma))}
         if self.target is not None:
             after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
@@ -71,7 +77,8 @@ class InferRows(Step):
                 None if after is None else after[lanes], n_here, n_threads,
                 {name: array[lanes] for name, array in made.items()},
             )  # fmt: skip
-            progress.advance(n_here)
+            if after is not None:
+                progress.advance(n_here)
         bounds, found = self.terms(gamma, after, block.n_rows, n_threads)
         seen = made["loglik_start"]
         if after is None:
@@ -79,6 +86,11 @@ class InferRows(Step):
             block.put("bound", seen)
             return {}
         return found | {"bound": sum_lanes(seen) + math.fsum(bounds)}
+
+    def _ones(self, n_lanes: int) -> Array:
+        gamma = aligned_copy(np.ones((n_lanes, self.design.shape[1])), self.design.dtype)
+        gamma[:, len(self.alpha) :] = 0
+        return gamma
 
     def move(
         self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
@@ -106,48 +118,60 @@ class InferRows(Step):
         """
 
 
-class Inference:
-    """Posteriors of the rows of counts with topics held, a block at a time, in float64.
+class Inference(NamedTuple):
+    """Posteriors of the rows of counts with topics held, in float64. They start from gamma = 1.
 
-    Samples start from gamma = 1.
-
-    Parameters
+    Attributes
     ----------
-    counts : CountMatrix of shape (n, m)
-    step, worth : InferRows
-        What moves gamma, and what it is worth then, made of ``next``.
-    shift : ndarray (m,)
-        Logarithms of what the features of `step.design` are divided by, in lane order.
-    bound : float
+    loadings : RowsPass
+        Finds gamma (n, K), or what a model makes of it.
+    bounds : RowsPass
+        Finds what each row adds to the ELBO, without `shift` and `constant`.
+    shift, constant : float
+        Terms that make the sum of these the ELBO of the rows.
+    of_topics : float
         What the topics add to the ELBO.
     """
 
-    def __init__(
-        self, counts: CountMatrix, step: InferRows, worth: InferRows, shift: Array, bound: float,
-        n_threads: int,
-    ):  # fmt: skip
-        layout, self._K = counts.layout(n_threads), len(step.alpha)
-        self._blocks, order = LocalExecutor(layout, n_threads), layout.column_order
-        self._step, self._worth, self.bound = step, worth, bound
-        self._shift = float((counts.column_totals[order[: counts.shape[1]]] * shift).sum())
+    loadings: RowsPass
+    bounds: RowsPass
+    shift: float
+    constant: float
+    of_topics: float
 
-        def ones(place: Any) -> Array:
-            gamma = aligned_copy(np.ones((place.last - place.first, step.design.shape[1])))
-            gamma[:, self._K :] = 0
-            return gamma
+    def elbo(self, client: Any = None, **options: Any) -> float:
+        """Return what the rows add to the ELBO; parameters are those of `RowsPass.in_lanes`."""
+        found = math.fsum(
+            sum_lanes(of_block) for _, of_block in self.bounds.in_lanes(client, **options)
+        )
+        return found + self.shift + self.constant
 
-        self._blocks.put_by("gamma", ones)
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows of one block after the other, and their gamma."""
-        for place, made in self._blocks.stream(self._step):
-            gamma = plain_rows(self._blocks.layout, place, made["next"], self._K)
-            yield slice(place.start, place.stop), gamma
+def inference(
+    counts: CountMatrix, step: InferRows, worth: InferRows, shift: Array, of_topics: float,
+    n_threads: int, constant: float = 0.0,
+) -> Inference:  # fmt: skip
+    """Return the passes in which `step` makes ``next``, and `worth` what each row of it adds.
 
-    def elbo(self) -> float:
-        """Return what the rows add to the ELBO: all but `bound`."""
-        found = [made["bound"] for _, made in self._blocks.stream(self._step, self._worth)]
-        return math.fsum(sum_lanes(each) for each in found) + self._shift
+    `shift` (m,) are the logarithms of what the features of `step.design` are divided by, in lane
+    order; `constant` is added to the ELBO of the rows.
+    """
+    order, K = counts.layout(n_threads).column_order, len(step.alpha)
+    shifts = float((counts.column_totals[order[: counts.shape[1]]] * shift).sum())
+    needs = inference_needs(counts, K)
+    gamma = RowsPass(counts, (step,), "next", K, needs=needs, n_threads=n_threads)
+    bounds = replace(gamma, steps=(step, worth), output="bound", width=1)
+    return Inference(gamma, bounds, shifts, constant, of_topics)
+
+
+def inference_needs(counts: CountMatrix, n_components: int) -> Needs:
+    """Return the memory that posteriors of new rows need; `row` is for each row of a block."""
+    m, stride = counts.shape[1], kernels.row_stride(n_components)
+    return Needs(
+        row=stride * 8 * _COPIES_BLOCK + 8 * 8,
+        shared=m * stride * 8 * _COPIES_HELD + PIECE * n_components * 8 * 6,
+        sums=0,
+    )
 
 
 def topics_in_lanes(counts: CountMatrix, topics: Array, n_threads: int) -> tuple[Array, int]:

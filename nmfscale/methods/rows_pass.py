@@ -1,0 +1,120 @@
+"""One pass over the rows of counts that makes an array with a row for each of them.
+
+Loadings of new samples, their posteriors and their log-probabilities are all found in this way: in
+this process or on a Dask cluster, a block at a time, with the same bits. No array with a row for
+each sample is in memory unless the caller makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+import numpy as np
+
+from ..counts.base import CountMatrix
+from ..engine.local import LocalExecutor
+from ..engine.protocol import Executor, Needs, Step
+from ..engine.session import session_of_fit
+from .factors import Array, from_lanes, to_lanes
+
+Finish = Callable[[slice, Array], Array]
+
+
+@dataclass(frozen=True)
+class RowsPass:
+    """Steps that are run on every block of the counts, one after the other, and what they make.
+
+    Attributes
+    ----------
+    counts : CountMatrix of shape (n, m)
+    steps : tuple of Step
+        Arrays that hold features are in the order of ``counts.layout().column_order``.
+    output : str
+        Name of the row array that is wanted: (lanes, stride), or (lanes,).
+    width : int
+        Number of its columns that are wanted.
+    inputs : mapping of str to ndarray or sequence of ndarray
+        Row arrays that the steps use, as `Executor.put` takes them: see `LaneBlocks`.
+    needs : Needs
+        `row` is for each row of a block, `shared` for what does not depend on the number of rows.
+    n_threads : int
+        Number of threads of this process.
+    finish : tuple of callable
+        ``finish(rows, values)`` are applied to the output of each block, one after the other.
+    """
+
+    counts: CountMatrix
+    steps: tuple[Step, ...]
+    output: str
+    width: int = 1
+    inputs: Mapping[str, Array | Sequence[Array]] = field(default_factory=dict)
+    needs: Needs = Needs(0, 0, 0)
+    n_threads: int = 1
+    finish: tuple[Finish, ...] = ()
+
+    def then(self, function: Finish) -> Self:
+        """Return the same pass with one more function applied to the output of each block."""
+        return replace(self, finish=(*self.finish, function))
+
+    def in_lanes(self, client: Any = None, **options: Any) -> Iterator[tuple[Any, Array]]:
+        """Yield the blocks of the layout and their output in lane order, one after the other.
+
+        The work is done on the workers of `client`, or without one in this process; `options` are
+        those of `session_of_fit`.
+        """
+        needs = self.needs._replace(task_row=self.needs.row, task_shared=self.needs.shared)
+        with session_of_fit(client, self.counts, needs, hint="", **options) as (counts, session):
+            executor: Executor
+            if session is None:
+                executor = LocalExecutor(counts.layout(self.n_threads), self.n_threads)
+            else:
+                executor = session.executor(cast(Any, counts), self.n_threads)
+            for name, array in self.inputs.items():
+                executor.put(name, array)
+            yield from executor.stream(self.output, *self.steps)
+
+    def blocks(
+        self, client: Any = None, **options: Any
+    ) -> Generator[tuple[slice, Array], None, None]:
+        """Yield the rows of one block after the other, and their output in the order of the rows.
+
+        Parameters are those of `in_lanes`.
+        """
+        layout = self.counts.layout(self.n_threads)
+        for place, values in self.in_lanes(client, **options):
+            order = layout.row_order[place.first : place.last]
+            order = np.where(order < 0, -1, order - place.start)
+            n_rows = place.stop - place.start
+            found = from_lanes(values.reshape(len(values), -1), order, n_rows, self.width)
+            found = found if values.ndim > 1 else found[:, 0]
+            rows = slice(place.start, place.stop)
+            for function in self.finish:
+                found = function(rows, found)
+            yield rows, found
+
+    def gather(self, client: Any = None, **options: Any) -> Array:
+        """Return the output of all rows; parameters are those of `in_lanes`."""
+        return np.concatenate([found for _, found in self.blocks(client, **options)])
+
+
+class LaneBlocks(Sequence[Array]):
+    """Rows (n, K) in lane order as a list of blocks, each made when it is asked for.
+
+    `options` are those of `to_lanes`.
+    """
+
+    def __init__(self, layout: Any, plain: Array, stride: int, dtype: Any, **options: Any):
+        self._layout, self._plain = layout, plain
+        self._stride, self._dtype, self._options = stride, dtype, options
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return len(self._layout.blocks)
+
+    def __getitem__(self, number: Any) -> Any:
+        """Return the rows of a block in lane order."""
+        place = self._layout.blocks[number]
+        order = self._layout.row_order[place.first : place.last]
+        return to_lanes(self._plain, order, self._stride, self._dtype, **self._options)
