@@ -28,8 +28,9 @@ from nmfscale.methods.factors import LEAST, MINVAL, Array, rows_of_sums, sum_lan
 from nmfscale.methods.merging import merged_factors
 from nmfscale.methods.poisson.objective import count_constants
 from nmfscale.methods.poisson.steps import Part, SumColumns
+from nmfscale.methods.rows_pass import RowsPass
 from nmfscale.methods.slices import sliced_counts
-from nmfscale.methods.transform import Projection, projection_needs
+from nmfscale.methods.transform import projection, projection_needs
 from nmfscale.models.base import CountModel
 from nmfscale.models.fit_options import FitOptions
 from nmfscale.models.validation import checked_array
@@ -228,23 +229,23 @@ class BackgroundNMF(CountModel):
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
-    def _projection(self, counts: CountMatrix, *, gathered: bool) -> Projection:
-        """Return the loadings of new samples, the last of which is that of the background."""
+    def _projection(self, counts: CountMatrix, *, gathered: bool, **options: Any) -> RowsPass:
+        """Return the pass over new samples; the last loading is that of the background."""
         needs = projection_needs(counts, self.n_components_ + 1)
         self._check_memory(counts, needs, gathered=gathered)
-        return Projection(counts, self._seen_factors, n_threads=self._threads(counts))
+        return projection(counts, self._seen_factors, n_threads=self._threads(counts), **options)
 
-    def _blocks(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> Any:
-        found = self._projection(counts, gathered=gathered).blocks()
-        return ((rows, loadings[:, :-1]) for rows, loadings in found)
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        found = self._projection(counts, gathered=gathered)
+        return found.then(lambda rows, loadings: loadings[:, :-1])
 
     @property
     def _seen_factors(self) -> Array:
         return np.column_stack([self.components_.T, self.background_])
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
-        blocks = self._projection(counts, gathered=True).blocks()
-        return np.concatenate([loadings for _, loadings in blocks])
+        return self._projection(counts, gathered=True).gather()
 
-    def _log_probability(self, counts: CountMatrix) -> float:
-        return float(self._projection(counts, gathered=False).log_shares().sum())
+    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+        scored = self._projection(counts, gathered=False, scored=True)
+        return float(scored.gather(**self._where(client)).sum())

@@ -211,6 +211,11 @@ def around_blocks_of_rows(patch, function):
     _around(patch, "methods.rows_pass.RowsPass.blocks", function)
 
 
+def around_row_blocks(patch, function):
+    """Where a block of new rows is brought in the order of the counts."""
+    _around(patch, "methods.rows_pass.from_lanes", function)
+
+
 # Clusters -------------------------------------------------------------------------------------
 
 
@@ -254,6 +259,11 @@ def retry_policy(patch, **options):
     from nmfscale.cluster.tasks import RetryPolicy
 
     _set(patch, "cluster.pool.RetryPolicy", lambda: RetryPolicy(**options))
+
+
+def around_results(patch, function):
+    """Where this process waits for the results of tasks: `function(original, batch, note)`."""
+    _around(patch, "cluster.batch.TaskBatch.results", function)
 
 
 def note_pools(patch):

@@ -1,6 +1,9 @@
 """What every model promises, wherever its counts are. A new model is one line of `MODELS`."""
 
 import inspect
+import os
+import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +18,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from background_nmf import BackgroundNMF
-from clusters import WALL, cluster_of, within
+from clusters import WALL, cluster_of, soon, tasks_known, within
 from count_files import write_h5ad
 from numpy.testing import assert_allclose
 from oracle_gamma_poisson import elbo_of as of_gamma_poisson
@@ -227,6 +230,80 @@ def test_the_type_of_the_counts_changes_no_bit(model):
             score = fitted.score(given, **model.given)
             seen.append((numbers(fitted), loadings.astype(np.float32).tobytes(), score))
         assert seen[1:] == seen[:1] * (len(types) - 1)
+
+
+def of_new_samples(model, fitted, source, out=None, **how):
+    """What a fitted model says of samples, as bytes."""
+    found = [fitted.transform(source, out=out, **how), fitted.score(source, **model.given, **how)]
+    if hasattr(fitted, "perplexity"):
+        found.append(fitted.perplexity(source, **how))
+        found.append(fitted.score(source, completion=0.4, random_state=0, **how))
+    if hasattr(fitted, "predict_proba"):
+        found += [fitted.predict(source, **how) == "a", fitted.predict_proba(source, **how)]
+    return [np.asarray(each).tobytes() for each in found]
+
+
+@pytest.mark.parametrize("place", ["file", "store"])
+@every_model
+def test_new_samples_have_the_same_numbers_in_every_place(fit, model, tmp_path, place):
+    # on a cluster: see the next test
+    fitted = fit("memory", model)
+    fit(place, model, max_iter=2)  # which writes it
+    (source,) = tmp_path.iterdir()
+    fitted.set_params(memory_limit="1TB", n_threads=3)  # else files are read as a whole
+    found = of_new_samples(model, fitted, source, tmp_path / "loadings.npy")
+    fitted.set_params(memory_limit=None, n_threads=1)
+    assert found == of_new_samples(model, fitted, X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", [True, False])
+@every_model
+def test_new_samples_have_the_same_numbers_on_a_cluster(
+    fit, model, client, tmp_path, monkeypatch, sees
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    sessions = internals.note_sessions(monkeypatch)
+    fitted = fit("memory", model)
+    expected = of_new_samples(model, fitted, X)
+    store = tmp_path / "counts.nmf"
+    nmfscale.write_store(X, store)
+    internals.workers_see(monkeypatch, sees, sees)
+    out = tmp_path / "loadings.npy"
+    found = within(WALL, lambda: of_new_samples(model, fitted, store, out, client=client))
+    assert found == expected
+    # all but document completion
+    assert len(sessions) == len(expected) - hasattr(fitted, "perplexity")
+    if sees:
+        found = within(WALL, lambda: model.make().fit_transform(X, client=client, **model.given))
+    else:
+        found = within(WALL, lambda: fitted.transform(X, client=client))
+    assert found.tobytes() == expected[0]
+    assert not os.listdir(tempfile.gettempdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["memory", "cluster"])
+def test_ctrl_c_in_a_transform_leaves_nothing_behind(fit, client, tmp_path, monkeypatch, place):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    fitted, out = fit("memory", MODELS[0]), tmp_path / "loadings.npy"
+    how = {"client": client if place == "cluster" else None}
+    where = internals.around_results if place == "cluster" else internals.around_row_blocks
+    with pytest.MonkeyPatch.context() as patch:
+        where(patch, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fitted.transform(X, out=out, **how)
+    assert os.listdir(tmp_path) == ["temporary"] and not os.listdir(tempfile.gettempdir())
+    soon(lambda: not tasks_known(client))
+    assert fitted.transform(X, **how).tobytes() == fitted.transform(X).tobytes()
+
+
+def interrupted(function, *args, **options):
+    found = function(*args, **options)
+    signal.raise_signal(signal.SIGINT)
+    return found
 
 
 class StopError(Exception):
