@@ -230,6 +230,11 @@ def save_sums_below(patch, n_bytes):
     _set(patch, "engine.remote._SAVED_SUMS", n_bytes)
 
 
+def stream_together(patch, number):
+    """Let so many results of a stream wait in this process for each task that workers do."""
+    _set(patch, "engine.remote._STREAMED", number)
+
+
 def keep_recent_factors(patch, number):
     """Keep this many of the factors that were sent to workers."""
     _set(patch, "engine.remote._RECENT_SHARED", number)

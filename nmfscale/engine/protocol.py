@@ -12,7 +12,7 @@ The same rules hold in every executor: `check_steps` checks what steps declare b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from numpy.typing import NDArray

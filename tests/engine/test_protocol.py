@@ -192,13 +192,31 @@ def test_the_same_refusals_everywhere(executors):
         assert isinstance(error, str) and f"Error: {message}" in error, what
 
 
-def test_a_stream_follows_the_rules(executors):
-    executor = executors["store"]
-    for step in (Odd(n_sums=1), Looks(), Odd(makes=("made",), reads="lanes")):
-        with pytest.raises(ValueError, match=r"use run|reads 'lanes'"):
-            next(executor.stream(step))
-    with pytest.raises(ValueError, match="did not make its row array 'made'"):
-        next(executor.stream(Odd(makes=("made",))))
+def stream(output, *steps):
+    """Return what does steps with an executor and lists an array of all blocks."""
+
+    def do(executor):
+        parts = [lanes_of(executor)[b.first : b.last] for b in executor.layout.blocks]
+        executor.put("given", parts)
+        found = list(executor.stream(output, *steps))
+        rows = [(block.start, block.stop) for block in executor.layout.blocks]
+        assert [(place.start, place.stop) for place, _ in found] == rows
+        assert executor.get_blocks("made") is None  # nothing is kept
+        return [array for _, array in found]
+
+    return do
+
+
+def test_a_stream_gives_the_same_everywhere_and_follows_the_rules(executors, monkeypatch):
+    internals.stream_together(monkeypatch, 1)
+    assert len(everywhere(executors, stream("any", SaysSame(), PutsAny()))) > 0
+    made = everywhere(executors, stream("again", Puts(), MakesTwo()))
+    assert all((block == 2).all() for block in made)
+    for step in (Odd(makes=("made",), n_sums=1), Odd(makes=("made",), reads="lanes"), Looks()):
+        error = everywhere(executors, stream("made", step))
+        assert "use run" in error or "reads 'lanes'" in error
+    error = everywhere(executors, stream("made", Odd(makes=("made",))))
+    assert "did not make its row array 'made'" in error
 
 
 @pytest.mark.parametrize("weighting", ["counts", "tf-idf"])
