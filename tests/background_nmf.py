@@ -236,8 +236,7 @@ class BackgroundNMF(CountModel):
         return projection(counts, self._seen_factors, n_threads=self._threads(counts), **options)
 
     def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
-        found = self._projection(counts, gathered=gathered)
-        return found.then(lambda rows, loadings: loadings[:, :-1])
+        return self._projection(counts, gathered=gathered).then(lambda rows, L: L[:, :-1])
 
     @property
     def _seen_factors(self) -> Array:
