@@ -176,13 +176,13 @@ cdef class RowBuffers:
             unused += [rate] if problem.c.step == STEP_DIRICHLET else []
         if any(array is not None for array in unused):
             raise ValueError("an array is given that this kind of step neither reads nor writes")
-        if pseudo is not None and rate is None:
-            raise ValueError("pseudo needs rate")
         shape = (n_slices * LANES, problem.c.stride)
         self.first.start = aligned_address(start, problem.dtype, shape, "start")
         self.first.end = <void *>aligned_address(end, problem.dtype, shape, "end")
         self.first.pseudo = aligned_address(pseudo, problem.dtype, shape, "pseudo")
         self.first.rate = aligned_address(rate, problem.dtype, shape, "rate")
+        if pseudo is not None and rate is None:
+            raise ValueError("pseudo needs rate")
         per_row = shape[:1]
         self.first.loglik_start = <double *>address(
             loglik_start, "float64", per_row, "loglik_start"
