@@ -326,8 +326,9 @@ class FitComparison:
 
 
 def compare_fits(
-    models: Mapping[str, Any], X: Any = None, *, metric: str = "lift"
-) -> FitComparison:
+    models: Mapping[str, Any], X: Any = None, *, metric: str = "lift", layer: str | None = None,
+    raw: bool = False,
+) -> FitComparison:  # fmt: skip
     """Put fits side by side: how they went, and how well their topics agree with the first one.
 
     Parameters
@@ -336,9 +337,11 @@ def compare_fits(
         Fits by name. Topics of all are compared with those of the first.
     X : counts of shape (n_samples, n_features), default=None
         Counts that every model is scored on, see :meth:`PoissonNMF.score`; without, there is no
-        score.
+        score. Models that predict labels, whose score needs these, have none.
     metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
         As in :func:`match_topics`.
+    layer, raw
+        As in :meth:`PoissonNMF.fit`: the part of an AnnData object or .h5ad file that is scored.
 
     Returns
     -------
@@ -371,12 +374,18 @@ def compare_fits(
             f"models is {type(models).__name__}: a dict of fits by name is needed, such as "
             '{"one": model, "other": model}.'
         )
+
+    def score_of(model: Any) -> float | None:
+        if X is None or hasattr(model, "predict"):
+            return None
+        return float(model.score(X, layer=layer, raw=raw))
+
     first = next(iter(models.values()))
     matches = {
         str(name): match_topics(first, model, metric=metric) for name, model in models.items()
     }
     fits = tuple(
-        _summary(name, model, match, None if X is None else float(model.score(X)))
+        _summary(name, model, match, score_of(model))
         for (name, match), model in zip(matches.items(), models.values(), strict=True)
     )
     return FitComparison(fits, matches)

@@ -115,9 +115,10 @@ class CountFactorization(HeldFactors):
             Which features were measured in each batch of samples, such as donors with other gene
             panels that were put together by an outer join. Entries of features that were not
             measured have no part in the likelihood: they are missing, not 0. Rows are in the sorted
-            order of the labels in `batch`, or have these as the index of a DataFrame. By default
-            everything was measured. Not for solver="joint-em", nor for starts that see all entries,
-            "topic-score" and "nndsvd": "auto" is then a random start, best of several (`n_init`).
+            order of the labels in `batch`, or have these as index of a DataFrame or keys of
+            a dict of rows. By default everything was measured. Not for solver="joint-em", nor for
+            starts that see all entries, "topic-score" and "nndsvd": "auto" is then a random start,
+            best of several (`n_init`).
         batch : array-like of shape (n_samples,), default=None
             Label of the batch of each sample; None if `measured` has one row, for all samples.
         checkpoint : str or path-like, default=None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -285,8 +286,16 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
         return None
     labels = np.zeros(n, int) if batch is None else _labels(of_samples(batch, counts, "batch"), n)
     names, groups = np.unique(labels, return_inverse=True)
-    measured = of_features(measured, counts, "measured", axis=1)
-    if batch is not None and hasattr(measured, "index"):
+    if isinstance(measured, Mapping):
+        if batch is None:
+            raise ValueError("measured is a dict by batch: give batch, the batch of each sample.")
+        measured = {
+            name: np.asarray(of_features(row, counts, f"measured[{shown(name)}]"))
+            for name, row in measured.items()
+        }
+    else:
+        measured = of_features(measured, counts, "measured", axis=1)
+    if batch is not None and (hasattr(measured, "index") or isinstance(measured, dict)):
         wanted = name_array(names)
         measured = matched(measured, wanted, "measured", of="batches", whom="batch")
     mask = np.atleast_2d(np.asarray(measured))

@@ -127,6 +127,8 @@ def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
             return h5ad.open_h5ad, ANNOTATED
         if find(file, "matrix/features") is not None or tenx.genome_groups(file):
             return tenx.open_tenx_h5, ("genome", "feature_type")
+        if "components" in file and "about" in file:
+            raise ValueError(f"{path} is a model file, not counts; nmfscale.load reads it.")
         parts = ", ".join(file) or "nothing"
     raise ValueError(
         f"{path} is neither an AnnData file (X, obs, var) nor a 10x file (matrix, or one group "

@@ -204,8 +204,14 @@ def test_batches_and_features_are_matched_by_name():
     expected = nmfscale.PoissonNMF(K, **SHORT).fit(counts, **GIVEN)
     measured = pd.DataFrame(MEASURED, index=["a", "b"], columns=names).iloc[::-1, ::-1]
     batch = pd.Series(BATCH, index=cells).iloc[::-1]
-    found = nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=measured, batch=batch)
-    assert numbers(found) == numbers(expected)
+    by_name = {"b": measured.loc["b"], "a": MEASURED[0]}
+    for given in (measured, by_name):
+        found = nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=given, batch=batch)
+        assert numbers(found) == numbers(expected)
+    with pytest.raises(ValueError, match="measured has no entry for 1 of the 2 batches .*'b'"):
+        nmfscale.PoissonNMF(K).fit(counts, measured={"a": MEASURED[0]}, batch=batch)
+    with pytest.raises(ValueError, match="measured is a dict by batch: give batch"):
+        nmfscale.PoissonNMF(K).fit(counts, measured=by_name)
 
 
 def test_bootstraps_know_what_was_measured():

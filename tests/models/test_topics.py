@@ -356,6 +356,17 @@ def test_comparison_says_how_fits_went(pair):
         nmfscale.compare_fits([model])
 
 
+def test_comparison_scores_a_layer_and_no_classifier(pair):
+    anndata = pytest.importorskip("anndata")
+    counts = pd.DataFrame(X, columns=NAMES)
+    labelled = nmfscale.SSNMF(4, random_state=0).fit(counts, LABELS)
+    adata = anndata.AnnData(np.log1p(X), var=pd.DataFrame(index=NAMES))
+    adata.layers["counts"] = X
+    table = nmfscale.compare_fits({"one": pair[0], "labelled": labelled}, adata, layer="counts")
+    of_one, of_labelled = (fit.score for fit in table.fits)
+    assert of_one == pair[0].score(adata, layer="counts") and of_labelled is None
+
+
 def test_names_in_a_series_belong_to_the_topics_of_its_index():
     X = np.random.default_rng(0).poisson(2.0, (12, 6))
     model = nmfscale.TopicModel(2, random_state=0, max_iter=3, tol=0).fit(X)

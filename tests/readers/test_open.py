@@ -482,6 +482,9 @@ def test_foreign_hdf5(tmp_path):
         file["L"], file["F"] = TABLE, TABLE
     with pytest.raises(ValueError, match="neither an AnnData file .* it holds: F, L"):
         read_counts(path)
+    nmfscale.PoissonNMF(1).fit(TABLE).save(path)
+    with pytest.raises(ValueError, match=r"model.h5 is a model file, not counts; nmfscale.load"):
+        read_counts(path)
 
 
 def test_damaged_hdf5(old_h5ad, tmp_path):
