@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.foreign import refuse_annotated
 from ..counts.warn import warn_caller
 from ..kernels.balance import newton_balance
 from .feasible import inner_support, offending_set, zeros_to_spare
@@ -111,6 +112,7 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
 
 def checked_tables(table: Any) -> Array:
     """Return tables (..., T, R) in float64."""
+    refuse_annotated(table, "table")
     try:
         values = np.asarray(table, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -82,7 +82,7 @@ def design_matrix(
 
     Rows of a table, and the columns of a mapping, are matched with `sample_names`.
     """
-    if hasattr(covariates, "iloc"):
+    if not isinstance(covariates, Mapping):
         covariates = matched(covariates, sample_names, "covariates", whom="loadings")
     columns, terms = [], []
     owners: list[Any] = []

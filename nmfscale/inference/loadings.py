@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.foreign import refuse_annotated
 from ..counts.names import name_array, names_of
 from ..counts.warn import warn_caller
 
@@ -144,6 +145,7 @@ def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tup
         if topic_names is None:
             topic_names = getattr(loadings, "topic_names_", None)
         loadings = loadings.loadings_
+    refuse_annotated(loadings, "loadings")
     try:
         values = np.asarray(loadings, dtype=np.float64)
     except (TypeError, ValueError) as error:

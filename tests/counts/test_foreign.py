@@ -131,9 +131,12 @@ ONES = np.ones((2, 3))
 @pytest.mark.parametrize(
     ("argument", "ask"),
     [
+        ("loadings", lambda A: nmfscale.permutation_test(A, ["a", "b"])),
         ("groups", lambda A: nmfscale.permutation_test(ONES, A)),
         ("units", lambda A: nmfscale.group_effects(ONES, ["a", "b"], units=A)),
+        ("covariates", lambda A: nmfscale.regress_proportions(ONES, A)),
         ("loadings", lambda A: nmfscale.clustering_score(A, ["a", "b"])),
+        ("table", nmfscale.balance),
         ("b", lambda A: nmfscale.match_topics(ONES, A)),
         ("F", lambda A: nmfscale.poisson_to_multinomial(ONES, A)),
         ("L", lambda A: nmfscale.loglik_poisson(TABLE, A, ONES)),
