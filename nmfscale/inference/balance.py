@@ -1,8 +1,8 @@
 """Sinkhorn-Knopp balance of tables of topics by groups, by Newton steps on many tables at once.
 
 The squares ``a_tr`` of a table (T topics, R groups) are scaled to
-``b_tr = a_tr exp(u_t + v_r)`` with row sums R/T and column sums 1.  Given v, rows are right for
-``exp(u_t) = (R/T) / sum_r a_tr exp(v_r)``; what is left is to minimise the convex
+``b_tr = a_tr exp(u_t + v_r)`` with row sums R/T and column sums 1.  Given v, row sums are right for
+``exp(u_t) = (R/T) / sum_r a_tr exp(v_r)``; it remains to minimise the convex function
 
     f(v) = (R/T) sum_t log sum_r a_tr exp(v_r) - sum_r v_r,
 
@@ -24,13 +24,13 @@ from .feasible import inner_support, offending_set, zeros_to_spare
 
 Array = NDArray[Any]
 
-# How a table ended: as asked, at a limit that no scaling reaches, or not at all.
+# Status of a table: balanced, balanced in a limit that no scaling reaches, or without a balance.
 BALANCED, LIMIT, EMPTY, INFEASIBLE, UNFINISHED = range(5)
-# Column sums of squares are 1 to this.
+# Tolerance of the column sums of squares, which are to be 1.
 TOLERANCE = 1e-12
-# Tables with full support need 4 to 6, with entries from 1e-12 to 1e12 up to 20.
+# Newton steps: tables without zeros need 4 to 6, with entries from 1e-12 to 1e12 up to 20.
 _MOST_STEPS = 60
-# So many numbers of tables are worked on together.
+# Number of table entries that are processed together.
 _AT_ONCE = 1 << 20
 
 
@@ -58,8 +58,8 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
         Non-negative weights, topics in rows and groups in columns; a stack of tables, or one, which
         may be a DataFrame.
     zeros : {"raise", "drop"}, default="raise"
-        What to do about a row or column of zeros: refuse the table, or balance what is left, with
-        the numbers of rows and columns that are left, and NaN in its place.
+        What to do with a row or column of zeros: refuse the table, or leave the row or column out,
+        balance the rest (T and R are those of the rest), and put NaN in its place.
 
     Returns
     -------
@@ -69,17 +69,16 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
     Raises
     ------
     ValueError
-        If the table is not valid, has a row or column of zeros, or zeros in such places that there
-        is no balance: topics that occur in some groups only may be so many at most as are the
-        share of these groups.
+        If the table is not valid, has a row or column of zeros, or zeros in places for which no
+        balance exists: of the topics, at most a share of n/R may occur in n groups only.
     RuntimeError
-        If a table of extremely unlike entries does not come to an end.
+        If the iteration does not converge, for a table of extremely unequal entries.
 
     Warns
     -----
     UserWarning
-        If zeros are in such places that other entries vanish as norms are approached: these are
-        zero in the result, which is the limit.
+        If zeros are in places for which a balance exists as a limit only: entries that vanish in
+        this limit are zero in the result.
 
     References
     ----------
@@ -203,7 +202,7 @@ def report(table: Array, status: int, name: str, names: Sequence[Any], remedy: s
         )
     if status == UNFINISHED:
         raise RuntimeError(
-            f"{name} has entries too unlike for a balance: the smallest is "
+            f"{name} has entries too unequal for a balance: the smallest is "
             f"{table[table > 0].min() / table.max():.1e} of the largest; set it to zero."
         )
     T, R = table.shape

@@ -32,9 +32,9 @@ from .weighting import check_weighting, sample_weights
 
 Array = NDArray[Any]
 
-# Replicates that are worked on together, and tables without one unit.
+# Replicates, and tables that leave out one unit, that are processed together.
 _AT_ONCE, _TABLES_AT_ONCE = 64, 4096
-# Below so many units in a group intervals are too narrow.
+# With fewer units in a group intervals are too narrow.
 _FEW_UNITS = 50
 
 
@@ -62,15 +62,15 @@ def bootstrap_weights(
 ) -> BootstrapWeights:
     """Estimate balanced weights of topics in groups, with bootstrap intervals.
 
-    What is drawn again must be what was drawn in the first place. Where samples come in units, such
-    as beers of a brewery, posts of a blog or cells of a patient, pass these as `units`: samples of
-    a unit resemble each other, and intervals from samples are far too narrow.
+    Resample the units that the study sampled. If samples come in units, such as beers of a brewery,
+    posts of a blog or cells of a patient, pass these as `units`: samples of a unit resemble each
+    other, and intervals that resample single samples are far too narrow.
 
-    Proportions of topics are summed over each group, each unit counting once, and the table is
-    balanced (:func:`nmfscale.balance`), so that neither the size of a group nor the frequency of a
-    topic matters; 1/sqrt(T) is neutral.
-    Read down a column the table has the weights of topics within a group (TwR, "topics within
-    regions"), read along a row those of groups within a topic (RwT) [1]_ (Algorithm 6).
+    Proportions of topics are summed over each group, in which each unit counts once, and the table
+    is balanced (:func:`nmfscale.balance`), so that neither the size of a group nor the frequency of
+    a topic matters; 1/sqrt(T) is neutral. A column of the table holds the weights of topics within
+    a group (TwR, "topics within regions"), a row those of groups within a topic (RwT) [1]_
+    (Algorithm 6).
 
     Parameters
     ----------
@@ -79,30 +79,30 @@ def bootstrap_weights(
     groups : array-like of shape (n_samples,)
         Group of each sample, matched by name as in :func:`permutation_test`.
     loadings : {"proportions", "amounts"}, default="proportions"
-        What is summed of each sample: proportions of topics, so that samples have the same weight
-        whatever their counts, or amounts, as in [1]_: of a model, expected counts of each topic.
-        With ``loadings="amounts", weighting="samples"`` tables are those of [1]_.
+        What is summed over samples: proportions of topics, so that samples have the same weight
+        whatever their counts; or amounts, as in [1]_, which for a model are the expected counts of
+        each topic. With ``loadings="amounts", weighting="samples"`` tables are those of [1]_.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once, by the mean of its samples, or each sample.
     strata : array-like of shape (n_samples,), default=None
-        Strata of the study: as many units are drawn from each as it has.
+        Strata of the study: from each stratum as many units are drawn as it has.
     within : {"groups", "corpus"}, default="groups"
         Draw as many units from each group as it has, or from all groups together, where a unit may
         have samples in several of them.
     zeros : {"drop", "omit"}, default="drop"
-        What becomes of a replicate in which nothing was drawn of a rare topic: the topic is dropped
-        from its table, as in :func:`nmfscale.balance`, and intervals of the topic come from the
-        replicates that have it; or the replicate is left out as a whole. Weights of such a table
-        are multiplied so that 1/sqrt(T) stays neutral.
+        How to treat a replicate whose units lack a rare topic: drop the topic from its table, as in
+        :func:`nmfscale.balance`, so that intervals of the topic come from the replicates that have
+        it; or omit the whole replicate. Weights of such a table are multiplied so that 1/sqrt(T)
+        stays neutral.
     n_replicates : int, default=1000
         Number of replicates.
     level : float, default=0.95
         Nominal coverage of the intervals.
     interval : {"percentile", "bca"}, default="percentile"
-        Quantiles of the replicates, or those corrected for bias and skewness, which in simulations
-        cover no better.
+        Quantiles of the replicates, or quantiles corrected for bias and skewness (BCa), whose
+        coverage in simulations is no better.
     topic_names : sequence of str, default=None
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
@@ -110,10 +110,10 @@ def bootstrap_weights(
     n_threads : int, default=None
         Threads; by default one for each processor that this process may use.
     client : distributed.Client, default=None
-        Dask cluster that does the work; by default the client that is active, or this process.
+        Dask cluster that does the work; by default the active client, or else this process.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: replicates that are done are saved, and a job that
-        goes on ends with the same bits.
+        As in :meth:`nmfscale.PoissonNMF.fit`: finished replicates are saved, and a resumed job ends
+        with the same bits.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -138,10 +138,10 @@ def bootstrap_weights(
 
     Notes
     -----
-    Intervals cover somewhat less than they say. In simulations at a nominal 95% with 10 topics and
-    5 groups, the truth was inside in 93% of the cases with 100 to 370 units a group, and in 80% to
-    89% with 20 to 40; percentile and BCa intervals did not differ. Units that were passed as
-    samples cost another 8 percent points there.
+    Coverage of the intervals is somewhat below its nominal level. In simulations at a nominal 95%
+    with 10 topics and 5 groups, the truth was inside in 93% of the cases with 100 to 370 units a
+    group, and in 80% to 89% with 20 to 40; percentile and BCa intervals did not differ. Passing the
+    samples of units without `units` costs another 8 percentage points there.
 
     References
     ----------
@@ -222,9 +222,10 @@ def bootstrap_weights(
 class Cells:
     """Sums of loadings over the samples of a unit in a group, and how units are drawn.
 
-    `sums` (n_cells, T) are whole numbers, to be multiplied by `scale` (T,); cells stand group after
-    group, from `starts` (R + 1,). `unit` (n_cells,) is the unit of each, None where cells are units
-    in the same order. Units stand stratum after stratum, from `strata`.
+    `sums` (n_cells, T) are whole numbers, to be multiplied by `scale` (T,); cells are sorted by
+    group, and `starts` (R + 1,) is where each group begins. `unit` (n_cells,) is the unit of each,
+    None where cells are units in the same order. Units are sorted by stratum; `strata` is where
+    each stratum begins.
     """
 
     sums: Array
@@ -303,7 +304,7 @@ class Cells:
 def whole_numbers(sums: Array, n_units: int) -> tuple[Array, Array]:
     """Round columns to multiples of a `scale` each, and return these whole numbers and the scale.
 
-    All units together, each drawn as the largest, stay below 2^53: sums of them are exact.
+    Even if the largest unit is drawn every time, sums stay below 2^53 and are exact.
     """
     most = np.frexp(np.abs(sums).max(axis=0))[1] + int(np.ceil(np.log2(n_units)))
     return np.rint(np.ldexp(sums, 53 - most)), np.ldexp(1.0, most - 53)
@@ -314,7 +315,8 @@ def draw_in_parts(
 ) -> None:
     """Draw units for replicates with these seeds, on threads.
 
-    `use` takes some of the replicates and how often each unit counts in them, (n, n_units).
+    `use` is called with a slice of the replicates and with how often each unit counts in them, (n,
+    n_units).
     """
 
     def work(part: slice) -> None:

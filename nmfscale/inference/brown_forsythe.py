@@ -12,22 +12,22 @@ from .robust import PRIOR
 from .statistics import Statistic, as_they_are
 
 Array = NDArray[Any]
-# Sums of squares are rounded to about 2^-31 of all squares, times the units of a group.
+# Sums of squares are accurate to about 2^-31 of all squares, times the units of a group.
 _ROUNDED = 2.0**-29
 
 
 def rows_of_topics(values: Array, weights: Array, strata: Array) -> Array:
     """Return the columns to sum over groups: s = w y, s^2, s w of each topic; w, w^2.
 
-    Proportions y are taken less their mean in the stratum: what differs between strata is no
-    evidence. Where all weights are 1 the last columns say nothing, and are left out.
+    The mean of the stratum is subtracted from proportions y: differences between strata are no
+    evidence. If all weights are 1, the last columns hold no information and are left out.
     """
     _, code = np.unique(strata, return_inverse=True)
     code = code.reshape(-1)
     sums = np.zeros((code.max() + 1, values.shape[1]))
     np.add.at(sums, code, values * weights[:, None])
     away = values - (sums / np.bincount(code, weights)[:, None])[code]
-    # a topic that is the same in all units but for rounding
+    # a topic that is the same in all units up to rounding
     away[:, (away**2).sum(axis=0) <= 1e-24 * (values**2).sum(axis=0)] = 0
     s = away * weights[:, None]
     if (weights == weights[0]).all():
@@ -39,10 +39,10 @@ def rows_of_topics(values: Array, weights: Array, strata: Array) -> Array:
 class EachTopic(Statistic):
     """Statistics B / (B + D) of topics; the `members` of a test name a topic, not groups.
 
-    B is the sum of squares between groups, D what it is expected to be if means are equal and each
-    group has the variance that it shows (Brown and Forsythe), by the jackknife as HC3 is. Variances
-    are moderated with the `shares` of topics (see `robust`), unless these are None. `n_units` are
-    those of each group.
+    B is the sum of squares between groups, D its expectation if means are equal and each group has
+    its own variance (Brown and Forsythe), estimated by the jackknife, like HC3. Variances are
+    moderated with the `shares` of topics (see `robust`), unless these are None. `n_units` is the
+    number of units of each group.
     """
 
     n_units: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class EachTopic(Statistic):
     def _variances(self, within: Array, n: Array) -> Array:
         """Return variances of units in groups (n_tables, R, T), times n / (n - 1)."""
         spare = np.maximum(n - 1, 1)
-        # the spread of the only unit of a group is that of the groups together
+        # a group with a single unit gets the pooled spread of all groups
         pooled = within.sum(axis=1, keepdims=True) / max(1.0, float((n - 1).sum()))
         found = np.where(n == 1, pooled, within / spare * (n / spare))
         if self.shares is None:

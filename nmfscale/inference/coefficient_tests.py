@@ -1,12 +1,12 @@
 """Tests of coefficients that allow unequal variances, by permuting units or flipping their signs.
 
-The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e of the model, q
-orthonormal for what the other terms do not explain, and w so that the denominator is what the
-numerator is expected to be under the null hypothesis, whatever the spread of each unit. Of a single
-term it is the square of its t-value by the standard error HC3; of the levels of a label that of
-Brown and Forsythe (1974). Squares of residuals may be moderated: see `robust`. Comparing it with
-permutations stays valid where spread differs (DiCiccio and Romano 2017), which a comparison of
-pooled t-values does not.
+The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e of the model, an
+orthonormal basis q of what the other terms do not explain, and weights w for which the denominator
+is the expectation of the numerator under the null hypothesis, whatever the spread of each unit. For
+a single term it is the square of the t-value with standard error HC3; for the levels of a label it
+is the statistic of Brown and Forsythe (1974). Squares of residuals may be moderated: see `robust`.
+Comparing it with permutations stays valid where spread differs (DiCiccio and Romano 2017), which a
+comparison of pooled t-values does not.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .robust import CR3, PRIOR, free_rows, prior_of_rows
 from .seeds import child, child_states, generator
 
 Array = NDArray[Any]
-# Statistics that differ by less, relative to their size, differ by rounding.
+# Relative difference below which two statistics are equal up to rounding.
 _TIE = 1e-9
-# Below this part of the variance of residuals of the model without a term, what is left is 0.
+# Residual variance below this share of that of the model without the term counts as 0.
 _NOTHING = 1e-12
 
 
@@ -41,7 +41,7 @@ _NOTHING = 1e-12
 class CoefficientTests(ReplicateTask):
     """Tests of sets of terms: `tested` are the numbers of their columns.
 
-    `shares` (T,) are the parts of topics in moderated variances, None where they are not.
+    `shares` (T,) are the shares of topics in moderated variances, None without moderation.
     """
 
     fit: LeastSquares
@@ -55,8 +55,8 @@ class CoefficientTests(ReplicateTask):
     def as_extreme(self, found: Array) -> tuple[Array, Array]:
         """Return whether statistics (n, n_tests, T) reach those of the data.
 
-        First each for itself; then, step down, the largest of all topics that are no more extreme
-        in the data (Westfall and Young).
+        First each topic by itself; then, step down, the maximum over all topics that are no more
+        extreme in the data (Westfall and Young).
         """
         observed = self.observed()
         least = observed * (1 - _TIE)
@@ -74,8 +74,8 @@ class CoefficientTests(ReplicateTask):
 class FreedmanLane(CoefficientTests):
     """Permute the residuals of the reduced model among units (Freedman and Lane 1983).
 
-    Rows of units have the same weight and come stratum after stratum, `n_units` in each. It is the
-    terms that are permuted, not the residuals: that is the same, and takes one array less.
+    Rows of units have the same weight and are sorted by stratum, `n_units` in each. The terms are
+    permuted instead of the residuals: this is equivalent and takes one array less.
     """
 
     n_units: Array
@@ -104,8 +104,8 @@ class FreedmanLane(CoefficientTests):
     def all_as_extreme(self, sizes: Array, first: Array) -> Array:
         """Return what `run` counts (2, n_tests, T), summed over all permutations of units.
 
-        `sizes` (n_strata, n_kinds) are units of each stratum with the same terms, `first`
-        (n_kinds,) one of each kind.
+        A kind is all units with the same terms. `sizes` (n_strata, n_kinds) counts them in each
+        stratum; `first` (n_kinds,) is one unit of each kind.
         """
         n, size = n_labellings(sizes), self._at_once
         count = np.zeros((2, *self.observed().shape), np.int64)
@@ -155,14 +155,14 @@ class FreedmanLane(CoefficientTests):
     def statistics(self, orders: Array) -> Array:
         """Return statistics (n_orders, n_tests, T) if unit i is given the terms of unit orders[i].
 
-        Their last digits may depend on how many come at a time, which `_TIE` is far above.
+        Their last digits may depend on the batch size; `_TIE` is far larger than these differences.
         """
         Q, T = self.fit.basis, self.fit.residuals.shape[1]
         (n, P), m = Q.shape, len(orders)
         out = np.empty((m, len(self.tested), T))
         rows = np.take(Q, orders.T, axis=0)  # (n, m, P)
         for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
-            # one product for all orders is several times faster
+            # a single product for all orders is several times faster
             v = (rows.reshape(n, -1).T @ e).reshape(m, P, T)
             own, of_all = self._weights[j]
             left, squares = self._left(rows, orders, e, v, own)

@@ -17,7 +17,7 @@ from .loadings import checked_names
 
 Array = NDArray[Any]
 INTERCEPT = "Intercept"
-# A column that is this close to the span of those before it, relative to its length, lies in it.
+# Relative distance from the span of earlier columns below which a column counts as collinear.
 _DEPENDENT = 1e-9
 
 
@@ -126,7 +126,7 @@ def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[A
                 f"covariates={reprlib.repr(covariates)}: a DataFrame, a dict of columns or a dense "
                 "array of shape (samples, terms) is needed."
             )
-        if names is None:  # a matrix of patsy has names
+        if names is None:  # a matrix of patsy has column names
             info = getattr(covariates, "design_info", None)
             names = getattr(info, "column_names", [f"x{j}" for j in range(array.shape[1])])
         yield from zip(checked_names(names, array.shape[1], "names"), array.T, strict=True)
@@ -137,7 +137,7 @@ def _encoded(
 ) -> Iterator[tuple[Any, Array]]:
     """Yield the terms of a covariate: its values, or indicators of all levels but the first.
 
-    That of the first is put into `references`.
+    The indicator of the first level is put into `references`.
     """
     what = f"covariate {shown(name)}"
     if not hasattr(getattr(values, "dtype", None), "categories"):

@@ -3,7 +3,7 @@
 Residuals from group means are permuted (Boos and Brownie 1989; with distances in place of variances
 it is PERMDISP, Anderson 2006). Sums of residuals and of their squared norms give the variance of
 each group about its own mean, whatever the labels, so that labellings are added up as for means.
-The test is reported beside tests of means: some of these answer to spread.
+The test is reported beside tests of means because some of these also react to spread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _between_logs(variances: Array, sizes: Array) -> Array:
     return found
 
 
-# Relative to all units: where units of a group are equal, rounding would rule.
+# Smallest variance of a group relative to all units: below it, rounding would decide.
 _LEAST = 1e-9
 LOG_VARIANCES = _LogVariances("dispersion", "greater", as_they_are, _between_logs)
 
@@ -54,8 +54,8 @@ LOG_VARIANCES = _LogVariances("dispersion", "greater", as_they_are, _between_log
 class Dispersion:
     """Spread of units around the mean of their group, and the columns that its test permutes.
 
-    `spread` (n_groups,) are roots of the variances of proportions, summed over topics, `observed`
-    is the statistic of each test.
+    `spread` (n_groups,) are square roots of the variances of proportions, summed over topics;
+    `observed` is the statistic of each test.
     """
 
     spread: Array
@@ -69,14 +69,14 @@ class Dispersion:
         """Build the test from amounts of topics in units; groups and strata are numbered from 0."""
         codes, sizes = labels.codes, labels.sizes
         rows = within_strata(proportions(amounts), strata)
-        # groups in place of strata: less the mean of the group
+        # groups in place of strata: the mean of the group is subtracted
         residuals = within_strata(rows, codes)
         unit = float(np.sqrt((residuals**2).sum(axis=1).mean())) or 1.0
         residuals /= unit
         tables = np.zeros((1, sizes.size, residuals.shape[1] + 1))
         np.add.at(tables[0, :, -1], codes, (residuals**2).sum(axis=1))
         variances = variances_of(tables, sizes)
-        # those of n units vary less about their own mean than about that of others
+        # deviations from the units' own mean are smaller than from the mean of the population
         residuals *= np.sqrt(sizes / np.maximum(sizes - 1, 1))[codes, None]
         columns = np.column_stack([residuals, (residuals**2).sum(axis=1)])
         labelled = Labelled.of(LOG_VARIANCES, columns, codes, strata, tests)

@@ -1,9 +1,9 @@
 """Mean proportions of topics in groups, with robust intervals and a permutation test of each topic.
 
-Whole units change their groups, and the statistic is the sum of squares between groups over what it
-is expected to be if each group has the spread that it shows. Proportions themselves are compared,
-not their roots: the mean of a proportion does not depend on how many samples a unit has, or how
-many counts a sample has; that of its root does.
+Labels of whole units are permuted. The statistic is the sum of squares between groups divided by
+its expectation if each group has its own spread. Proportions are compared, not their square roots:
+the mean of a proportion does not depend on the number of samples in a unit or of counts in a
+sample; the mean of its root does.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from .units import units_with_topics
 from .weighting import check_weighting
 
 Array = NDArray[Any]
-# In groups of fewer units intervals of each kind are too narrow.
+# With fewer units in a group, intervals of this kind are too narrow.
 FEW = {"t": 20, "percentile": 50, "bca": 50}
-# Groups of so many units show their spread; a variance so many times another one is warned of.
+# Number of units from which the spread of a group is reliable, and ratio of variances to warn of.
 _ENOUGH_FOR_SPREAD, _UNEQUAL = 8, 4.0
-# How often intervals of means held the truth in simulations.
+# Coverage of the intervals of means in simulations.
 COVERED = {
     "t": "93% of the cases or more, but of topics that few units have in 80% to 92%",
     "percentile": "65% of the cases with 3 a group, 84% with 10, 90% with 20 to 40, 94% with 100",
@@ -73,53 +73,55 @@ def group_effects(
 ) -> GroupEffects:
     """Estimate the mean proportion of each topic in each group, and test which topics differ.
 
-    First ask what was drawn: documents are rarely the unit. Where samples come in clusters that lie
-    within a group (beers of a brewery, posts of a blog, cells of a patient), pass these as
-    `units=`. Samples of a unit resemble each other; taken for units, they give intervals that are
-    too narrow and p-values that are too small.
+    First identify the sampling unit: documents are rarely the unit. If samples come in clusters
+    that lie within a group (beers of a brewery, posts of a blog, cells of a patient), pass these as
+    `units=`. Samples of a unit resemble each other; if they are treated as units, intervals are too
+    narrow and p-values too small.
 
-    The proportions of a unit are the mean of those of its samples, and the mean of a group is that
-    over its units, each of which counts once however many samples it has: it is units whose mean a
-    study can tell. With ``weighting="samples"`` each sample counts once. Proportions have the same
-    mean whatever the depth of a sample and the number of samples in a unit.
+    The proportions of a unit are the mean over its samples. The mean of a group is the mean over
+    its units, each of which counts once however many samples it has: a study estimates the mean
+    over units. With ``weighting="samples"`` each sample counts once. Proportions have the same mean
+    whatever the depth of a sample and the number of samples in a unit.
 
     Parameters
     ----------
     model : fitted model, or array-like of shape (n_samples, n_topics)
         A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     groups, units, strata
-        As in :func:`permutation_test`. Labels are permuted, and units drawn, within strata; what
-        differs between strata is part of the means, and no part of the tests.
+        As in :func:`permutation_test`. Labels are permuted, and units drawn, within strata.
+        Differences between strata are part of the means, but not of the tests.
     loadings : {"proportions", "amounts"}, default="proportions"
-        What of topics is added up over the samples of a unit: proportions, or amounts (expected
-        counts), of which samples with more counts have more.
+        What is added up over the samples of a unit: proportions, or amounts (expected counts),
+        which are larger in samples with more counts.
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once in a mean, or each sample (with loadings="amounts", each
         count). Without `units` samples are units.
     moderated : bool, default=True
-        Draw the variance of a topic in a group of few units towards what the variance of all
-        topics there lets expect, as if there were 5 more of them (Notes).
+        Shrink the variance of a topic in a group of few units towards the value expected from the
+        variance of all topics, as if the group had 5 more units (Notes).
     n_replicates : int, default=1000
         Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
-        Random labellings, for the p-values; where all of them are no more, each is taken once.
+        Number of random labellings for the p-values. If there are no more than this many labellings
+        in all, each is taken once.
     level : float, default=0.95
         Nominal coverage of the intervals.
     interval : {"t", "percentile", "bca"}, default="t"
-        By Student's t and a standard error that lets groups differ in spread (HC3): of means
-        symmetric in the arcsine of their root, of differences symmetric. Or from bootstrap
-        replicates, as in :func:`bootstrap_weights`.
+        "t": by Student's t and a standard error that allows groups to differ in spread (HC3).
+        Intervals of means are symmetric after the arcsine square-root transform, intervals of
+        differences are symmetric. "percentile" and "bca": from bootstrap replicates, as in
+        :func:`bootstrap_weights`.
     topic_names : sequence of str, default=None
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state, n_threads, client, verbose
         As in :func:`bootstrap_weights`.
     checkpoint, resume
-        A folder for what is done, and whether to go on from it.
+        A folder for finished work, and whether to resume from it.
 
     Returns
     -------
     GroupEffects
-        Means with intervals (T, R), p-values (T,), alone and adjusted for all topics, and
+        Means with intervals (T, R), p-values (T,), unadjusted and adjusted for all topics, and
         `differences` between groups.
 
     Raises
@@ -131,24 +133,23 @@ def group_effects(
     Warns
     -----
     UserWarning
-        If samples without any topic are left out, a group has fewer than 20 units (50 of bootstrap
-        intervals), groups differ in spread, or units are so few that no topic can be found to
-        differ.
+        If samples without any topic are left out, a group has fewer than 20 units (50 for bootstrap
+        intervals), groups differ in spread, or there are too few units for any topic to be
+        significant.
 
     Notes
     -----
     For each topic the null hypothesis is that groups have the same mean. The statistic is the sum
-    of squares between groups over its expectation under this hypothesis, when each group has the
-    variance that it shows: of two groups the square of Welch's t, of more that of Brown and
-    Forsythe [1]_. Labels of units are permuted, so that the test is exact where groups have the
-    same distribution, and close where they have another spread [2]_: statistics that take groups to
-    be of one spread are not. Topics are compared by their largest statistic for `pvalues_maxt`
-    [3]_.
+    of squares between groups over its expectation under this hypothesis, with a separate variance
+    for each group: for two groups the square of Welch's t, for more groups the statistic of Brown
+    and Forsythe [1]_. Labels of units are permuted. The test is exact if groups have the same
+    distribution, and approximately valid if they differ in spread [2]_; statistics that assume
+    equal spread are not. `pvalues_maxt` compare each topic with the maximum over topics [3]_.
 
-    In simulations at the 5% level (``benchmarks/calibration.py``) tests of a topic rejected in 3%
-    to 6% of the cases where groups had one spread, and `pvalues_maxt` of any topic in 3% to 6%.
-    Where the variance of a group was three to fifteen times that of another, they rejected in 4%
-    to 10%, and in 10% to 21%; a warning says so.
+    In simulations at the 5% level (``benchmarks/calibration.py``) with equal spread, tests of a
+    topic rejected in 3% to 6% of the cases, and `pvalues_maxt` of any topic in 3% to 6%. If the
+    variance of one group was three to fifteen times that of another, they rejected in 4% to 10% and
+    in 10% to 21%; a warning is given.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Which zeros a table may have and still have a balance, decided by maximum flows.
 
-A table (T, R) with row sums R/T and column sums 1, with entries only where `support` says so, is a
-flow of T R from rows that give R each to columns that take T each.
+A table (T, R) with row sums R/T, column sums 1 and entries only where `support` is True exists if
+and only if a flow of T R exists from rows that supply R each to columns that demand T each.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Array = NDArray[Any]
 def zeros_to_spare(support: Array) -> Array:
     """Whether tables (N, T, R) have so few zeros that a balance exists for certain, (N,).
 
-    Rows whose entries lie within s columns have at least R - s zeros. If less than the share s/R of
-    all rows has that many, for every s, then no set of columns is short of other rows.
+    Rows whose entries lie within s columns have at least R - s zeros. If for every s fewer than a
+    share s/R of the rows have this many zeros, a flow exists.
     """
     _, T, R = support.shape
     zeros = R - support.sum(axis=2)
@@ -61,7 +61,7 @@ def _flow(support: Array) -> tuple[Array, Any]:
 
     T, R = support.shape
     capacity = np.zeros((T + R + 2, T + R + 2), np.int32)
-    capacity[:T, T : T + R] = support * R  # as much as a row has: no limit
+    capacity[:T, T : T + R] = support * R  # as much as a row supplies: no limit
     capacity[T + R, :T] = R
     capacity[T : T + R, T + R + 1] = T
     flow = maximum_flow(csr_array(capacity), T + R, T + R + 1).flow.toarray()

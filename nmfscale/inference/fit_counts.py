@@ -13,7 +13,7 @@ from ..counts.names import name_array, same_kind, shown
 from ..models.names import matched_counts
 
 Array = NDArray[Any]
-# Relative difference of sums of counts that are not whole, which depend on how a file is read.
+# Relative tolerance of sums of fractional counts, whose rounding depends on how a file is read.
 _ROUNDING = 1e-9
 _FIXED = "fixed_topics", "fixed_features", "fixed_samples"
 
@@ -22,9 +22,9 @@ _FIXED = "fixed_topics", "fixed_features", "fixed_samples"
 class GivenToFit:
     """The arguments of a fit, in the order of the counts that are given now.
 
-    `rows` (n,) are the numbers that the samples had in the fit, `sample_names` (n,) their names or
-    None, `weights` (n,) their weights, and `fixed` the masks of what the fit held, and what was
-    measured, as arguments of `fit`.
+    `rows` (n,) are the positions of the samples in the fit, `sample_names` (n,) their names or
+    None, `weights` (n,) their weights. `fixed` holds the masks of fixed topics, features and
+    samples, and `measured`, as arguments of `fit`.
     """
 
     rows: Array
@@ -36,8 +36,8 @@ class GivenToFit:
 def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix, GivenToFit]:
     """Return the counts with the features in the order of the fit, and the arguments of the fit.
 
-    Features and samples are matched by name where both sides have names. Samples stay in the order
-    of `X`. Counts whose totals are not those of the fit are refused.
+    Features and samples are matched by name if both the fit and `X` have names. Samples stay in the
+    order of `X`. Counts whose totals differ from those of the fit are refused.
     """
     remedy = "pass the counts that it was fitted to."
     counts = matched_counts(model, X, counts, remedy=remedy)[0]
@@ -50,14 +50,14 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     of_model = getattr(model, "sample_names_", None)
     rows = _rows_of(counts.sample_names, of_model, len(counts.row_nnz))
     of_fit = getattr(model, "sample_totals_", None)
-    if of_fit is not None:  # in files of earlier versions there are none
+    if of_fit is not None:  # files of earlier versions have none
         _check_totals(counts.row_totals, of_fit[rows], "sample")
         _check_totals(counts.column_totals, model.feature_totals_, "feature")
     weights, batch = getattr(model, "row_weights_", None), getattr(model, "batch_", None)
     fixed = {name: getattr(model, f"{name}_", None) for name in _FIXED}
     if fixed["fixed_samples"] is not None:
         fixed["fixed_samples"] = fixed["fixed_samples"][rows]
-    # samples without names are those of the fit in its order
+    # samples without names must be in the order of the fit
     names = of_model if counts.sample_names is None else counts.sample_names
     if batch is not None:
         fixed |= {"measured": model.measured_, "batch": batch[rows]}

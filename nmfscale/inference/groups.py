@@ -1,9 +1,9 @@
 """Labels of samples: the groups that are compared, sampling units, and strata.
 
-Documents are rarely the unit of a study. Beers of one brewery, posts of one blog, cells of one
-patient resemble each other, and all of them lie in one group: it is breweries, blogs and patients
-that were drawn, and whose labels could have been others. A test that permutes documents instead
-finds differences where there are none, far more often than its level says.
+Documents are rarely the unit of a study. Beers of one brewery, posts of one blog or cells of one
+patient resemble each other and lie in one group: the sampling units are breweries, blogs and
+patients, and their labels are exchangeable. A test that permutes documents instead finds false
+differences far more often than its level.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 class Labels:
     """A label for each sample: `codes` number the labels in `names`, from 0.
 
-    Names are sorted where they can be; those of a pandas Categorical are in its order.
+    Names are sorted if possible; those of a pandas Categorical keep its order.
     """
 
     codes: NDArray[np.int64]
@@ -54,7 +54,7 @@ def checked_labels(
 ) -> Labels:
     """Return labels of any type: a list, an array, a pandas Series or Categorical.
 
-    A Series or a dict is matched by name with the names of the samples of `whom`, if they have any.
+    A Series or a dict is matched by name with the samples of `whom` if these have names.
     """
     values = matched(values, sample_names, name, whom=whom)
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
@@ -79,7 +79,7 @@ def checked_labels(
         codes = np.asarray(getattr(values, "cat", values).codes, np.int64)
         _refuse_missing(codes < 0, name)
         return Labels(codes, tuple(categories)).of(np.arange(n_samples))
-    # not np.asarray, which makes text of a missing label in a list of texts
+    # not np.asarray, which turns a missing label in a list of texts into text
     array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
     if array.dtype.kind == "O":
         _refuse_missing(np.fromiter(map(_is_missing, array), bool, array.size), name)
@@ -98,7 +98,7 @@ def _of_objects(values: list[Any]) -> Labels:
     names = list(numbers)
     try:
         names.sort()
-    except TypeError:  # of several types: in the order in which they come
+    except TypeError:  # labels of several types: in order of first appearance
         pass
     numbers = {each: i for i, each in enumerate(names)}
     return Labels(np.array([numbers[each] for each in values], np.int64), tuple(names))
@@ -124,9 +124,9 @@ def _refuse_missing(missing: Array, name: str) -> None:
 class Design:
     """Sampling units of one or more samples, with a group and a stratum each.
 
-    `of_sample` is the number of each sample's unit. Without `units=` samples are units, without
-    `strata=` there is one stratum. `groups` and `strata` are labels of units; where units may
-    have samples in several groups, `groups` is None.
+    `of_sample` is the number of each sample's unit. Without `units=` samples are units; without
+    `strata=` there is one stratum. `groups` and `strata` are labels of units; `groups` is None if
+    units may have samples in several groups.
     """
 
     of_sample: NDArray[np.int64]
@@ -167,8 +167,8 @@ def checked_design(
     """Check groups, units and strata of samples, and return the design.
 
     Units and strata are matched with `sample_names` as by `checked_labels`.
-    `nested`: every unit must lie in one group, as one whose label is permuted has to. Every unit
-    must lie in one stratum in any case.
+    `nested`: every unit must lie in one group, as permutations of labels require. In any case every
+    unit must lie in one stratum.
     """
     n = len(groups)
     one = Labels(np.zeros(n, np.int64), (None,))
@@ -194,8 +194,8 @@ def checked_design(
 def check_resampled(design: Design) -> None:
     """Refuse a design in which every replicate is the same; warn of strata with a single unit.
 
-    A stratum of a single unit gives that unit in every replicate, so intervals take no account of
-    how much units of the stratum vary.
+    Every replicate contains the unit of a stratum with a single unit, so intervals ignore how much
+    units of that stratum vary.
     """
     single = np.flatnonzero(design.strata.sizes == 1)
     n_strata = len(design.strata.names)
@@ -238,7 +238,7 @@ def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> Non
         )
 
 
-# More samples than this in a group are rarely what was drawn: they are cells of some donors, posts
+# More samples than this in a group are rarely sampling units: they are cells of some donors, posts
 # of some blogs. Studies have dozens of units in a group, at most hundreds.
 MANY_SAMPLES = 1000
 
@@ -266,7 +266,7 @@ def warn_of_samples_as_units(design: Design) -> None:
         )
 
 
-# How many labellings there are ----------------------------------------------------------------
+# Number of labellings ----------------------------------------------------------------
 
 
 def log10_labellings(sizes: Array) -> float:
@@ -302,7 +302,7 @@ def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
     log10 = log10_labellings(sizes)
     if log10 < 15:
         return same / n_labellings(sizes)
-    # more symmetries than a float holds: of hundreds of groups
+    # more symmetries than a float can hold, with hundreds of groups
     exponent = math.log10(same) - log10
     return float(min(1.0, 10.0 ** max(exponent, -300.0)))
 

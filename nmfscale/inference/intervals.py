@@ -15,7 +15,7 @@ from ..counts.names import shown
 
 Array = NDArray[Any]
 INTERVALS = ("percentile", "bca")
-# Of means and coefficients, whose standard errors are known without replicates.
+# Kinds of intervals of means and coefficients: their standard errors need no replicates.
 ROBUST_INTERVALS = ("t", *INTERVALS)
 
 
@@ -30,9 +30,9 @@ def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS
 def arcsine_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
     """Return intervals of proportions that are symmetric on the arcsine square-root scale.
 
-    `margins` are half the widths of symmetric intervals: times the derivative, those of the arcsine
-    (delta method). The logit would do the same, but reaches to 1 where a share of nearly 0 is known
-    from few units.
+    `margins` are half the widths of symmetric intervals; multiplied by the derivative of the
+    arcsine they are half widths on its scale (delta method). With the logit, intervals of shares
+    near 0 would reach to 1 if there are few units.
     """
     inside = (estimate > 0) & (estimate < 1)
     center = np.where(inside, estimate, 0.5)
@@ -105,7 +105,7 @@ def bca(
 ) -> tuple[Array, Array]:
     """Return both ends (...) of bias-corrected and accelerated (BCa) intervals (Efron 1987).
 
-    With z0 = ndtri(share of replicates below the estimate), of which ties count half, the ends are
+    With z0 = ndtri(share of replicates below the estimate), in which ties count half, the ends are
     quantiles ``ndtr(z0 + (z0 + z) / (1 - a (z0 + z)))`` for z of the percentile interval.
     """
     n = len(replicates)
@@ -113,7 +113,7 @@ def bca(
     bias = ndtri(np.clip(below / n, 0.5 / n, 1 - 0.5 / n))
     shares = []
     for z in ndtri([(1 - level) / 2, (1 + level) / 2]):
-        # beyond its pole the formula turns round
+        # beyond its pole the formula is no longer monotonic
         scale = np.maximum(1 - acceleration * (bias + z), 1e-3)
         shares.append(ndtr(bias + (bias + z) / scale))
     return _quantiles(replicates, shares)
@@ -122,7 +122,7 @@ def bca(
 def _quantiles(replicates: Array, shares: Sequence[Any]) -> tuple[Array, Array]:
     """Interpolate two quantiles of each entry linearly, like np.quantile but faster."""
     n, *shape = replicates.shape
-    # NumPy sorts what is side by side many times faster
+    # NumPy sorts contiguous values many times faster
     ordered = np.ascontiguousarray(replicates.reshape(n, -1).T)
     ordered.sort(axis=1)
     entry, found = np.arange(len(ordered)), []
@@ -149,7 +149,7 @@ class Jackknife:
     def add(self, without: Array) -> None:
         """Add leave-one-out estimates (n, ...) of a stratum."""
         self._n += len(without)
-        for power, into in enumerate(self._sums, 1):  # of differences, whose mean is close to 0
+        for power, into in enumerate(self._sums, 1):  # of differences: their mean is close to 0
             into += ((self._estimate - without) ** power).sum(axis=0)
 
     def end_stratum(self) -> None:

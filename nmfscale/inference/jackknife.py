@@ -31,9 +31,9 @@ from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]
 
-# Entries of F that explain fewer counts are held where the Hessian is not positive definite.
+# If the Hessian is not positive definite, entries of F that explain fewer counts are held fixed.
 _LEAST = 0.0, 0.1, 1.0
-# KKT residuals of which to warn, and beyond which the model is no fit of these counts.
+# KKT residuals beyond which to warn, and beyond which the model is not a fit of these counts.
 _FAR, _TOO_FAR = 0.003, 0.03
 
 
@@ -53,37 +53,38 @@ def jackknife_fit(
 ) -> JackknifeFit:
     r"""Estimate standard errors of a few frequencies or group means without refitting.
 
-    The infinitesimal jackknife [1]_ takes the derivative of a number in the weight of every sample,
-    at the fit. :func:`bootstrap_fit` fits again for each replicate and has all numbers at once;
-    here each number costs some twenty products of the Hessian. On 3,774 single cells that was the
-    processor time of five replicates that end by the default rule, or of half a replicate to
-    tol=1e-6: it pays for fewer than about 40 numbers beside 200 replicates. Else take the
-    bootstrap.
+    The infinitesimal jackknife [1]_ takes the derivative of a number with respect to the weight of
+    every sample, at the fit. :func:`bootstrap_fit` refits for each replicate and gives all numbers
+    at once; here each number costs some twenty products with the Hessian. On 3,774 single cells a
+    number took the processor time of five replicates that end by the default rule, or of half a
+    replicate to tol=1e-6. Compared with 200 replicates the jackknife is cheaper for fewer than
+    about 40 numbers; otherwise use the bootstrap.
 
     Parameters
     ----------
     model : PoissonNMF or TopicModel
-        Fitted to `X`, to convergence, with nothing held and no `row_weights`.
+        Fitted to `X` until convergence, without fixed topics, features or samples and without
+        `row_weights`.
     X : counts of shape (n_samples, n_features)
         The counts of the fit, as in :meth:`nmfscale.PoissonNMF.fit`. Features and samples are
-        matched with those of the fit by name, where both have names. Files are read once for each
+        matched with those of the fit by name if both have names. Files are read once for each
         product.
     entries : sequence of (topic, feature), default=None
-        Frequencies that are asked for. Features are numbers, or names where the counts have them.
+        Frequencies to report. Features are given by number, or by name if the counts have names.
     groups : array-like of shape (n_samples,), default=None
-        Groups whose mean proportions are asked for: as many numbers as topics times groups.
+        Groups whose mean proportions to report: one number for each topic and group.
     units, strata : array-like of shape (n_samples,), default=None
-        As in :func:`bootstrap_fit`: influences of the samples of a unit are added, and compared
-        with the mean of their stratum.
+        As in :func:`bootstrap_fit`: influences of the samples of a unit are added up, and the mean
+        of their stratum is subtracted.
     weighting : {"units", "samples"}, default="units"
         As in :func:`bootstrap_fit`.
     level : float, default=0.95
-        Nominal coverage of the intervals, which are normal on the scale of log-odds.
+        Nominal coverage of the intervals, which assume a normal distribution on the log-odds scale.
     tol : float, default=1e-3
-        Relative residual with which a system of equations is solved, in the norm of the
-        preconditioner: each feature by itself.
+        Relative residual to which a system of equations is solved, in the norm of the
+        preconditioner, which treats each feature by itself.
     max_iter : int, default=200
-        Products of the Hessian for a number, at most.
+        Maximum number of products with the Hessian for each number.
     verbose : int, default=0
         1 shows a progress bar of the numbers.
 
@@ -97,14 +98,14 @@ def jackknife_fit(
     NotFittedError
         If the model is not fitted.
     ValueError
-        If the model is of another kind or has `prior_loadings`; if it is no optimum for `X`; if
-        counts, entries or labels are not valid.
+        If the model is of another class or has `prior_loadings`; if it is not an optimum for `X`;
+        if counts, entries or labels are not valid.
 
     Warns
     -----
     UserWarning
-        If the fit is far from its optimum, frequencies that are asked for are at zero or bound for
-        it, entries of F had to be held, or a system is not solved.
+        If the fit is far from its optimum, requested frequencies are at zero or close to it,
+        entries of F had to be held fixed, or a system is not solved.
 
     Notes
     -----
@@ -112,28 +113,30 @@ def jackknife_fit(
     entries of F that are not at zero, :math:`dF / dw_i = -H^{-1} g_i`, where :math:`g_i` is the
     derivative of :math:`\phi_i` in F. A number :math:`\psi(F)` needs one solution of
     :math:`H v = \nabla \psi`, by conjugate gradients; its influences are then :math:`-v \cdot g_i`.
-    The standard error is the root of the sum of their squares, less the mean of a stratum.
+    The standard error is the root of the sum of their squares, after subtraction of the mean of
+    each stratum.
 
-    Numbers agree to rounding wherever the counts are and with any number of threads.
+    Results agree up to rounding between counts in memory and in files, and between numbers of
+    threads.
 
-    It is an approximation of first order: entries at zero stay there, and others never get there.
-    For 100 frequencies above 1e-3 of 3,774 single cells (K = 6, fitted to tol=1e-6), deviations
-    under six draws of bootstrap weights, in standard errors, correlated with those of refits by
-    0.78, with a slope of 0.97, and missed them by 62% of their size (root mean square), by
-    whichever rule refits ended (benchmarks/bootstrap.py, part jackknife). So influences do not
-    stand in for replicates. Standard errors were within 25% of those of a bootstrap in a simulation
-    of 400 samples and 3 topics. In 300 simulated sets of 60 + 60 samples with 200 counts,
-    intervals of 95% held the true mean proportions of groups in 95% and the true frequency of
-    the most frequent feature of each topic in 93%. Do not use it where numbers are small beside
-    their standard error, counts are few, topics are nearly alike, or the fit has not converged;
-    nor for K above about 30: memory is up to 56 K^2 bytes for each sample and for each
-    feature, and 64 K more for each feature. Counts are read a piece at a time, and nothing is kept
-    of them.
+    It is a first-order approximation: entries at zero stay at zero, and positive entries never
+    reach it. For 100 frequencies above 1e-3 of 3,774 single cells (K = 6, fitted to tol=1e-6),
+    deviations under six draws of bootstrap weights, in standard errors, correlated with those of
+    refits by 0.78, with a slope of 0.97, and missed them by 62% of their size (root mean square),
+    by either rule of convergence of the refits (benchmarks/bootstrap.py, part jackknife). So
+    influences do not replace replicates. Standard errors were within 25% of those of a bootstrap in
+    a simulation of 400 samples and 3 topics. In 300 simulated sets of 60 + 60 samples with 200
+    counts, 95% intervals covered the true mean proportions of groups in 95% and the true frequency
+    of the most frequent feature of each topic in 93%. Do not use it if estimates are small compared
+    with their standard errors, counts are few, topics are nearly alike, or the fit has not
+    converged; nor for K above about 30: memory is up to 56 K^2 bytes for each sample and for each
+    feature, and 64 K more for each feature. Counts are read in chunks, which are not kept in
+    memory.
 
-    Where a fit has not converged in rare features, as the default rule leaves it, H may have
-    negative curvature. Features do not move in directions in which their own is not positive. If
-    that is not enough, entries of F that explain less than a tenth of a count, or if need be one
-    count, are held, and a warning says so.
+    If a fit has not converged in rare features, as is common with the default rule, H may have
+    negative curvature. Features do not move in directions in which their own curvature is not
+    positive. If this is not enough, entries of F that explain less than a tenth of a count, or if
+    necessary less than one count, are held fixed, with a warning.
 
     References
     ----------
@@ -248,7 +251,7 @@ def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels, weights: A
     sizes = (L * u).sum(axis=1)
     safe = np.where(sizes > 0, sizes, np.inf)
     for topic in range(F.shape[1]):
-        # of the share of this topic in each sample: in its loadings, and in u
+        # derivatives of the share of this topic in each sample: in its loadings, and in u
         in_loadings = -shares[:, [topic]] * u / safe[:, None]
         in_loadings[:, topic] += u[topic] / safe
         in_sizes = -shares[:, [topic]] * L / safe[:, None]
@@ -318,7 +321,7 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
         )
     for entry in () if entries is None else entries:
         if isinstance(entry, str) or np.shape(entry) != (2,):
-            raise ValueError(f"entries: {shown(entry)} is no pair of a topic and a feature.")
+            raise ValueError(f"entries: {shown(entry)} is not a pair of a topic and a feature.")
         topic, feature = entry
         if isinstance(feature, str):
             at = np.flatnonzero(np.asarray([] if names is None else names, object) == feature)

@@ -1,9 +1,9 @@
 """Statistics of labellings of units: randomly drawn labellings, or all of them.
 
-Rows are rounded to whole numbers, to about 2^-50 of each column's total, or of many units 2^-31,
-before anything else. Sums over groups are then exact, whatever their order, and a labelling that
-gives the same groups gives the same statistic but for its last digits. The test stays exact: it is
-one of the rounded rows.
+First of all, rows are rounded to whole multiples of about 2^-50 of each column's total (2^-31 if
+there are many units). Sums over groups are then exact in any order, and labellings with the same
+groups have the same statistic up to its last digits. The test stays exact: it is a test of the
+rounded rows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from .seeds import child, child_states
 from .statistics import Statistic
 
 Array = NDArray[Any]
-# So many sums are in memory at a time.
+# Number of sums that are in memory at a time.
 _SUMS = 1 << 18
-# Of so few units labellings tie by design or chance, in sums that are equal but for rounding.
+# With at most this many units, labellings tie by design or chance: their sums are equal up to
+# rounding.
 _FEW_UNITS = 4096
 
 
@@ -35,10 +36,10 @@ _FEW_UNITS = 4096
 class Labelled:
     """Units whose labels are permuted within strata, and the groups that each test compares.
 
-    `rows` are whole numbers (n_units, n_topics), stratum after stratum, and `scale` what one of
-    them is worth in each column. `labels` are the numbers of their groups, `sizes` (n_strata,
-    n_groups) how many each stratum has, `tests` the groups of each test. The kernel adds up numbers
-    of 32 bits: `low` lowest bits of rows are columns of their own, if any.
+    `rows` (n_units, n_topics) are whole multiples of `scale`, the unit of each column, and are
+    sorted by stratum. `labels` are the numbers of their groups, `sizes` (n_strata, n_groups) the
+    units of each group in each stratum, `tests` the groups of each test. The kernel adds up 32-bit
+    numbers: the `low` lowest bits of rows, if any, are separate columns.
     """
 
     rows: NDArray[np.int64]
@@ -145,7 +146,7 @@ def random_values(
     """
     labelled = [each for _, each in parts]
     panels = _panels([each.columns for each in labelled])
-    # the sums of one group are what the others leave: the largest
+    # the sums of the largest group follow by subtraction of the other groups from the total
     order = np.argsort(labelled[0].sizes.sum(axis=0), kind="stable")
     sizes, place = np.ascontiguousarray(labelled[0].sizes[:, order]), np.argsort(order)
     n_groups, width = len(order), len(panels) * PANEL_COLUMNS
@@ -166,7 +167,7 @@ def random_values(
 class Permutations(ReplicateTask):
     """Random labellings of several sets of units, drawn independently, and their statistics.
 
-    A set has one part or several, whose statistics are those of the same labellings.
+    A set has one part or several; all parts see the same labellings.
     """
 
     name = "permutations"
@@ -195,8 +196,8 @@ class Permutations(ReplicateTask):
 def labellings(sizes: Array, numbers: Array) -> Array:
     """Return the labellings (n_numbers, n_units) with these numbers, counted from 0.
 
-    Labels of units are chosen one after the other. Of the m labellings that are left m n_g / n
-    give the next unit label g, where n_g of the n labels that are left are g.
+    Labels of units are chosen one after the other. Of the m remaining labellings, m n_g / n give
+    the next unit label g, where g occurs n_g times among the n remaining labels.
     """
     out, done = np.empty((numbers.size, int(sizes.sum())), np.int64), 0
     for stratum in sizes:
@@ -218,7 +219,8 @@ def labellings(sizes: Array, numbers: Array) -> Array:
 def _whole_numbers(rows: Array, bits: int) -> tuple[NDArray[np.int64], Array]:
     """Round columns to integers whose sums are below 2^bits; return them and the value of 1.
 
-    What is above zero stays so: tables have a balance or not by where their zeros are.
+    Positive entries stay positive, because the positions of zeros decide whether a table has a
+    balance.
     """
     totals = np.abs(rows).sum(axis=0)
     scale = np.where(totals > 0, totals, 1.0) / (2.0**bits - 1 - rows.shape[0])

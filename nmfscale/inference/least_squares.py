@@ -1,7 +1,7 @@
 """Least squares of many topics on the same terms, also for resampled units.
 
-With ``X = Q R`` and residuals E a replicate needs no more than ``Q*' [Q E]``, where rows of Q* are
-those of Q, weighed.
+With ``X = Q R`` and residuals E a replicate needs only ``Q*' [Q E]``, where Q* is Q with weighted
+rows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .replicates import ReplicateTask
 from .seeds import child_states
 
 Array = NDArray[Any]
-# So many numbers of weighed rows are in memory at a time on a thread.
+# Number of entries of weighted rows that a thread has in memory at a time.
 AT_ONCE = 1 << 19
-# The smallest eigenvalue of Q* Q, 1 in the data, below which coefficients are not determined.
+# Smallest eigenvalue of Q*' Q (1 in the data) below which coefficients are not determined.
 _SINGULAR = 1e-8
-# So small a part of a sum of squares is 0 but for rounding.
+# Share of a sum of squares that counts as 0 up to rounding.
 _NOTHING = 1e-24
 
 
@@ -52,7 +52,7 @@ class LeastSquares:
         turn = np.linalg.inv(R).T / norms
         along = Q.T @ Y
         E, B = Y - Q @ along, turn.T @ along
-        # what is 0 but for rounding: residuals where X explains all, terms that explain nothing
+        # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
         least = _NOTHING * (Y**2).sum(axis=0)
         E[:, (E**2).sum(axis=0) <= least] = 0
         B[B**2 <= least * (turn**2).sum(axis=0)[:, None]] = 0
@@ -80,7 +80,7 @@ class LeastSquares:
         along = np.linalg.solve(self.turn.T, self.coefficients)
         parts = directions.T @ along
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
-        # what is 0 but for rounding
+        # set to 0 what is 0 up to rounding
         parts[:, (parts**2).sum(axis=0) <= _NOTHING * total] = 0
         found: Array = directions @ parts
         return found
@@ -113,7 +113,7 @@ class CoefficientsTask(ReplicateTask):
             for i in range(part.start, part.stop, size):
                 here = slice(i, min(i + size, part.stop))
                 times = counts[here.start - part.start : here.stop - part.start, self.unit]
-                # the same product for each replicate, however many come at a time
+                # one product for each replicate, so that bits do not depend on the batch size
                 products = np.matmul((times[:, :, None] * fit.basis).transpose(0, 2, 1), right)
                 square = products[:, :, :P]
                 lost = np.linalg.eigvalsh(square)[:, 0] < _SINGULAR

@@ -1,11 +1,11 @@
 """Topic proportions or amounts of samples, as tests and estimates of groups use them.
 
-One function, `topics_of_samples`, serves all of them, so that tests, means, regressions and weights
-of one model have the same rows. `loadings="proportions"` is the default everywhere. The null
-hypothesis of these questions is that groups have the same mixture of topics; how deeply samples
-were sequenced, or how long documents are, is no part of it. Proportions have the same mean at any
-depth; amounts do not, and a deep sample outweighs shallow ones. `loadings="amounts"` asks another
-question, that of the whole corpus: which groups have how much of each topic.
+All questions use the same function, `topics_of_samples`, so that tests, means, regressions and
+weights of one model have the same rows. `loadings="proportions"` is the default everywhere. The
+null hypothesis is that groups have the same mixture of topics; sequencing depth or document length
+is no part of it. Proportions have the same mean at any depth; amounts do not, and a deep sample
+outweighs shallow ones. `loadings="amounts"` asks a question about the whole corpus: how much of
+each topic each group has.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KINDS = "proportions", "amounts"
 class SampleTopics:
     """Topics of samples (n, T) in float64; rows of empty samples are 0.
 
-    `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are counts of samples,
-    None where nothing is known of them. `sample_names` (n,) are None where there are none.
+    `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts of
+    samples, None if unknown. `sample_names` (n,) is None if samples have no names.
     """
 
     rows: Array
@@ -75,11 +75,11 @@ def topics_of_samples(
 ) -> SampleTopics:
     """Return the topics of samples from a model or an array, as proportions or amounts.
 
-    Of a fitted model, amounts are the expected counts of each topic in each sample, so that the
-    scale of components is no matter; proportions are amounts over their sum. Where the model has
-    posteriors (LDA, GammaPoisson), their prior is taken off: expected proportions are drawn towards
-    the prior the more, the fewer counts a sample has. Of an array, amounts are its rows as they
-    are. `warn`: warn of samples that are left out.
+    For a fitted model, amounts are the expected counts of each topic in each sample, so that the
+    scale of components does not matter; proportions are amounts divided by their sum. If the model
+    has posteriors (LDA, GammaPoisson), the prior is subtracted: it shrinks expected proportions
+    most in samples with few counts. For an array, amounts are its rows. `warn`: warn of samples
+    that are left out.
     """
     if not isinstance(loadings, str) or loadings not in KINDS:
         raise ValueError(

@@ -61,58 +61,60 @@ def permutation_test(
 ) -> PermutationTest:
     """Test whether groups of samples differ in their topics, all groups together and in pairs.
 
-    First ask what was drawn. Where samples come in clusters that lie within a group (beers of a
-    brewery, posts of a blog, cells of a patient), clusters are the units, and samples are not:
-    pass `units=`. A test that permutes samples instead finds differences that are not there in a
-    large part of all studies. Whole units change their group.
+    First identify the sampling unit. If samples come in clusters that lie within a group (beers of
+    a brewery, posts of a blog, cells of a patient), the clusters are the units: pass them as
+    `units=`. Labels of whole units are then permuted. A test that permutes samples instead reports
+    differences that do not exist in a large share of studies.
 
-    Beside each test of means there is one of spread, `dispersion_pvalue`: whether units of some
-    groups are further from their mean than those of others [5]_, [6]_.
+    Each test of means comes with a test of spread, `dispersion_pvalue`: whether units of some
+    groups are further from their group mean than units of other groups [5]_, [6]_.
 
     Parameters
     ----------
     model : fitted model, or array-like of shape (n_samples, n_topics)
-        A model, or non-negative amounts of topics in each sample. Labels had no part in the fit:
-        else the test is not valid.
+        A model, or non-negative amounts of topics in each sample. The fit must not have used the
+        labels: otherwise the test is not valid.
     groups : array-like of shape (n_samples,)
         Labels of any type: a list, a Series, a column of ``adata.obs``, a dict of labels by name.
-        Where labels and samples both have names, they are matched by name, in any order; a sample
-        without a label is an error. A RangeIndex counts as no names.
+        If labels and samples both have names, they are matched by name, in any order; a sample
+        without a label is an error. A RangeIndex does not count as names.
     loadings : {"proportions", "amounts"}, default="proportions"
-        What is taken of each sample: its proportions of topics, whose mean does not depend on how
-        many counts a sample has, or amounts, of a model the expected counts of each topic, as in
-        [1]_. The proportions of a unit are the mean of those of its samples, its amounts their sum.
+        What is compared: proportions of topics in each sample, whose mean does not depend on the
+        counts of a sample; or amounts, as in [1]_, which for a model are the expected counts of
+        each topic. Proportions of a unit are the mean over its samples, amounts the sum.
     units : array-like of shape (n_samples,), optional
-        What was drawn: each lies in one group and one stratum. By default each sample.
+        Sampling unit of each sample; a unit lies in one group and one stratum. By default each
+        sample is a unit.
     strata : array-like of shape (n_samples,), optional
-        Units are permuted within these only: what differs between them is no evidence.
+        Units are permuted only within strata: differences between strata are no evidence.
     statistic : {"welch", "hellinger", "cosine", "balanced"} or callable, default="welch"
-        "welch": the distance between mean proportions of groups, each unit counted once, over the
-        variance that each group has by itself [3]_, [4]_, as a normal score. It compares means,
-        whatever the spread and size of groups. "hellinger": the share of the sum of squares of root
-        proportions that lies between groups. "cosine": of the sums over groups, the mean of all
-        pairs, small where groups differ [1]_ (Algorithms 3, 4). "balanced": of the balanced table
-        (:func:`nmfscale.balance`), the sum of squared deviations from the neutral 1/sqrt(T), large
-        where groups differ [1]_ (section 4.4). A function takes tables of sums over groups,
-        (n_tables, n_groups, n_topics), and returns a number for each. All but "welch" test whether
-        groups have the same distribution, spread included: see Notes.
+        "welch": the distance between mean proportions of groups, in which each unit counts once,
+        relative to the variances within the groups [3]_, [4]_, as a normal score. It compares means
+        whatever the spread and size of groups. "hellinger": the share of the sum of squares of
+        square-root proportions that lies between groups. "cosine": the mean cosine between the sums
+        of all pairs of groups, small if groups differ [1]_ (Algorithms 3, 4). "balanced": the sum
+        of squared deviations of the balanced table (:func:`nmfscale.balance`) from the neutral
+        1/sqrt(T), large if groups differ [1]_ (section 4.4). A function takes tables of sums over
+        groups, (n_tables, n_groups, n_topics), and returns a number for each. All but "welch" test
+        whether groups have the same distribution, spread included: see Notes.
     alternative : {"greater", "less", "two-sided"}, optional
-        Values of a function that tell against equal groups; by default "greater".
+        Which values of a function are evidence of a difference; by default "greater".
     scope : {"pair", "all"}, default="pair"
-        A pair is tested by permuting its own units, or those of all groups as in [1]_. With "all"
-        the test of a pair by another statistic than "welch" depends on how much the other groups
-        vary.
+        Whether a pair is tested by permuting its own units, or the units of all groups, as in [1]_.
+        With "all" the test of a pair depends on the variance of the other groups, unless the
+        statistic is "welch".
     n_permutations : int, default=9999
-        Random labellings; where all of them are no more, each is taken once, and p is exact.
+        Number of random labellings. If there are no more than this many labellings in all, each is
+        taken once, and p is exact.
     alpha : float, default=0.05
-        A test that cannot reach this level, for want of units, is warned of.
+        Level of significance: a test with too few units to reach it gives a warning.
     batch_size : int, optional
-        Permutations at a time; by default about a second's. No result depends on it, on the number
-        of threads or on workers.
+        Permutations in a batch; by default about a second's worth. Results do not depend on it, nor
+        on the number of threads or workers.
     n_threads, client, random_state, verbose
         As in :class:`PoissonNMF` and its `fit`.
     checkpoint, resume
-        A folder for permutations that are done, and whether to go on from it.
+        A folder for finished permutations, and whether to resume from it.
 
     Returns
     -------
@@ -131,23 +133,24 @@ def permutation_test(
     UserWarning
         If samples without counts (of an array: rows of zeros) are left out, and with them units or
         groups; more than 1,000 samples of a group are each taken for a unit; units are too few;
-        labellings have no balance; groups differ in spread, and the statistic answers to that; or
-        their units have other numbers of samples, or of counts, and the statistic is "hellinger";
-        or samples of a model have fewer than 50 counts for each topic in one group, and more than
-        twice as many in another.
+        labellings have no balance; groups differ in spread, and the statistic reacts to spread; or
+        units of groups differ in their numbers of samples or counts, and the statistic is
+        "hellinger"; or samples of a model have fewer than 50 counts for each topic in one group,
+        and more than twice as many in another.
 
     Notes
     -----
-    Where means are equal (``benchmarks/calibration.py``), tests at the 5% level by "welch",
-    "hellinger", "cosine" and "balanced" rejected in 4%, 98%, 58% and 72% of the sets with 8 wide
-    units beside 40 narrow ones, in 5%, 1%, 0% and 0% of the reverse, in 6%, 100%, 7% and 6% with
-    units of 1 sample beside units of 30, and in 7%, 35%, 6% and 7% with a topic model's documents
-    of 20 words beside others of 200. With topics that share 80% of their words, and documents of 8
-    words beside others of 200, all reject in 39% or more: there a warning advises to thin counts.
+    In simulations with equal means (``benchmarks/calibration.py``), tests at the 5% level by
+    "welch", "hellinger", "cosine" and "balanced" rejected in 4%, 98%, 58% and 72% of the sets with
+    8 units of wide spread beside 40 of narrow spread, in 5%, 1%, 0% and 0% of the reverse, in 6%,
+    100%, 7% and 6% with units of 1 sample beside units of 30, and in 7%, 35%, 6% and 7% with a
+    topic model's documents of 20 words beside documents of 200. With topics that share 80% of their
+    words, and documents of 8 words beside documents of 200, all reject in 39% or more; a warning
+    then advises to thin counts.
 
     In sets of 200 samples in four groups (``benchmarks/permutation.py``) they found a shift of one
     frequent topic in 94%, 80%, 92% and 8%, of one rare topic in 9%, 86%, 8% and 81%, and a slight
-    one of all topics in 56%, 66%, 56% and 12%. Where a rare topic may differ, take
+    one of all topics in 56%, 66%, 56% and 12%. If a rare topic may differ, use
     :func:`group_effects`, which tests each topic, or "hellinger" if groups have equal spread.
 
     References
@@ -270,7 +273,7 @@ def _observed(
         if not np.isfinite(value):
             raise ValueError(
                 f"statistic={statistic.name!r} of groups {' - '.join(str(names[g]) for g in test)} "
-                "is no finite number: amounts of their units are too unlike. Pass "
+                "is not a finite number: amounts of their units differ too much. Pass "
                 "loadings='proportions', or rescale what is given."
             )
     return found
@@ -281,7 +284,7 @@ def null_distributions(
 ) -> tuple[list[Array], list[bool], bool]:
     """Return the null distribution of each test, and whether it has all labellings.
 
-    `beside` has a part for each set, of the same labellings; its tests come last.
+    `beside` has one more part for each set, with the same labellings; its tests come last.
     """
     of_sets: list[list[Part]] = [[(statistic, each)] for each in sets]
     for parts, other in zip(of_sets, beside, strict=False):
@@ -358,7 +361,7 @@ def _tests(
             else independent_max_t(spread, at, exact[1:])
         )
         bh[1:] = false_discovery_control(p[1:])
-    # standardised values rank labellings of both sides together, p those of each side
+    # standardised values rank labellings of both sides together, p-values rank each side by itself
     maxt, bh, n_units = np.maximum(maxt, p), np.maximum(bh, p), labels.sizes
     return [
         GroupTest(

@@ -1,7 +1,7 @@
 """p-values from statistics of permutations: unadjusted, and adjusted for many tests.
 
-A value of a null distribution may be infinite, of a table without a statistic: it is at least as
-extreme as any, also as one of another test, and has no part in means and standard deviations.
+A value of a null distribution is infinite if its table has no statistic: it counts as at least as
+extreme as any value, also of other tests, and is left out of means and standard deviations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 Array = NDArray[Any]
-# Values that differ by less, relative to their size, differ by rounding.
+# Relative difference below which two values are equal up to rounding.
 _TIE = 1e-12
 
 
@@ -51,7 +51,7 @@ def standardized(null: Array, observed: float, alternative: str) -> tuple[Array,
     """Standardise values so that large ones are extreme."""
     finite = null[np.isfinite(null)]
     sd = float(finite.std()) if finite.size else 0.0
-    # but for rounding, all are the same
+    # all are the same up to rounding
     if sd <= _TIE * max(1e-300, _largest(finite)):
         return np.where(np.isfinite(null), 0.0, np.inf), 0.0
     mean = float(finite.mean())
@@ -66,7 +66,8 @@ def joint_max_t(nulls: list[Array], observed: list[float], exact: bool) -> Array
     """Adjust p-values of statistics of the same permutations by the step-down maximum.
 
     Westfall and Young, Resampling-based multiple testing, algorithm 2.8: the largest statistic is
-    compared with the maximum of all, the next with that of all but it, and so on.
+    compared with the maximum over all tests, the next largest with the maximum over all tests but
+    the first, and so on.
     """
     order = np.argsort(observed, kind="stable")  # the smallest first
     out, largest = np.empty(len(order)), np.full(nulls[0].size, -np.inf)
@@ -79,8 +80,8 @@ def joint_max_t(nulls: list[Array], observed: list[float], exact: bool) -> Array
 def independent_max_t(nulls: list[Array], observed: list[float], exact: list[bool]) -> Array:
     """Adjust p-values of independently permuted statistics by the step-down maximum.
 
-    The maximum of independent statistics is below t with the product of their probabilities, which
-    gives 1 - prod (1 - P(T_j >= t)) over the tests that are left.
+    The maximum of independent statistics is below t with the product of their probabilities, hence
+    1 - prod (1 - P(T_j >= t)) over the remaining tests.
     """
     order = np.argsort(observed, kind="stable")[::-1]
     out = np.empty(len(order))

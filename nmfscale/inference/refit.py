@@ -1,7 +1,7 @@
 """Bootstrap of whole fits: each refit weights samples by how often they were drawn.
 
-A replicate starts from the factors of the fit and ends by the same rule.  That is quicker than a
-random start, and keeps to one optimum: variance over random starts is not that of sampling.
+A replicate starts from the factors of the fit and ends by the same rule. This is faster than a
+random start and stays at one optimum: variance between random starts is not sampling variance.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .seeds import child_states
 from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]
-# Fits that share each read of a file: with more of them reading is a small part of the time.
+# Number of fits that share each read of a file: reading then takes a small part of the time.
 _TOGETHER = 16
 
 
@@ -68,42 +68,43 @@ def bootstrap_fit(
 ) -> BootstrapFit:
     """Bootstrap whole fits: the uncertainty of topics, mean proportions and proportions.
 
-    What is drawn again must be what was drawn in the first place. Where samples come in units, such
-    as cells of a patient or posts of a blog, pass these as `units`: samples of a unit resemble each
-    other, and intervals from samples are far too narrow.
+    Resample the units that the study sampled. If samples come in units, such as cells of a patient
+    or posts of a blog, pass these as `units`: samples of a unit resemble each other, and intervals
+    that resample single samples are far too narrow.
 
-    Each replicate weighs the samples by how often they were drawn, starts from the factors of the
+    Each replicate weights the samples by how often they were drawn, starts from the factors of the
     fit, and ends by the rule of `estimator`. Its topics are matched to those of the fit as by
-    :func:`match_topics`; the result has the cosines between partners.
+    :func:`match_topics`; the result has the cosines between matched topics.
 
     Parameters
     ----------
     estimator : PoissonNMF or TopicModel
-        Fitted to `X`, or to be fitted first: it is not changed. Replicates have the `row_weights`
-        and the fixed topics, features and samples of its fit.
+        Fitted to `X`, or unfitted; an unfitted one is copied and fitted first. Replicates use the
+        `row_weights` and the fixed topics, features and samples of its fit.
     X : counts of shape (n_samples, n_features)
         The counts of the fit, as in :meth:`nmfscale.PoissonNMF.fit`. Features and samples are
-        matched with those of the fit by name, where both have names. A packed store, or with
-        `memory_limit` of the estimator any file, stays where it is if memory is short of it: up to
-        16 replicates then share each read, as many as memory has room for.
+        matched with those of the fit by name, where both have names. If memory is too small for the
+        counts, a packed store (or any file, if the estimator has a `memory_limit`) is read in
+        chunks: up to 16 replicates, as many as memory has room for, share each read.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once in the mean of a group, by the mean of its samples there, or
-        each sample. Samples have their `row_weights`, and those without counts have none.
+        each sample counts once. Samples have their `row_weights`; samples without counts have
+        weight 0.
     strata : array-like of shape (n_samples,), default=None
-        Strata of the study, such as groups whose sizes were chosen: as many units are drawn from
-        each as it has.
+        Strata of the study, such as groups whose sizes were chosen: from each stratum as many units
+        are drawn as it has.
     groups : array-like of shape (n_samples,), default=None
-        Groups whose mean proportions are asked for, matched with the samples of `X` by name where
-        both sides have names, as units and strata are. Replicates that drew nothing of a group are
-        left out of its intervals.
+        Groups whose mean proportions to report. Groups, units and strata are matched with the
+        samples of `X` by name if both have names. Replicates without any unit of a group are left
+        out of its intervals.
     features : array-like of int or str, default=None
-        Features whose frequencies are asked for, by number or name; by default all.
+        Features whose frequencies to report, by number or name; by default all.
     samples : array-like of int or str, default=None
-        Samples whose proportions are asked for, by number in `X` or name; by default none.
+        Samples whose proportions to report, by number in `X` or name; by default none.
     n_replicates : int, default=200
-        Number of replicates. Memory is 4 bytes for each of them and each number asked for.
+        Number of replicates. Memory is 4 bytes for each replicate and reported number.
     level : float, default=0.95
         Nominal coverage of the intervals, of percentiles.
     random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
@@ -111,12 +112,12 @@ def bootstrap_fit(
     n_threads : int, default=None
         Threads of a fit; by default one for each processor that this process may use.
     client : distributed.Client, default=None
-        Dask cluster whose workers take some replicates each, and all counts: counts in memory are
-        sent to them, a packed store is read by each of them under the same path. By default the
-        client that is active, or this process.
+        Dask cluster whose workers share the replicates. Each worker needs all counts: counts in
+        memory are sent to it, a packed store is read by it under the same path. By default the
+        active client, or else this process.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: replicates that are done are saved, and a job that
-        goes on ends with the same bits.
+        As in :meth:`nmfscale.PoissonNMF.fit`: finished replicates are saved, and a resumed job ends
+        with the same bits.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -128,21 +129,21 @@ def bootstrap_fit(
     Raises
     ------
     ValueError
-        If the counts or labels are not valid, or the estimator is of another kind, or was fitted to
-        other counts; or if a cluster is to read a file that is no packed store.
+        If the counts or labels are not valid, or the estimator is of another class or was fitted to
+        different counts; or if a cluster is to read a file that is not a packed store.
     CheckpointError, ClusterError
         As in :meth:`nmfscale.PoissonNMF.fit`.
 
     Warns
     -----
     UserWarning
-        If topics of some replicates had to be put in another order, replicates have not converged,
-        or drew nothing of a group.
+        If topics of some replicates had to be reordered, replicates have not converged, or
+        replicates have no unit of a group.
 
     Notes
     -----
-    Percentile intervals cover less than their nominal level. In 300 simulated sets of 60 + 60
-    samples with 200 counts (``benchmarks/calibration.py``, 60 replicates), intervals of 95% held
+    Coverage of percentile intervals is below their nominal level. In 300 simulated sets of 60 + 60
+    samples with 200 counts (``benchmarks/calibration.py``, 60 replicates), 95% intervals covered
     the true mean proportions of groups in 91% and the true frequencies in 89%.
 
     References
@@ -265,9 +266,10 @@ def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
 class RefitTask(ReplicateTask):
     """Fits to samples that are weighted by the draws of their units.
 
-    `weights` (n,) are the weights of the samples in the fit, and `fixed` what the fit held, as
-    arguments of `fit`. `unit` (n,) is the number of each sample's unit: units are numbered stratum
-    by stratum, those of one from `strata` on. `in_means` (n,) are weights of samples in means.
+    `weights` (n,) are the weights of the samples in the fit; `fixed` holds the arguments of `fit`
+    that fix topics, features or samples. `unit` (n,) is the number of each sample's unit; units are
+    numbered stratum by stratum, and `strata` is the first number of each. `in_means` (n,) are
+    weights of samples in means.
     """
 
     estimator: Any
@@ -336,7 +338,7 @@ class RefitTask(ReplicateTask):
         draw_counts(states, self.strata, drawn, n_threads=1)
         if n == 1:
             return [self._fit(drawn[0], n_threads, counts)]
-        # known before: each fit would read the counts for them
+        # computed once: each fit would otherwise read the counts for them
         _ = counts.row_log_factorials, counts.row_x_log_x
         of_fit = max(1, n_threads // n)
         fits = [partial(self._fit, each, of_fit, memory_limit=sys.maxsize) for each in drawn]
@@ -366,7 +368,7 @@ class RefitTask(ReplicateTask):
                 np.bincount(self.groups, weights * each, minlength=R) for each in proportions.T
             ])  # fmt: skip
             size = np.bincount(self.groups, weights, minlength=R)
-            # a group of which nothing was drawn has no mean
+            # a group without drawn units has no mean
             found["group_means"] = np.where(size > 0, sums / np.where(size > 0, size, 1.0), np.nan)
         if self.samples.size:
             found["proportions"] = proportions[self.samples]

@@ -1,8 +1,8 @@
 """Regression of topic proportions on covariates, with robust intervals and tests of each term.
 
-Least squares, as in `estimateEffect` of the R package stm. Uncertainty comes from units alone,
-whose spread may differ: standard errors are HC3, or CR3 where units have several rows, and tests
-compare coefficients divided by these with permutations.
+Least squares, as in `estimateEffect` of the R package stm. Units are the only source of
+uncertainty, and their spread may differ: standard errors are HC3, or CR3 if units have several
+rows. Tests divide coefficients by these and compare with permutations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .term_tests import TermTests
 from .weighting import check_weighting
 
 Array = NDArray[Any]
-# How often intervals of differences between two groups held the truth in simulations.
+# Coverage of the intervals of differences between two groups in simulations.
 _COVERED = {
     "t": "88% of the cases with 5 a group and 95% with 10 or more",
     "percentile": "76% of the cases with 3 a group, 90% with 10, 92% with 20 to 40, 94% with 100",
@@ -64,37 +64,37 @@ def regress_proportions(
 ) -> ProportionRegression:
     """Regress the proportion of each topic on covariates, by least squares.
 
-    First ask what was drawn: documents are rarely the unit. Where samples come in clusters (beers
-    of a brewery, posts of a blog, cells of a patient), pass these as `units=`. Samples of a unit
-    resemble each other; taken for units, they give intervals that are too narrow and p-values that
-    are too small.
+    First identify the sampling unit: documents are rarely the unit. If samples come in clusters
+    (beers of a brewery, posts of a blog, cells of a patient), pass these as `units=`. Samples of a
+    unit resemble each other; if they are treated as units, intervals are too narrow and p-values
+    too small.
 
-    Where covariates are the same in all samples of each unit, the proportions of units are
-    regressed: those of :func:`group_effects`, whose differences the coefficients of a single label
-    are. Where a covariate differs within units, the proportions of samples are regressed, and
-    errors are those of whole units (clusters). In both cases each unit counts once, unless
-    ``weighting="samples"``.
+    If covariates are the same in all samples of each unit, the proportions of units are regressed;
+    the coefficients of a single label are then the differences of :func:`group_effects`. If a
+    covariate differs within units, the proportions of samples are regressed, with standard errors
+    clustered by unit. In both cases each unit counts once, unless ``weighting="samples"``.
 
     Parameters
     ----------
     model : fitted model, or array-like of shape (n_samples, n_topics)
         A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     covariates : DataFrame, dict of columns, or array-like of shape (n_samples, n_terms)
-        Numbers and booleans stay. Texts and categories become indicators of their levels but for
-        the first, named ``region[T.West]``: the first in sorted order, or of a pandas Categorical
-        in its own. A matrix of patsy or formulaic is taken with its names, with intercept=False.
-        Rows are matched with samples by name, where both sides have names.
+        Numbers and booleans are used as they are. Texts and categories become indicators of all
+        levels but the first, named ``region[T.West]``; the first level is the first in sorted
+        order, or in the order of a pandas Categorical. A matrix of patsy or formulaic keeps its
+        column names; pass it with intercept=False. Rows are matched with samples by name if both
+        have names.
     loadings : {"proportions", "amounts"}, default="proportions"
         As in :func:`group_effects`.
     units, strata : array-like of shape (n_samples,), optional
         As in :func:`permutation_test`; a unit may have several values of a covariate. Units are
-        drawn and permuted within strata. Strata are not in the model: where proportions differ
-        between them, make them a covariate, too. A covariate that is the same in all units of each
-        stratum has no p-value.
+        drawn and permuted within strata. Strata are not in the model: if proportions differ between
+        them, make them a covariate, too. A covariate that is the same in all units of each stratum
+        has no p-value.
     weighting : {"units", "samples"}, default="units"
-        Whether each unit counts once, or each sample. Without `units` that is the same.
+        Whether each unit counts once, or each sample. Without `units` both are the same.
     moderated : bool, default=True
-        As in :func:`group_effects`; with False standard errors are those of the textbook, HC3.
+        As in :func:`group_effects`; with False standard errors are HC3, without moderation.
     names : sequence of str, default=None
         Names of the columns of an array.
     intercept : bool, default=True
@@ -102,17 +102,17 @@ def regress_proportions(
     n_replicates : int, default=1000
         Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
-        Random permutations, for the p-values; where all of them are no more, each is taken once.
-        With 0 nothing is tested.
+        Number of random permutations for the p-values. If there are no more than this many
+        permutations in all, each is taken once. With 0 nothing is tested.
     level : float, default=0.95
         Nominal coverage of the intervals.
     interval : {"t", "percentile", "bca"}, default="t"
-        Coefficients plus and minus robust standard errors times a quantile of Student's t; or from
-        bootstrap replicates, as in :func:`bootstrap_weights`.
+        "t": coefficients plus and minus robust standard errors times a quantile of Student's t; the
+        others: from bootstrap replicates, as in :func:`bootstrap_weights`.
     topic_names, random_state, n_threads, client, verbose
         As in :func:`group_effects`.
     checkpoint, resume
-        A folder for what is done, and whether to go on from it.
+        A folder for finished work, and whether to resume from it.
 
     Returns
     -------
@@ -122,36 +122,37 @@ def regress_proportions(
     Raises
     ------
     ValueError
-        If an argument is not valid, a value is missing, terms are constant or collinear or no fewer
-        than units, no term can be tested, a single unit determines a coefficient, or, of bootstrap
-        intervals, levels are in too few units.
+        If an argument is not valid, a value is missing, terms are constant or collinear, there are
+        not more units than terms, no term can be tested, a single unit determines a coefficient, or
+        levels are in too few units for bootstrap intervals.
 
     Warns
     -----
     UserWarning
         If samples without any topic are left out, a level is in few units, terms do not vary within
-        strata, units are so few that no coefficient can be found to differ from 0, or replicates
-        lack a level.
+        strata, there are too few units for any coefficient to be significant, or replicates lack a
+        level.
 
     Notes
     -----
-    The spread of proportions depends on their mean, so units may differ in spread: the standard
-    error is HC3 [1]_, of clusters CR3 [2]_, with degrees of freedom that would be right if they did
-    not (Satterthwaite). The test of a term takes residuals of the model without it, permutes them
-    among units within strata [3]_, and compares the squared coefficient over its robust variance
-    with those of the data so made: with pooled variances the test would answer to spread [4]_. With
-    no other term but the intercept units are permuted, and the test is exact where units are
+    The spread of proportions depends on their mean, so units may differ in spread: standard errors
+    are HC3 [1]_, or CR3 for clusters [2]_, with degrees of freedom that would be right for equal
+    spread (Satterthwaite). The test of a term permutes the residuals of the model without it among
+    units within strata [3]_ and compares the squared coefficient over its robust variance with
+    those of the permuted data: with pooled variances the test would react to spread [4]_. If the
+    intercept is the only other term, units are permuted, and the test is exact where units are
     exchangeable. All levels of a label together are tested by the statistic of Brown and Forsythe
-    (`to_frame_of_covariates`). Where covariates differ within units, or units count by their
-    samples, residuals of whole units change sign instead (wild bootstrap of clusters [5]_).
+    (`to_frame_of_covariates`). If covariates differ within units, or units count by their samples,
+    signs of the residuals of whole units are flipped instead (wild cluster bootstrap [5]_).
 
-    In simulations at the 5% level (``benchmarks/calibration.py``) tests of a number without effect
-    rejected in 3% to 6% of the cases, and tests of a label in 4% to 7%, but in up to 10% where one
-    group was far wider than the other, and up to 8% by signs of few clusters. Intervals of 95% held
-    the truth in 95% or more.
+    In simulations at the 5% level (``benchmarks/calibration.py``) tests of a numeric covariate
+    without effect rejected in 3% to 6% of the cases, and tests of a label in 4% to 7%, but in up to
+    10% if one group had a far larger spread than the other, and in up to 8% with sign flips of few
+    clusters. Coverage of 95% intervals was 95% or more.
 
-    Coefficients are shares: 0.1 means that the topic has a tenth of the whole more for one unit of
-    the covariate. Those of a term add up to 0 over topics, those of the intercept to 1.
+    Coefficients are differences of proportions: 0.1 means that the proportion of the topic
+    increases by 0.1 for each unit of the covariate. Over topics, coefficients of a term add up to
+    0, those of the intercept to 1.
 
     References
     ----------
@@ -192,7 +193,7 @@ def regress_proportions(
         check_positive("n_permutations", n_permutations)
     topics = topics_of_samples(model, loadings, topic_names, warn=False)
     sample_names = topics.sample_names
-    if sample_names is None:  # RangeIndex counts as no names
+    if sample_names is None:  # a RangeIndex does not count as names
         _refuse_other_order(model, covariates)
     matrix = design_matrix(covariates, len(topics), names, intercept, sample_names)
     one = Labels(np.zeros(len(topics), np.int64), (None,))
@@ -254,7 +255,8 @@ def _ends(
 def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:
     """Warn of levels that few units have, and refuse levels that most replicates would lack.
 
-    Of terms with two values the one in fewer units counts. Other terms are known from all units.
+    For a term with two values, the units of the rarer value are counted. For other terms, all units
+    are.
     """
     stratum, found = design.strata.codes, {}
     size, kept = design.strata.sizes, 1.0

@@ -19,9 +19,9 @@ Array = NDArray[Any]
 class Rows:
     """Responses Y (n, T) and design matrix X (n, P), with a row for each unit or sample.
 
-    `unit` (n,) is the unit of each row; units come stratum after stratum, from `strata`, and rows
-    in the order of their units. `weights` (n,) are None where all rows count alike. `what` is
-    "units" or "samples".
+    `unit` (n,) is the unit of each row; units are sorted by stratum, `strata` is where each stratum
+    begins, and rows are in the order of their units. `weights` (n,) is None if all rows count
+    alike. `what` is "units" or "samples".
     """
 
     X: Array
@@ -53,7 +53,7 @@ class Rows:
         order = np.argsort(unit, kind="stable")
         amounts, unit = amounts[kept][order], unit[order]
         totals = amounts.sum(axis=1)
-        if weighting == "units":  # those of a unit add up to 1
+        if weighting == "units":  # the weights of a unit add up to 1
             totals = totals / np.bincount(unit, totals)[unit]
         alike = np.ptp(totals) <= 1e-12 * totals.max()
         names = design.unit_names

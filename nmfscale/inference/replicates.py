@@ -1,7 +1,7 @@
 """The engine of all resampling: numbered replicates in batches, in this process or on a cluster.
 
-A replicate draws from its own child of the seed, so that results are the same bits for any number
-of threads, batches and workers, and those of a job that was interrupted and resumed.
+A replicate draws from its own child of the seed, so that results are the same to the bit for any
+number of threads, batches and workers, and after an interrupted job is resumed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..engine.workers import WorkerInfo, common_level, preflight, resolve_client
 from .seeds import seed_of
 
 Array = NDArray[Any]
-# A batch takes about so many seconds, and at most so many times what the one before had.
+# Target duration of a batch in seconds, and the largest growth from one batch to the next.
 _BATCH_SECONDS, _GROWTH = 1.0, 16
-# Shorter ones say little of how long others take: the processor may have been at something else.
+# Shorter batches are a poor guide to the speed: the processor may have been busy elsewhere.
 _LEAST_SECONDS = 0.25
 _HINT = "With checkpoint= replicates that are done are kept, and resume=True goes on from them."
 
@@ -42,13 +42,13 @@ _HINT = "With checkpoint= replicates that are done are kept, and resume=True goe
 class ReplicateTask(ABC):
     """The work of one replicate of a job.
 
-    It is pickled and sent to each worker once; what it works out there once for all replicates
+    It is pickled and sent to each worker once. What a worker computes once for all replicates
     belongs in a `counts.cached.cached_property`, which is kept in the process.
     """
 
-    # what the progress bar and the dashboard call replicates
+    # name of replicates in the progress bar and the dashboard
     name: ClassVar[str] = "replicates"
-    # seconds for a replicate that a cluster waits for any batch before it is tried again elsewhere
+    # seconds for each replicate after which a cluster retries a batch on another worker
     patience: float = 60.0
 
     @abstractmethod
@@ -60,14 +60,14 @@ class ReplicateTask(ABC):
         """Return arrays with one row for each of these replicates, by name.
 
         Replicate r draws from `child(seed, r)` alone (`generator`, or `child_states` for a kernel).
-        How many replicates come at a time, and the number of threads, may not change a bit. Memory
-        that grows with the number of replicates beyond the results has to be bounded here.
+        Results must be the same to the bit for any batch size and number of threads. Memory beyond
+        the results must not grow with the number of replicates.
         """
 
     def together(self, here: bool) -> int:
         """Return the smallest useful number of replicates in a batch, given the work they share.
 
-        `here`: the batch is for this process, not for a worker.
+        `here`: the batch runs in this process, not on a worker.
         """
         return 1
 
@@ -80,7 +80,7 @@ class ReplicateTask(ABC):
 class Replicates:
     """Finished replicates: their numbers in increasing order, and arrays with a row for each.
 
-    `interrupted` says that Ctrl-C ended the job before all that were asked for were done.
+    `interrupted`: Ctrl-C ended the job before all requested replicates were done.
     """
 
     n_asked: int
@@ -124,12 +124,12 @@ def run_replicates(
 ) -> Replicates:  # fmt: skip
     """Run replicates 0 to n - 1 of a task, and return the finished ones in order.
 
-    Batches take about a second, as the first of them tell, unless replicates share their work, or
-    have `batch_size` replicates. With a client they are tasks of its cluster, where a worker that
-    dies costs its batch; without, the client that is active is taken, if any. `checkpoint` is a
-    folder as in `fit`; a job that resumes may ask for more replicates than before, and
-    random_state=None goes on with the seed that it had. Ctrl-C ends the job after what is being
-    done, with what is done, and is a KeyboardInterrupt if that is nothing.
+    Batches have `batch_size` replicates, or as many as take about a second, judged by the first
+    batches, unless replicates share their work. With a client (by default the active one, if any)
+    batches are tasks of its cluster, and a worker that dies loses its batch only. `checkpoint` is a
+    folder as in `fit`; a resumed job may ask for more replicates than before, and random_state=None
+    continues with its old seed. Ctrl-C ends the job after the current batches and returns the
+    finished replicates, or raises KeyboardInterrupt if there are none.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
     client = resolve_client(client, None)
@@ -321,7 +321,7 @@ def _run_on(
         while not job.interrupted and not job.done.all():
             slots = sum(pool.wait_for_workers().values())
             pieces = list(sizes.cut(job.done, slots))
-            # until it is known how long they take, one for each
+            # one replicate for each worker until their duration is known
             pieces = pieces if sizes.settled else pieces[:slots]
             tasks = [
                 Task(f"{task.name} {each.start} to {each.stop - 1}", (each, *args), i, ("task",))

@@ -1,13 +1,14 @@
 """Standard errors of least squares that allow unequal variances: HC3, and CR3 for clusters.
 
-Both are jackknives: the influence of a unit is what its absence changes. With rows of units it is
-``d e / (1 - h)``, of which squares add up to HC3 (MacKinnon and White 1985); with several rows a
-unit, ``t' (1 - Q_u' Q_u)^-1 Q_u' e_u``, of which they add up to CR3 (Bell and McCaffrey 2002).
+Both are jackknives: the influence of a unit is the change when it is left out. With one row for
+each unit the influence is ``d e / (1 - h)``, and its squares add up to HC3 (MacKinnon and White
+1985); with several rows it is ``t' (1 - Q_u' Q_u)^-1 Q_u' e_u``, and its squares add up to CR3
+(Bell and McCaffrey 2002).
 
-The variance of a rare topic in few units is badly known: where they happen to lack the topic it is
-next to nothing. Moderated variances are those of `PRIOR` more units, whose sum over topics is the
-same and which is shared out as that of proportions with one concentration, ``m (1 - m)``: the
-prior of Smyth (2004), between topics instead of genes. With many units it does not matter.
+The variance of a rare topic is poorly estimated from few units: if they happen to lack the topic,
+it is almost 0. Moderated variances add `PRIOR` units with a prior variance, as in Smyth (2004) but
+between topics instead of genes: it has the same sum over topics, shared out in proportion to ``m (1
+- m)``, as for proportions with a single concentration. With many units moderation does not matter.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ..counts.names import shown
 from .least_squares import LeastSquares
 
 Array = NDArray[Any]
-# Units that moderated variances have more, as degrees of freedom.
+# Number of units that moderation adds, as degrees of freedom.
 PRIOR = 5.0
-# A leverage this close to 1, or an eigenvalue this close to 0, is that but for rounding.
+# A leverage this close to 1 counts as 1, an eigenvalue this close to 0 as 0.
 ROUNDING = 1e-9
 
 
@@ -34,7 +35,7 @@ class RobustErrors:
     """Standard errors of weighted sums of coefficients, and their degrees of freedom.
 
     `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin. `shares`
-    (T,) are the parts of topics in a moderated variance, None where variances are not moderated.
+    (T,) are the shares of topics in a moderated variance, None without moderation.
     """
 
     strata: Array
@@ -55,7 +56,7 @@ class RobustErrors:
     def freedom(self, along: Array) -> float:
         """Return degrees of freedom of the standard error under equal variances.
 
-        Of a variance y' G y these are ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
+        For a variance y' G y they are ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
         """
         raise NotImplementedError
 
@@ -86,8 +87,8 @@ def t_quantile(freedom: Any, level: float) -> Any:
 class HC3(RobustErrors):
     """Errors where each unit is one row.
 
-    The residual of a row that determines a coefficient alone is 0 whatever its spread: it is taken
-    to be that of the rows together.
+    A row that alone determines a coefficient has residual 0 whatever its spread: the pooled spread
+    of all rows is used for it.
     """
 
     fit: LeastSquares
@@ -204,5 +205,5 @@ def shares_of(values: Array, weights: Array | None) -> Array:
     """Return the share of each topic (T,) in the variance of Dirichlet proportions."""
     mean = np.average(values, axis=0, weights=weights)
     found: Array = mean * (1 - mean)
-    # of a single topic, nothing varies
+    # with a single topic nothing varies
     return found / (found.sum() or 1.0)

@@ -24,7 +24,7 @@ _POOL, _SHIFT = 4, np.uint32(16)
 def seed_of(random_state: Any) -> SeedSequence:
     """Return the seed of a job: fixed for an integer, new each time for None.
 
-    Generators are drawn from; a SeedSequence is taken as it is.
+    A generator is advanced; a SeedSequence is used as it is.
     """
     if isinstance(random_state, SeedSequence):
         return random_state
@@ -56,13 +56,14 @@ def generator(seed: SeedSequence, number: int) -> Generator:
 def child_states(seed: SeedSequence, numbers: range) -> NDArray[np.uint64]:
     """Return `child(seed, r).generate_state(4, np.uint64)` for each number r, one row each.
 
-    All at once: SeedSequence itself takes as long as a permutation of thousands of labels.
+    All states are computed at once: one SeedSequence takes as long as permuting thousands of
+    labels.
     """
     if numbers.stop > 2**32:
         raise ValueError(f"{numbers.stop:,} replicates; at most {2**32:,} have seeds.")
     words = np.asarray(numbers, np.uint32)
     pool = SeedSequence(seed.entropy, spawn_key=seed.spawn_key).pool
-    # how often the constant has moved on when the last word of the key is mixed in
+    # number of updates of the constant before the last word of the key is mixed in
     calls = _POOL * (_POOL + max(0, _n_words(seed) - _POOL))
     constant = _INIT_A * pow(_MULTIPLY_A, calls, 2**32) % 2**32
     mixed = []

@@ -24,13 +24,15 @@ ALTERNATIVES = "greater", "less", "two-sided"
 class Statistic:
     """A statistic of tables: sums of rows over groups, of shape (n_tables, n_groups, n_topics).
 
-    `rows` makes what is summed of the amounts of topics in units; `values` takes tables, or with
-    `of_products` the products of their rows, (n_tables, n_groups, n_groups), and the units in each
-    group. A `symmetric` one is the same when groups change places.
+    `rows` computes from the amounts of topics in units the rows that are summed. `values` takes
+    tables of sums (with `of_products`, the products of their rows, (n_tables, n_groups, n_groups))
+    and the number of units in each group. A `symmetric` statistic does not change when groups are
+    exchanged.
 
-    The value of a table that has none is infinite, and counts as more extreme than all others;
-    `check` refuses such a table of the data, (n_groups, n_topics), given the groups' names. `most`
-    is the largest value of so many groups. `code` tells functions of one name apart.
+    A table without a statistic has the value infinity, which counts as more extreme than all
+    others; `check` raises an error if the table of the data, (n_groups, n_topics), is such a table,
+    with the groups' names. `most` is the largest possible value for a number of groups. `code`
+    distinguishes functions of the same name.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Statistic:
 
     def summary(self, tables: Array) -> Array:
         """Return the summary from which `of` computes values."""
-        # the same product of matrices for each table, however many there are
+        # one matrix product for each table, so that bits do not depend on the batch size
         return np.matmul(tables, tables.transpose(0, 2, 1)) if self.of_products else tables
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
@@ -115,7 +117,7 @@ def root_proportions(amounts: Array) -> Array:
     rows = np.sqrt(proportions(amounts))
     rows -= rows.mean(axis=0)
     total = float(np.sum(rows * rows))
-    # of rows that are equal but for rounding, 0
+    # 0 for rows that are equal up to rounding
     return rows / np.sqrt(total) if total > 1e-24 * rows.shape[0] else np.zeros_like(rows)
 
 
@@ -130,14 +132,14 @@ class WelchDistance(Statistic):
     With m_g the mean proportions of n_g units, n of all, v_g the trace of their covariance and m
     the mean of all it is ``sum_g n_g |m_g - m|^2 / sum_g (1 - n_g / n) v_g``, the pseudo-F of
     Anderson et al. (2017): for two groups ``|m_1 - m_2|^2 / (v_1 / n_1 + v_2 / n_2)``, Welch's
-    distance (Alekseyenko 2016). The variance of few units is known badly, which permutations of
-    unlike groups do not reproduce. The value is therefore the normal score of that ratio as a
-    quantile of an F distribution, with the degrees of freedom of Brown and Forsythe's test (Welch's
-    for two groups; Mehrotra 1997) times the dimension of the units' covariance C, which is
-    ``tr(C)^2 / tr(C^2)`` (Box 1954). The score is Paulson's (1942), by cube roots.
+    distance (Alekseyenko 2016). The variance of few units is poorly known, and permutations of
+    groups of unequal spread do not reproduce this. The value is therefore the normal score of that
+    ratio as a quantile of an F distribution, with the degrees of freedom of Brown and Forsythe's
+    test (Welch's for two groups; Mehrotra 1997) times the dimension of the units' covariance C,
+    which is ``tr(C)^2 / tr(C^2)`` (Box 1954). The score is Paulson's (1942), by cube roots.
 
-    Rows are proportions less the mean of their stratum, and their squared norm in a last column.
-    They are scaled so that its mean over units is d.
+    Rows are proportions minus the mean of their stratum, with their squared norm in a last column.
+    They are scaled so that the mean of the last column over units is d.
     """
 
     def rows_of(self, amounts: Array, strata: Array) -> Array:
@@ -146,7 +148,7 @@ class WelchDistance(Statistic):
         with single_blas_thread():  # the same bits
             covariance = rows.T @ rows
         total = float(np.trace(covariance))
-        # of units that are equal but for rounding
+        # units that are equal up to rounding
         if total <= 1e-24 * len(rows):
             return np.zeros((len(rows), rows.shape[1] + 1))
         dimension = total**2 / float(np.sum(covariance**2))
@@ -165,8 +167,7 @@ class WelchDistance(Statistic):
         return welch_score(part[:, :, :-1], part[:, :, -1], sizes[members], dimension)
 
 
-# No group is taken to vary by less than this, relative to all units: where units of a group are
-# equal, rounding would rule.
+# Smallest variance of a group relative to all units: below it, rounding would decide.
 _LEAST_VARIANCE = 1e-5
 
 
@@ -177,11 +178,11 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
     alone, n_free = sizes == 1, np.maximum(sizes - 1, 1) * 1.0
     within = np.where(alone, 0.0, np.maximum(squares - sizes * norms, 0.0))
     variances = within / n_free
-    if alone.any():  # which tell nothing of their variance: that of the others
+    if alone.any():  # no variance can be estimated for these groups: use that of the other groups
         n_free[alone] = max(1.0, n_free[~alone].sum())
         variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
     variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
-    # no products of matrices, whose last digits depend on how many tables there are
+    # no matrix products: their last digits would depend on the number of tables
     mean = np.einsum("g,ngh,h->n", shares, means, shares)
     between = np.maximum((sizes * norms).sum(axis=1) - sizes.sum() * mean, 0.0)
     parts = (1 - shares) * variances

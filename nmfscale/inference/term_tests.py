@@ -25,8 +25,8 @@ Array = NDArray[Any]
 class Tested:
     """p-values of terms and of covariates of several terms; NaN where a term was not tested.
 
-    Arrays have a column for each term, (3, T, P), and for each covariate, (3, T, C): p-values alone
-    and adjusted by max-T and by Benjamini and Hochberg.
+    Arrays have a column for each term, (3, T, P), and for each covariate, (3, T, C): p-values
+    unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg.
     """
 
     of_terms: Array
@@ -133,7 +133,7 @@ _IN_STRATA = "it does not vary within strata"
 def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, str]:
     """Return the terms that have no test, with the reasons.
 
-    Residuals of a model without constant do not have mean zero, and say nothing when permuted.
+    Residuals of a model without constant do not have mean zero, so permuting them is no valid test.
     """
     bare = LeastSquares.of(rows.X, np.zeros((len(rows.X), 1)))
     one = np.ones(len(rows.X)) / np.sqrt(len(rows.X))

@@ -13,10 +13,10 @@ from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_u
 from .loadings import proportions, topics_of_samples
 
 Array = NDArray[Any]
-# Units of groups are unlike where their mean numbers of samples, or counts, differ by this factor:
-# of roots, and of proportions that are fitted to few counts.
+# Ratio of the mean numbers of samples, or of counts, of units of two groups from which to warn: for
+# square roots, and for proportions that were fitted to few counts.
 _UNLIKE_ROOTS, _UNLIKE_DEPTHS = 1.5, 2.0
-# Fewer counts in a sample than this, for each topic, leave a bias of proportions that tests find.
+# With fewer counts in a sample for each topic, proportions have a bias that tests detect.
 FEW_COUNTS = 50
 
 
@@ -24,7 +24,7 @@ FEW_COUNTS = 50
 class Units:
     """Topics of units (n, T), with groups, strata, numbers of samples and mean counts.
 
-    Empty samples do not count. `depths` is None where nothing is known of counts.
+    Empty samples do not count. `depths` is None if total counts are unknown.
     """
 
     rows: Array
@@ -39,7 +39,7 @@ class Units:
     ) -> Units:
         """Build the units of samples, without empty samples.
 
-        The proportions of a unit are the mean of those of its samples, its amounts their sum.
+        The proportions of a unit are the mean over its samples, its amounts the sum.
         """
         topics = topics_of_samples(model, loadings, warn=False)
         names = topics.sample_names

@@ -25,7 +25,7 @@ def check_weighting(weighting: Any) -> None:
 def sample_weights(weighting: str, design: Design, groups: Labels | None, weights: Array) -> Array:
     """Return the weight of each sample in a mean (n,), given its weight in the fit.
 
-    With "units" those of a unit add up to 1, in each group in which it has samples.
+    With "units" the weights of a unit add up to 1, in each group in which it has samples.
     """
     if weighting == "samples" or design.unit_names is None:
         return weights

@@ -24,7 +24,7 @@ class BootstrapWeights:
     weights : ndarray of shape (T, R)
         Balanced table of the data: see :func:`nmfscale.balance`.
     replicates : ndarray of shape (n_replicates, T, R)
-        The same of every replicate that has a balance; NaN for topics of which it drew nothing.
+        Balanced table of every replicate that has one; NaN for topics that the replicate lacks.
     topics, groups : tuple
         Names.
     n_units : ndarray of shape (R,)
@@ -32,19 +32,19 @@ class BootstrapWeights:
     level, interval : float and str
         As they were given.
     n_failures : int
-        Replicates without a balance, which are left out.
+        Number of replicates without a balance, which are left out.
     n_limits : int
-        Replicates with a balance in the limit only, which count.
+        Number of replicates with a balance in the limit only; these are included.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same replicates again.
     n_dropped : int
-        Replicates that lack topics, and count for the others.
+        Number of replicates that lack topics; these count for their other topics.
     missing : ndarray of shape (T,)
         Share of the replicates that lack each topic.
     units : str
-        What was drawn: "units" or "samples".
+        What was resampled: "units" or "samples".
     weighting : str
-        What counts once: "units" or "samples".
+        What has weight one: "units" or "samples".
     loadings : str
         What was summed: "proportions" or "amounts".
     lower, upper : ndarray of shape (T, R)
@@ -102,9 +102,9 @@ class BootstrapWeights:
         Parameters
         ----------
         kind : {"TwR", "RwT"}, default=None
-            Topics within groups: group after group, with the `rank` of each topic there, 1 being
-            the heaviest. Or groups within topics, likewise. By default in the order of topics and
-            groups.
+            "TwR", topics within groups: sorted by group, with the `rank` of each topic there, 1
+            being the heaviest. "RwT", groups within topics, likewise. By default rows are in the
+            order of topics and groups, without ranks.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class BootstrapWeights:
         kind : {"TwR", "RwT"}, default="TwR"
             Topics within groups, or groups within topics.
         n : int, default=None
-            Keep so many of the heaviest and so many of the lightest.
+            Keep the n heaviest and the n lightest; by default all.
 
         Returns
         -------

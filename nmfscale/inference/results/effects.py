@@ -88,37 +88,37 @@ class GroupEffects:
         Mean over the units (or samples, see `weighting`) of each group, and the ends of its
         interval.
     standard_errors : ndarray of shape (T, R)
-        Robust standard errors, of units that may differ in spread; of bootstrap intervals those of
-        the replicates.
+        Standard errors that are robust to unequal spread of units; with bootstrap intervals,
+        standard deviations of the replicates.
     pvalues, pvalues_maxt, qvalues : ndarray of shape (T,)
-        Permutation p-value of each topic; that adjusted for all topics by the maximum of
-        standardised statistics, step down; and that adjusted by Benjamini and Hochberg.
+        Permutation p-value of each topic; adjusted for all topics by the maximum of standardised
+        statistics, step down; and adjusted by Benjamini and Hochberg.
     statistics : ndarray of shape (T,)
-        ``B / (B + D)``, from 0 to 1: B is the sum of squares of proportions between groups, D what
-        it is expected to be if the means are equal and each group has the spread that it shows
-        (Brown and Forsythe). Of two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
+        ``B / (B + D)``, from 0 to 1: B is the sum of squares of proportions between groups, D its
+        expectation if the means are equal and each group has its own spread (Brown and Forsythe).
+        For two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
     topic_names, groups : tuple
         Names.
     n_units : ndarray of shape (R,)
         Units of each group.
     replicates : ndarray of shape (n_replicates, T, R) or None
-        Means of every bootstrap replicate; None of intervals of kind "t".
+        Means of every bootstrap replicate; None with intervals of kind "t".
     null : ndarray of shape (n_labellings, T)
         Statistics of every labelling.
     exact : bool
         Whether these are all labellings, each once.
     smallest_pvalue : float
-        The least p-value of a topic that could have come out.
+        The smallest p-value that was possible for a topic.
     level, interval : float and str
         As they were given.
     units : str
-        What was drawn: "units" or "samples".
+        What was resampled: "units" or "samples".
     weighting : str
-        What counts once in a mean: "units" or "samples".
+        What has weight one in a mean: "units" or "samples".
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
-        Whether Ctrl-C ended it early; p-values are those of the labellings that were done.
+        Whether Ctrl-C ended it early; p-values are based on the finished labellings.
     """
 
     means: Array
@@ -178,13 +178,13 @@ class GroupEffects:
         Parameters
         ----------
         reference : label of a group, default=None
-            Compare each other group with this one; by default all pairs.
+            Compare all other groups with this one; by default all pairs are compared.
 
         Returns
         -------
         GroupDifferences
-            Differences with their intervals, of `level` each: they are not adjusted for how many
-            there are.
+            Differences with their intervals, each at `level`: there is no adjustment for multiple
+            comparisons.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class GroupEffects:
     def summary(self) -> Any:
         """Return a DataFrame with a row for each topic, sorted by p-value.
 
-        Columns are the means in the groups, named as these, ``pvalue`` and ``qvalue``.
+        Columns are the means in the groups, named after the groups, ``pvalue`` and ``qvalue``.
         """
         import pandas as pd
 

@@ -16,13 +16,13 @@ def tidy_frame(
 ) -> Any:
     """Return a DataFrame with a row for each entry of arrays (n_rows, n_columns).
 
-    `rows` and `columns` are labels of both axes, by the names of the columns that they become.
+    `rows` and `columns` map the name of a new column to the labels of the axis.
     """
     import pandas as pd
 
     places = [each.ravel() for each in np.indices(next(iter(values.values())).shape)]
     labels: dict[str, Any] = {
-        # the last entry keeps NumPy from making rows of names that are tuples
+        # the last entry keeps NumPy from turning names that are tuples into rows
         name: np.array([*names, None], object)[at]
         for at, axis in zip(places, (rows, columns), strict=True)
         for name, names in axis.items()

@@ -20,12 +20,12 @@ class JackknifeEstimates:
     Attributes
     ----------
     estimate, std_error : ndarray
-        Of the fit, and the standard error of it.
+        Estimate of the fit, and its standard error.
     lower, upper : ndarray
         Ends of the intervals.
     influences : ndarray of shape (n_units, ...)
-        Derivatives of each number in the weight of each unit: with weights w of units it is about
-        ``estimate + (w - 1) @ influences``, for w near 1.
+        Derivatives of each number with respect to the weight of each unit. With weights w of units
+        the number is about ``estimate + (w - 1) @ influences``, for w near 1.
     """
 
     estimate: Array
@@ -42,7 +42,7 @@ class JackknifeFit:
     Attributes
     ----------
     components : JackknifeEstimates of shape (n_entries,), or None
-        Frequencies of the features in the topics that were asked for.
+        The requested frequencies of features in topics.
     group_means : JackknifeEstimates of shape (K, n_groups), or None
         Mean proportions of the samples of each group, if groups were given.
     entries : ndarray of shape (n_entries, 2), int
@@ -54,15 +54,16 @@ class JackknifeFit:
     kkt : float
         KKT residual of the factors, relative to the mean total of a feature: 0 at an optimum.
     least_counts : float
-        Entries that explain fewer counts were held: 0 unless the Hessian had negative curvature.
+        Entries that explain fewer counts were held fixed: 0 unless the Hessian had negative
+        curvature.
     residuals : ndarray
-        Relative residual of each system of equations: of frequencies, then of group means.
+        Relative residual of each system of equations: first frequencies, then group means.
     n_products : int
-        Products of the Hessian that were taken for these; each reads the counts once.
+        Number of products with the Hessian; each reads the counts once.
     topic_names : tuple
         Names of the topics.
     units, weighting : str
-        What influences are added up over, and what counts once in a mean of a group: "units" or
+        What influences are added up over, and what has weight one in a group mean: "units" or
         "samples".
     """
 
@@ -86,7 +87,7 @@ class JackknifeFit:
         Parameters
         ----------
         what : {"components", "group_means"}, default=None
-            Which numbers; by default components if there are any.
+            Which estimates to return; by default components if there are any.
 
         Returns
         -------

@@ -29,25 +29,25 @@ class GroupTest:
     fraction : float
         b / s.
     interval : tuple of float
-        Where the p-value of all labellings is, at 95% confidence (Clopper and Pearson).
+        95% confidence interval of the p-value of all labellings (Clopper and Pearson).
     pvalue_maxt, pvalue_bh : float
         p-value adjusted for all pairs: by the maximum of standardised statistics, step down, and
-        by Benjamini and Hochberg. Of the test of all groups, `pvalue`.
+        by Benjamini and Hochberg. For the test of all groups both are `pvalue`.
     smallest_pvalue : float
-        The least p-value that could have come out.
+        The smallest p-value that was possible.
     exact : bool
         Whether all labellings were taken.
     null : ndarray of shape (n_labellings,)
         The statistic of each labelling.
     n_unbalanced : int
         With statistic="balanced", labellings whose table has no balance. They count as at least as
-        extreme as the data in every p-value, and in `null` have the largest value of any table.
+        extreme as the data in every p-value, and have the largest possible value in `null`.
     dispersions : tuple of float
         Spread of each group: the root of the variances of its units' proportions, summed over
         topics.
     dispersion_pvalue : float
-        p-value of a test whether these differ: squares between groups of log variances, residuals
-        permuted.
+        p-value of a test whether these differ: sum of squares of log variances between groups, with
+        permuted residuals.
     """
 
     groups: tuple[Any, ...]
@@ -78,9 +78,9 @@ class PermutationTest:
     overall : GroupTest
         All groups at once.
     pairs : tuple of GroupTest
-        Each pair; none where there are two groups, which `overall` compares.
+        Each pair; empty if there are two groups only, which `overall` compares.
     interrupted : bool
-        Whether Ctrl-C ended it early; p-values are those of the permutations that were done.
+        Whether Ctrl-C ended it early; p-values are based on the finished permutations.
     """
 
     statistic: str

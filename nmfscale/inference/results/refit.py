@@ -22,9 +22,9 @@ class Estimates:
     Attributes
     ----------
     estimate : ndarray
-        Of the fit.
+        Estimate of the fit.
     replicates : ndarray of shape (n_replicates, ...), float32
-        Of the replicates.
+        Estimates of the replicates.
     lower, upper : ndarray
         Ends of the intervals.
     """
@@ -70,20 +70,22 @@ class BootstrapFit:
     Attributes
     ----------
     components : Estimates of shape (K, n_features)
-        Frequencies of the features in each topic; of all features they sum to one.
+        Frequencies of the features in each topic; over all features they sum to one.
     group_means : Estimates of shape (K, n_groups) or None
-        Mean proportions of the samples of each group, if groups were given. NaN in replicates that
-        drew nothing of a group, which its intervals leave out; if all did, these are NaN, too.
+        Mean proportions of the samples of each group, if groups were given. NaN in replicates
+        without units of a group; its intervals leave these out, and are NaN if no replicate has
+        any.
     proportions : Estimates of shape (n_samples, K) or None
-        Proportions of the samples that were asked for.
+        Proportions of the requested samples.
     cosines : ndarray of shape (n_replicates, K)
-        Between topics of the fit and those of a replicate that they were matched with.
+        Cosines between topics of the fit and the matched topics of each replicate.
     matches : ndarray of shape (n_replicates, K)
-        Which topics of the replicate these were.
+        Which topics of the replicate were matched.
     n_iter, converged : ndarray of shape (n_replicates,)
-        ``n_iter_`` and ``converged_`` of each fit; others ended on a plateau, or at `max_iter`.
+        ``n_iter_`` and ``converged_`` of each fit; fits that have not converged ended on a plateau,
+        or at `max_iter`.
     features, samples : ndarray of int
-        Which were asked for.
+        Numbers of the requested features and samples.
     feature_names, groups : ndarray or tuple, or None
         Names.
     level : float
@@ -93,9 +95,9 @@ class BootstrapFit:
     topic_names : tuple
         Names of the topics.
     units : str
-        What was drawn: "units" or "samples".
+        What was resampled: "units" or "samples".
     weighting : str
-        What counts once in a mean of a group: "units" or "samples".
+        What has weight one in a group mean: "units" or "samples".
     """
 
     components: Estimates

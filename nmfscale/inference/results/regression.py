@@ -29,48 +29,51 @@ class ProportionRegression:
     coefficients, lower, upper : ndarray of shape (T, P)
         Coefficients by least squares, and the ends of their intervals.
     standard_errors : ndarray of shape (T, P)
-        Robust standard errors, HC3 or CR3 of units; of bootstrap intervals those of the replicates.
+        Robust standard errors, HC3, or CR3 by units; with bootstrap intervals, those of the
+        replicates.
     pvalues, pvalues_maxt, qvalues : ndarray of shape (T, P) or None
-        p-value of each topic and term; that adjusted for all topics of a term by the maximum of the
-        statistics, step down; and that adjusted by Benjamini and Hochberg. NaN for the terms in
+        p-value of each topic and term; adjusted for all topics of a term by the maximum of the
+        statistics, step down; and adjusted by Benjamini and Hochberg. NaN for the terms in
         `untested`. None with n_permutations=0.
     untested : dict
-        Terms that have no p-value, and why: the intercept; terms without which no constant is left
-        in the model; and terms that do not vary within strata.
+        Terms without a p-value, and the reason: the intercept; terms without which the model has no
+        constant; and terms that do not vary within strata.
     covariates : tuple
-        Covariates of several terms, such as labels of several levels, that were tested as a whole.
+        Covariates of several terms, for example labels of several levels, that were tested as a
+        whole.
     covariate_pvalues, covariate_pvalues_maxt, covariate_qvalues : ndarray of shape (T, C) or None
         The same p-values for each of these C covariates.
     topic_names, terms : tuple
         Names.
     n_units : int
-        How many units there are.
+        Number of units.
     units : str
         "units", or "samples" where these are the units.
     rows : str
         What was regressed: "units", their proportions; or "samples", where covariates differ within
         units (errors are those of units, clusters of samples) or samples are the units.
     weighting : str
-        What counts once: "units" or "samples".
+        What has weight one: "units" or "samples".
     test : str or None
         What p-values come from: "permutations" of units, or "sign flips" of their residuals.
     replicates : ndarray of shape (n_replicates, T, P) or None
-        Coefficients of every bootstrap replicate that determines them; None of intervals of kind
+        Coefficients of every bootstrap replicate that determines them; None with intervals of kind
         "t".
     n_failures : int
-        Replicates that do not, which are left out: a level was not drawn.
+        Number of replicates that lack a level and do not determine the coefficients; they are left
+        out.
     n_labellings : int
-        Permutations or sign flips that p-values come from.
+        Number of permutations or sign flips behind the p-values.
     exact : bool
-        Whether these are all that there are, each once.
+        Whether all of them were taken, each once.
     smallest_pvalue : float
-        The least p-value that could have come out.
+        The smallest p-value that was possible.
     level, interval : float and str
         As they were given.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
-        Whether Ctrl-C ended it early; p-values are those of the permutations that were done.
+        Whether Ctrl-C ended it early; p-values are based on the finished permutations.
     """
 
     coefficients: Array
@@ -176,8 +179,8 @@ class ProportionRegression:
         Parameters
         ----------
         term : name of a term, default=None
-            Only the rows of this one, without its name, topics with the smallest p-values first, or
-            with the largest coefficients where there are none.
+            Return only the rows of this term, without its name, sorted by p-value, or by decreasing
+            coefficient if there are no p-values.
 
         Returns
         -------
@@ -230,13 +233,13 @@ class ProportionRegression:
     def combine(self, weights: Mapping[Any, float]) -> Any:
         """Return a weighted sum of coefficients of each topic, with intervals.
 
-        Such are differences between two levels, ``{"region[T.West]": 1, "region[T.North]": -1}``,
-        and mean proportions at given values, ``{"Intercept": 1, "age": 40}``.
+        Examples are differences between two levels, ``{"region[T.West]": 1, "region[T.North]":
+        -1}``, and mean proportions at given values, ``{"Intercept": 1, "age": 40}``.
 
         Parameters
         ----------
         weights : mapping of names of terms to numbers
-            Terms that are not named weigh 0.
+            Weights of terms; other terms have weight 0.
 
         Returns
         -------
@@ -247,7 +250,7 @@ class ProportionRegression:
         Raises
         ------
         ValueError
-            If there is no such term, or a weight is no finite number.
+            If there is no such term, or a weight is not a finite number.
         """
         import pandas as pd
 
