@@ -108,7 +108,7 @@ def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[A
     """Yield names and values of covariates."""
     is_table = hasattr(covariates, "iloc")
     if names is not None and (is_table or isinstance(covariates, Mapping)):
-        raise ValueError("names goes with an array: columns of covariates have names already.")
+        raise ValueError("names is for an array: columns of covariates have names already.")
     if isinstance(covariates, Mapping):
         for name, values in covariates.items():
             yield name, matched(values, sample_names, f"covariates[{shown(name)}]", whom="loadings")

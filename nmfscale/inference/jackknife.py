@@ -159,7 +159,8 @@ def jackknife_fit(
     F, prior = _checked_factors(model)
     if getattr(model, "measured_", None) is not None:
         raise ValueError(
-            "model was fitted with measured=, which the jackknife does not know: use bootstrap_fit."
+            "model was fitted with measured=, which the jackknife does not support: use "
+            "bootstrap_fit."
         )
     counts, given = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
     n, m = counts.shape
@@ -167,7 +168,7 @@ def jackknife_fit(
     named: Any = {"sample_names": given.sample_names, "whom": "X"}
     labels = None if groups is None else checked_labels(groups, n, "groups", **named)
     if not len(chosen) and labels is None:
-        raise ValueError("nothing is asked for: give entries, groups or both.")
+        raise ValueError("nothing to estimate: give entries, groups or both.")
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False, **named)
     check_resampled(design)
@@ -228,8 +229,8 @@ class _Solver:
             self._advance(1)
             return hessian.influences(V)
         raise ValueError(
-            f"the fit is at no maximum of the likelihood (KKT residual {hessian.kkt:.1e}): go on "
-            "from its factors with a smaller tol and gain_tol=0, or use bootstrap_fit."
+            f"the fit is not at a maximum of the likelihood (KKT residual {hessian.kkt:.1e}): "
+            "continue from its factors with a smaller tol and gain_tol=0, or use bootstrap_fit."
         )
 
 
@@ -298,13 +299,13 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
     check_is_fitted(model, "components_")
     if model.prior_loadings is not None:
         raise ValueError(
-            "the model has prior_loadings, which the jackknife does not know: use bootstrap_fit, "
-            "or fit without."
+            "the model has prior_loadings, which the jackknife does not support: use "
+            "bootstrap_fit, or fit without."
         )
     for name in ("row_weights", "fixed_topics", "fixed_features", "fixed_samples"):
         if getattr(model, f"{name}_", None) is not None:
             raise ValueError(
-                f"the model was fitted with {name}, which the jackknife does not know: use "
+                f"the model was fitted with {name}, which the jackknife does not support: use "
                 "bootstrap_fit, or fit without."
             )
     F = np.ascontiguousarray(model.poisson_factors()[1], dtype=np.float64)
@@ -343,13 +344,13 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
 def _check_optimum(kkt: float, model: Any) -> None:
     if kkt > _TOO_FAR:
         raise ValueError(
-            f"the factors of the model are no optimum for X (KKT residual {kkt:.1e}): fit until "
-            "convergence first."
+            f"the factors of the model are not an optimum for X (KKT residual {kkt:.1e}): fit "
+            "until convergence first."
         )
     if kkt > _FAR:
         warn_caller(
             f"the KKT residual of the factors is {kkt:.1e}: standard errors are those of an "
-            "optimum; go on from the factors with a smaller tol and gain_tol=0."
+            "optimum; continue from the factors with a smaller tol and gain_tol=0."
         )
 
 
@@ -357,14 +358,15 @@ def _warn(solver: _Solver, hessian: ProfileHessian, entries: Array) -> None:
     if hessian.least > 0:
         warn_caller(
             f"entries of F that explain fewer than {hessian.least:g} counts were held: the Hessian "
-            "had negative curvature, and standard errors of rare features may be too small; go on "
-            "from the factors with a smaller tol and gain_tol=0."
+            "had negative curvature, and standard errors of rare features may be too small; "
+            "continue from the factors with a smaller tol and gain_tol=0."
         )
     at_zero = int((hessian.scale[entries[:, 1], entries[:, 0]] == 0).sum())
     if at_zero:
         warn_caller(
             f"{at_zero} of the {len(entries)} frequencies are at zero, or next to it, where "
-            "derivatives say nothing: their standard errors are 0. Use bootstrap_fit for these."
+            "derivatives are not informative: their standard errors are 0. Use bootstrap_fit for "
+            "these."
         )
     unsolved = [residual for residual in solver.residuals if residual > solver.tol]
     if unsolved:

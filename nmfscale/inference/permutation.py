@@ -387,8 +387,8 @@ def _warn_of_spread(statistic: str, test: GroupTest, alpha: float) -> None:
     if test.dispersion_pvalue <= alpha:
         warn_caller(
             f"groups differ in spread (p = {test.dispersion_pvalue:.2g}), which "
-            f"statistic={statistic!r} may take for a difference between means, or miss one for it. "
-            "statistic='welch' compares means."
+            f"statistic={statistic!r} may mistake for a difference between means, or which may "
+            "hide one. statistic='welch' compares means."
         )
 
 

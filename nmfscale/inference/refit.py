@@ -380,10 +380,9 @@ def _warn_of_missing(means: Array, names: tuple[Any, ...]) -> None:
     if missing.any():
         r = int(missing.argmax())
         warn_caller(
-            f"nothing was drawn of {np.count_nonzero(missing)} groups in some replicates, of "
-            f"{shown(names[r])} in {missing[r]} of {len(means)}: they are left out of its "
-            "intervals. Pass groups as strata, too, if as many units of each are to be drawn as "
-            "it has."
+            f"some replicates drew no units of {np.count_nonzero(missing)} groups: for "
+            f"{shown(names[r])}, {missing[r]} of {len(means)} replicates are left out of its "
+            "intervals. To draw as many units of each group as it has, pass groups as strata, too."
         )
 
 

@@ -176,7 +176,7 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {shown(value)}; a positive integer is needed.")
 
 
-# What is done, and where it is kept -----------------------------------------------------------
+# Finished replicates and their checkpoint ------------------------------------------------------
 
 
 def _begin(n: int, random_state: Any, place: Checkpoint | None) -> Replicates:
@@ -218,7 +218,7 @@ def _entropy(seed: SeedSequence) -> Any:
 def _interrupt(job: Replicates) -> None:
     job.interrupted = True
     print(
-        "interrupted: finishing what is being done (press Ctrl-C again to stop at once)",
+        "interrupted: finishing the current work (press Ctrl-C again to stop at once)",
         file=sys.stderr,
     )
 
@@ -264,7 +264,7 @@ class _Sizes:
                 yield range(begin, min(begin + size, last))
 
 
-# Where it is done -----------------------------------------------------------------------------
+# Execution here or on a cluster ----------------------------------------------------------------
 
 
 def _run_here(
@@ -297,9 +297,9 @@ def _check_file(task: ReplicateTask, infos: dict[str, WorkerInfo]) -> None:
     blind = [worker for worker, info in infos.items() if path and not info.sees_store]
     if blind:
         raise ClusterError(
-            f"{len(blind)} of {len(infos)} workers, such as {blind[0]}, do not see {path}: put it "
-            "where all of them do, under the same path, or pass nmfscale.read_counts of it, which "
-            "is sent to them."
+            f"{len(blind)} of {len(infos)} workers, such as {blind[0]}, cannot read {path}: put it "
+            "where all of them can, under the same path, or pass nmfscale.read_counts of it, "
+            "which is sent to them."
         )
 
 

@@ -63,7 +63,7 @@ class TermTests:
         if strata:
             warn_caller(
                 f"{len(strata)} of {len(matrix.terms)} terms, such as {strata[0]!r}, do not vary "
-                "within strata: permutations within strata say nothing of them, and they have no "
+                "within strata: permutations within strata cannot test them, and they have no "
                 "p-values. To test them leave strata= out, and make strata a covariate if "
                 "proportions differ between them."
             )

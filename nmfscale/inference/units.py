@@ -55,7 +55,7 @@ class Units:
         labels = left
         if len(labels.names) == kept.sum() > 2:
             raise ValueError(
-                f"groups has another label for each of {len(labels.names):,} units: groups of "
+                f"groups has a different label for each of {len(labels.names):,} units: groups of "
                 "several units are needed. Was the right column given?"
             )
         if len(labels.names) < 2:
@@ -89,7 +89,7 @@ class Units:
         if unlike is not None and unlike[2] < FEW_COUNTS * self.rows.shape[1]:
             warn_caller(
                 f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
-                "fitted to few counts are biased, the more the fewer, which may look like a "
+                "fitted to few counts are biased, more so with fewer counts, which may look like a "
                 "difference between groups. Thin the counts of deep samples to those of shallow "
                 "ones (NumPy's multivariate_hypergeometric), and fit to these."
             )

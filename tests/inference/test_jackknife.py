@@ -211,16 +211,16 @@ def test_counts_may_stay_in_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"entries": None}, "nothing is asked for"),
+        ({"entries": None}, "nothing to estimate"),
         ({"entries": [(3, 0)]}, "3 is no topic"),
         ({"entries": [(0, 20)]}, "20 is no feature"),
         ({"entries": [(0, "a")]}, "no feature is named 'a'; each entry is a topic and a feat"),
         ({"entries": [("f3", 0)]}, "no topic is named 'f3'; topics have numbers from 0 to 2"),
-        ({"entries": [0]}, "no pair of a topic and a feature"),
+        ({"entries": [0]}, "not a pair of a topic and a feature"),
         ({"X": X[:, :9]}, "X has 9 features"),
         ({"model": LDA(2)}, "PoissonNMF or TopicModel is needed"),
         ({"model": exact(max_iter=3, tol=0, prior_loadings=1.1)}, "prior_loadings"),
-        ({"model": exact(max_iter=1, tol=0, init="random")}, "no optimum for X"),
+        ({"model": exact(max_iter=1, tol=0, init="random")}, "not an optimum for X"),
     ],
 )
 def test_what_is_refused(options, complaint):

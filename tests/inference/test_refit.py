@@ -131,7 +131,7 @@ def test_workers_share_the_reads_of_a_store(data, stored, client, monkeypatch):
     assert (found.components.replicates == expected.components.replicates).all()
     counts = StoredCounts(stored)
     os.rename(stored, f"{stored}-elsewhere")
-    with pytest.raises(ClusterError, match=r"3 of 3 workers, .* do not see .*counts\.nmf"):
+    with pytest.raises(ClusterError, match=r"3 of 3 workers, .* cannot read .*counts\.nmf"):
         bootstrap_fit(model, counts, **options)
     in_file = as_counts(write_matrix(stored.parent / "counts.h5ad", X), in_memory=False)
     with pytest.raises(ValueError, match="needs a packed store"):

@@ -559,7 +559,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
         ({"Intercept": np.arange(450)}, {}, "two terms are named 'Intercept'.*intercept=False"),
         ({}, {}, "covariates has no columns"),
         (3.0, {}, "covariates=3.0"),
-        ({"x": np.arange(450)}, {"names": ["a"]}, "names goes with an array"),
+        ({"x": np.arange(450)}, {"names": ["a"]}, "names is for an array"),
         (np.arange(900).reshape(450, 2), {"names": ["a"]}, "names has 1 different names; 2"),
         ({"x": np.arange(450)}, {"intercept": False}, "no term can be tested"),
         ({"x": np.arange(450)}, {"strata": np.arange(450)}, "no samples can be permuted so that"),
