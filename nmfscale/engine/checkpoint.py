@@ -1,4 +1,4 @@
-"""Checkpoints of a fit: all that it stands on, so that it goes on as if it had never stopped.
+"""Checkpoints of a fit: its complete state, so that a resumed fit gives the same result.
 
 A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes ``format``,
 ``format_version``, ``about`` (JSON: what the fit is of), ``arrays`` (JSON: their names) and,
@@ -52,11 +52,11 @@ _OTHERS = {
 
 
 class CheckpointError(ValueError):
-    """A folder of checkpoints has none that can be used, or they are of another fit."""
+    """A folder has no usable checkpoint, or its checkpoints are of a different fit."""
 
 
 class Checkpoint:
-    """Where a fit saves its state, and how many seconds apart; 0 saves every iteration.
+    """Where and how often (in seconds) a fit saves its state; 0 saves every iteration.
 
     `about` says what the fit is of; one that is resumed must agree in everything. With `resume` it
     goes on from the newest checkpoint in the folder, if there is one; without, a folder that holds
@@ -83,11 +83,11 @@ class Checkpoint:
             )
 
     def due(self) -> bool:
-        """Whether it is time for the next one."""
+        """Whether the next checkpoint is due."""
         return time.monotonic() - self._saved_at >= self.every
 
     def save(self, iteration: int, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Write a checkpoint; a full disk is a warning, and an error when it stays full."""
+        """Write a checkpoint; a full disk is a warning first, and an error if it stays full."""
         target = self.folder / f"checkpoint-{iteration:08d}.h5"
         try:
             with atomic_hdf5(target) as (file, _):
@@ -111,7 +111,7 @@ class Checkpoint:
             old.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Array]] | None:
-        """Return numbers and arrays of the newest sound checkpoint; None where there is none.
+        """Return numbers and arrays of the newest undamaged checkpoint, None if there is none.
 
         Checkpoints of another fit are a CheckpointError, and so are those of which all are damaged.
         """
@@ -159,7 +159,7 @@ def checkpoints_for(
     folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix,
     parts: dict[str, Iterable[Any]], *, every: float, resume: bool, **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
-    """Return where each start of a fit saves its state: `folder`, or a folder in it for each.
+    """Return the checkpoint folder of each start of a fit: `folder`, or a subfolder for each.
 
     A fit that resumes must have the same `parts`, arrays which only a digest is kept of, and the
     same `options`. If there is no folder to resume from, or the checkpoints in it do not go with
@@ -184,13 +184,13 @@ def checkpoints_for(
 
 
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the checkpoints of a folder, of all starts, the newest last."""
+    """Return the checkpoints of all starts in a folder, oldest first."""
     top = _path(folder)
     return sorted([*top.glob(_FILES), *top.glob(f"{_RESTARTS}/{_FILES}")])
 
 
 def recorded_level(folder: Path | None) -> str | None:
-    """Return the instruction set of the newest checkpoint in a folder, if there is one."""
+    """Return the instruction set of the newest checkpoint in a folder, None if there is none."""
     level = None if folder is None else _recorded(folder, "instruction set")
     if level is None:
         return None
@@ -198,7 +198,7 @@ def recorded_level(folder: Path | None) -> str | None:
 
 
 def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
-    """Return the seed of the fit that left checkpoints in a folder; None if it had none.
+    """Return the seed of the fit whose checkpoints are in a folder; None if it had none.
 
     Of replicates, whose checkpoints have the entropy of their seed, it is that.
     """
@@ -221,7 +221,7 @@ def _recorded(folder: str | os.PathLike[str], name: str) -> Any:
 
 @contextmanager
 def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
-    """Keep a folder of checkpoints to one fit; `left`: what goes that others left in it."""
+    """Lock a folder of checkpoints for one fit; `left` names files of earlier fits to delete."""
     folder = _make(_path(given).resolve())
     try:
         with FileLock(folder / _LOCK) as alone:
@@ -250,7 +250,7 @@ def _make(folder: Path) -> Path:
 
 
 def _describe(counts: CountMatrix) -> dict[str, Any]:
-    """Say what a fit is of: wherever the counts are, and however many threads there are."""
+    """Describe the data and options of a fit, independent of storage and number of threads."""
     # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
     baseline = kernels.level() == "baseline"
     return {
@@ -260,7 +260,7 @@ def _describe(counts: CountMatrix) -> dict[str, Any]:
 
 
 def _marks(counts: CountMatrix) -> NDArray[np.uint64]:
-    """Sum every row's counts, each times a number that stands for its column, modulo 2^64.
+    """Return a hash of every row: counts times pseudo-random numbers of their columns, modulo 2^64.
 
     Sums of integers are the same in any order, so that it does not matter how the counts are kept.
     """
@@ -289,7 +289,7 @@ def _marks(counts: CountMatrix) -> NDArray[np.uint64]:
 
 
 def _scattered(size: int) -> NDArray[np.uint64]:
-    """Return a number for each of the first integers that looks random: splitmix64."""
+    """Return pseudo-random numbers of the first integers, by splitmix64."""
     z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -297,13 +297,13 @@ def _scattered(size: int) -> NDArray[np.uint64]:
 
 
 def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
-    """Return counts as integers; if they are not whole, the bits of the same in float64."""
+    """Return counts as integers; if they are fractional, return the bits of their float64."""
     # a count that is split is the sum of its pieces, and what fills up is 0
     return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
 
 
 def digest_of(*values: Any) -> str:
-    """Tell arrays, numbers and text, or None, from others."""
+    """Return a digest of arrays, numbers, text and None."""
     digest = hashlib.sha256()
     for value in values:
         array = np.asarray("" if value is None else value)

@@ -1,4 +1,4 @@
-"""Where the row arrays of a fit on a cluster are: saved in a file, or made by a step.
+"""Lineage of the row arrays of a fit on a cluster: saved in a file, or computed by a step.
 
 A row array that is not saved is a step and what it uses, so that any worker can make it again.
 """
@@ -24,14 +24,14 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The row array of a partition in a file; how it was made is forgotten."""
+    """A row array of a partition that is saved in a file; its lineage is dropped."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, eq=False)
 class StepRun:
-    """One step on one partition, and the row arrays that it uses; `step` has refs where it shares.
+    """One run of a step on a partition, with its inputs; shared arrays of `step` are references.
 
     Its name tells it from all others of a fit.
     """
@@ -43,7 +43,7 @@ class StepRun:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """The row array of this name that a step makes."""
+    """A named output of a run of a step."""
 
     run: StepRun
     name: str
@@ -54,33 +54,33 @@ ArrayRef = Saved | Output
 
 @dataclass(frozen=True)
 class Partition:
-    """Neighbouring blocks that are worked on together."""
+    """Consecutive blocks that one task processes."""
 
     number: int
     blocks: tuple[StoredBlock, ...]
 
     def file_name(self, name: str) -> str:
-        """Return the name of a file with arrays of this partition."""
+        """Return a file name for arrays of this partition."""
         return f"{name}-{self.number:06d}.npz"
 
 
 def counts_name(block: StoredBlock, order: str) -> str:
-    """Return the name under which a block's counts are sent."""
+    """Return the name under which the counts of a block are sent."""
     return f"counts-{block.number}-{order}"
 
 
 def numbered(arrays: list[Array]) -> Arrays:
-    """Name the array of each block by its number in the partition."""
+    """Return a dict of the arrays of blocks, keyed by position in the partition."""
     return {f"block_{i}": array for i, array in enumerate(arrays)}
 
 
 def in_order(arrays: Arrays) -> list[Any]:
-    """Undo `numbered`."""
+    """Return a list of arrays in the order of blocks: the inverse of `numbered`."""
     return [arrays[f"block_{i}"] for i in range(len(arrays))]
 
 
 def read_arrays(path: str) -> Arrays:
-    """Read arrays of a fit; damage ends the fit, and says how it can be resumed."""
+    """Read arrays of a fit; if they are damaged, raise an error that says how to resume."""
     try:
         return load_arrays(path)
     except DamagedFileError as error:

@@ -1,4 +1,4 @@
-"""The executor of this process: counts in memory, or read from a file block by block."""
+"""The executor for this process, with counts in memory or read from a file block by block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SPARE = 3
 
 
 class _RowArray:
-    """A row array: views of one array in lane order, or an array for each block."""
+    """A row array: views of one array in lane order, or a separate array for each block."""
 
     def __init__(self, blocks: Sequence[Array], whole: Array | None = None):
         self.blocks, self.whole = blocks, whole
@@ -42,7 +42,7 @@ class LocalBlock:
         self._step, self._arrays = "no step", RowArrays()
 
     def for_step(self, step: Step, counts: SellBlock | None) -> LocalBlock:
-        """Return the same block, with the same arrays, for a step that reads these counts."""
+        """Return the same block, with the same arrays and these counts."""
         block = copy(self)
         block.counts, block._step, block._arrays = counts, type(step).__name__, step.arrays
         return block
@@ -78,7 +78,7 @@ class LocalBlock:
         return array
 
     def put(self, name: str, array: Array) -> None:
-        """Keep what a step made."""
+        """Store a row array that a step made."""
         if name not in self._arrays.makes:
             raise ValueError(f"{self._step} makes {name!r}, which its `makes` do not name.")
         self.made[name] = array
@@ -111,7 +111,7 @@ class LocalExecutor(Executor):
         return found
 
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
-        """Hold an array in lane order, or one for each block."""
+        """Store an array in lane order, or a list with an array for each block."""
         self._check_put(name, array)
         self._forget(name)
         if isinstance(array, Sequence):
@@ -130,14 +130,14 @@ class LocalExecutor(Executor):
         return list(self._arrays[name].blocks) if name in self._arrays else None
 
     def copy(self, source: str, target: str) -> None:
-        """Let two names stand for one array."""
+        """Let two names refer to the same array."""
         found = self._arrays[source]
         if found is not self._arrays.get(target):
             self._forget(target)
             self._arrays[target] = found
 
     def drop(self, *names: str) -> None:
-        """Forget row arrays, and all spare memory."""
+        """Delete row arrays and release all spare memory."""
         for name in names:
             self._forget(name)
         self._spare.clear()
@@ -150,7 +150,7 @@ class LocalExecutor(Executor):
         del self._spare[:-_MOST_SPARE]
 
     def apply(self, step: Step) -> None:
-        """Let a step make its arrays."""
+        """Run a step that only makes arrays."""
         check_step(step, "apply")
         self.run(step)
 
@@ -182,7 +182,7 @@ class LocalExecutor(Executor):
             yield place, blocks[0].made[output]
 
     def _forget_unused(self, steps: Sequence[Step]) -> None:
-        """Let arrays be written in the memory of those that they replace, if no step needs them."""
+        """Allow arrays to overwrite the arrays that they replace if no step needs these."""
         used: set[str] = set()
         made: set[str] = set()
         for step in steps:

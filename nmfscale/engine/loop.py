@@ -1,4 +1,4 @@
-"""The loop of every fit: resume, save, record, stop."""
+"""The iteration loop of all fits: resume, save, record, stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .protocol import Method
 def begin(
     method: Method, monitor: Monitor, checkpoint: Checkpoint | None = None, rng: Any = None
 ) -> int:
-    """Stand where the last checkpoint was taken, or else at the start; return the iteration.
+    """Restore the last checkpoint, or move to the start; return the iteration.
 
     `rng` is what the start draws from. It is brought to where the start left it, so that later
     starts draw what they would have drawn.
@@ -40,7 +40,7 @@ def fit(
     method: Method, monitor: Monitor, checkpoint: Checkpoint | None = None, iteration: int = 0,
     rng: Any = None,
 ) -> None:  # fmt: skip
-    """Run a method that has begun until the monitor says stop.
+    """Iterate a method that has begun until the monitor stops it.
 
     In each iteration the method looks at the point reached so far, whose record decides whether to
     go on, and then goes to the next. The record of the last point is that of what is handed back.
@@ -83,7 +83,7 @@ def _save(
 
 
 def _plain(state: Any) -> Any:
-    """Return the state of random numbers as JSON takes it."""
+    """Return the state of a random generator in a form that JSON can store."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state

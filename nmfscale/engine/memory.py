@@ -1,4 +1,4 @@
-"""What a fit, or loadings of new rows, will need of memory, said before it begins."""
+"""Predicts the memory of a fit, or of loadings of new rows, before it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BESIDES = 64 << 20
 
 
 class Plan(NamedTuple):
-    """How a fit is done within a limit.
+    """How a fit runs within a memory limit.
 
     The process will hold `peak` bytes at most, with what it holds now. `keep` says whether counts
     that are read from a file stay in memory, `folder` where loadings are kept on disk, if they are.
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     folder: str | None
 
     def __str__(self) -> str:
-        """One line for a user."""
+        """Return one line for the user."""
         where = "in memory" if self.keep else "read from the file in every iteration"
         loadings = "" if self.folder is None else f", loadings on disk in {self.folder}"
         return f"predicted peak memory {readable(self.peak)}: counts {where}{loadings}"
@@ -41,7 +41,7 @@ def plan_fit(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
     elsewhere: bool = False, in_float64: bool = True, n_threads: int = 1,
 ) -> Plan:  # fmt: skip
-    """Decide what stays in memory; refuse a fit for which even the least is too much.
+    """Decide what stays in memory; refuse a fit that needs too much in every configuration.
 
     The first plan that fits is returned: counts in memory; counts read in every iteration; row
     arrays on disk. With `elsewhere` other processes read the counts. Without `memory_limit` the
@@ -82,7 +82,7 @@ def plan_fit(
 def fits_within(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, most: int
 ) -> int:
-    """Return how many fits, at least 1, may be in memory while they share the reads of a file.
+    """Return how many fits (at least 1) fit in memory while they share the reads of a file.
 
     1 also where nothing is to be shared, as counts are in memory, or stay there once they are read.
     """
@@ -101,7 +101,7 @@ def fits_within(
 
 
 def reads_anew(counts: CountMatrix) -> bool:
-    """Whether fits read counts from a file each time, unless there is memory to keep them."""
+    """Whether fits would read counts from a file in every pass if memory cannot hold them."""
     if not counts.from_file:
         return False
     layout = counts.layout()
@@ -112,7 +112,7 @@ def check_stream(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
     gathered: int = 0, n_threads: int = 1,
 ) -> int:  # fmt: skip
-    """Return the bytes that a step needs which runs block by block; refuse what is too much.
+    """Return the bytes that a pass block by block needs; refuse it if memory is too small.
 
     `needs.row` is for each lane of a block; `gathered` are the bytes of what is brought together
     of all blocks.
@@ -133,7 +133,7 @@ def check_stream(
 
 
 def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
-    """Return the bytes that a fit needs besides row arrays and counts."""
+    """Return the bytes that a fit needs beyond row arrays and counts."""
     # the sum at hand, and branches of the tree that wait for their neighbours
     n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
     n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(n_blocks, FAN_IN))
@@ -141,7 +141,7 @@ def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
 
 
 def _held_and_limit(memory_limit: int | float | str | None) -> tuple[int, int]:
-    """Bytes that the process holds now, and those that it may hold."""
+    """Return the bytes that the process uses now, and its limit."""
     import psutil
 
     held = psutil.Process().memory_info().rss

@@ -1,4 +1,4 @@
-"""What a fit leaves behind: one record per iteration, when to stop, a progress line, Ctrl-C."""
+"""Monitors a fit: one record for each iteration, the stopping rule, progress, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 
 @contextmanager
 def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
-    """Inside, call a function at the first Ctrl-C that would raise KeyboardInterrupt.
+    """Within this context, call a function at the first Ctrl-C instead of KeyboardInterrupt.
 
     The second one raises it.
     """
@@ -74,7 +74,7 @@ def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
 
 
 def left(best: Sequence[float]) -> float:
-    """Return about what is left to be gained, as far as the last gains of a fit tell.
+    """Estimate the remaining gain of a fit from its last gains.
 
     No less than the last third of the iterations gained, as momentum leaves so much, and as gains
     come in steps. More where gains do not shrink by a ratio that would lead to an end.
@@ -133,7 +133,7 @@ class Monitor:
         self._next_measured, self._next_near = FIRST_MEASURED, 0
 
     def __enter__(self) -> Monitor:
-        """Show the bar, and take over Ctrl-C where it would raise KeyboardInterrupt."""
+        """Show the progress bar, and handle Ctrl-C if it would raise KeyboardInterrupt."""
         if self.verbose == 1:
             from tqdm.auto import tqdm
 
@@ -145,7 +145,7 @@ class Monitor:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give Ctrl-C back, say why the fit ended, and close the bar: full."""
+        """Restore the handler of Ctrl-C, show why the fit ended, and close the bar."""
         self._ctrl_c.close()
         if exception[0] is None and self._bar is not None:
             self._bar.total = self._bar.n
@@ -156,13 +156,13 @@ class Monitor:
             self._bar.close()
 
     def _interrupt(self) -> None:
-        """First Ctrl-C: stop after this iteration. Second: at once."""
+        """Stop after this iteration at the first Ctrl-C, at once at the second."""
         self.interrupted = True
         # also where nothing else is shown: whoever pressed the key waits for an answer
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
     def asks(self, record: dict[str, Any]) -> bool:
-        """Whether residuals of the next record should be measured: see `Method.residuals_here`."""
+        """Whether to measure the residuals of the next record: see `Method.residuals_here`."""
         n = len(self.records) + 1
         nearby = max(record[name] * self._ratio[name] for name in self.residuals)
         near = nearby <= NEAR * self.tol and n >= self._next_near
@@ -184,7 +184,7 @@ class Monitor:
         self, *, reached: float | None = None, blind: bool = False,
         measured: dict[str, Any] | None = None, exact: bool = False, **values: Any,
     ) -> None:  # fmt: skip
-        """Keep the record of an iteration that is complete, show it, and decide whether to stop.
+        """Store the record of a finished iteration, show it, and decide whether to stop.
 
         `reached` is the objective where the iteration ended, where the record is of another point:
         of the best. After a `blind` one the fit does not stop by itself: it could not lift
@@ -227,7 +227,7 @@ class Monitor:
         self._show(record)
 
     def state(self) -> dict[str, Any]:
-        """Numbers from which `restore` makes the same monitor."""
+        """Return numbers from which `restore` rebuilds the monitor."""
         return {
             "records": self.records, "seconds": time.perf_counter() - self.started,
             "ratio": self._ratio, "next": [self._next_measured, self._next_near],
@@ -236,7 +236,7 @@ class Monitor:
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken; the clock does not count the time between."""
+        """Continue from a saved state; the clock does not count the time in between."""
         self.records = list(state["records"])
         self._best, self._risen, self._below = state["best"]
         self._top = np.maximum.accumulate([each[self.objective] for each in self.records]).tolist()
@@ -245,7 +245,7 @@ class Monitor:
         self.started = time.perf_counter() - state["seconds"]
 
     def forget_last(self) -> None:
-        """Drop the last record: the end of the fit completes it, without showing it again."""
+        """Drop the last record, which the end of the fit replaces without showing it again."""
         self.records.pop()
         self._top.pop()
         if self._risen:
@@ -270,7 +270,7 @@ class Monitor:
 
     @property
     def gap(self) -> float | None:
-        """About what is left to be gained; None where rounding hides it."""
+        """The estimated remaining gain; None if rounding hides it."""
         return None if self.reason == "precision" else self._left
 
     @property
@@ -285,7 +285,7 @@ class Monitor:
 
     @property
     def reason(self) -> str:
-        """Why the fit ended: a key of `ENDS`."""
+        """The reason why the fit ended: a key of `ENDS`."""
         if self.interrupted:
             return "interrupted"
         if self.converged:
@@ -296,7 +296,7 @@ class Monitor:
 
     @property
     def history(self) -> NDArray[Any]:
-        """The records, a structured array of one row per iteration."""
+        """The records: a structured array with a row for each iteration."""
         kinds = {name: np.int64 for name in ("iteration", *self._counted)}
         names = "iteration", "seconds", *self.columns
         out = np.zeros(len(self.records), [(name, kinds.get(name, np.float64)) for name in names])

@@ -1,4 +1,4 @@
-"""How many blocks make a task, so that workers share them well and can hold them."""
+"""Number of blocks of a task: workers share tasks evenly, and a task fits in their memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEAST_BYTES = 3
 
 
 def partition_size(n_blocks: int, n_slots: int) -> int:
-    """Return how many blocks make a task, of which workers do `n_slots` at a time.
+    """Return the number of blocks of a task; workers run `n_slots` tasks at a time.
 
     A power of the tree's fan-in: the more, the fewer sums travel, but a whole round should take
     hardly longer than with single blocks.
@@ -48,7 +48,7 @@ def partition_size_within(
     limits: dict[str, int | None], slots: dict[str, int], config: RunConfig, layout: Any,
     needs: Needs,
 ) -> int:  # fmt: skip
-    """Return how many blocks make a task that workers can hold.
+    """Return the number of blocks of a task that fits in the memory of workers.
 
     `limits` has the bytes that every worker may hold, None where there is no limit, `slots` the
     tasks that it does at a time. Where a worker cannot hold what it must, that is a
@@ -73,7 +73,7 @@ def partition_size_within(
 
 
 def _task_bytes(needs: Needs, layout: Any, size: int) -> int:
-    """Bytes that a task holds: a block, row arrays of all of its blocks, sums, shared arrays."""
+    """Return the bytes of a task: a block, row arrays of all its blocks, sums, shared arrays."""
     largest: int = layout.buffer_bytes // 2
     largest += largest // _LEAST_BYTES * needs.per_count
     lanes = size * max(block.last - block.first for block in layout.blocks)

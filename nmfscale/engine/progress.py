@@ -1,4 +1,4 @@
-"""Signs of life of work outside of iterations: the start of a fit, loadings of new samples.
+"""Progress of work outside of iterations: the start of a fit, loadings of new samples.
 
 What is under way is known to the thread that does it: steps deep inside say how far they are, and
 nobody has to hand that through. Where nothing is shown, they say it to no one.
@@ -20,7 +20,7 @@ _EVERY = 5.0
 
 
 class Progress:
-    """The stages of one piece of work: ``verbose=1`` shows a bar, 2 prints lines."""
+    """Shows the stages of a piece of work: ``verbose=1`` shows a bar, 2 prints lines."""
 
     def __init__(self, verbose: int, what: str):
         self._verbose, self._what = verbose, what
@@ -28,7 +28,7 @@ class Progress:
         self._done, self._total, self._printed = 0, 0, 0.0
 
     def stage(self, name: str | None, total: int = 0) -> None:
-        """Begin the next stage, of so many samples if they are counted; None ends the last."""
+        """Begin the next stage, with its number of samples if counted; None ends the last."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -48,7 +48,7 @@ class Progress:
             print(title, file=sys.stderr)
 
     def advance(self, n: int) -> None:
-        """Count samples that are done."""
+        """Add to the number of finished samples."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
@@ -62,7 +62,7 @@ _under_way: ContextVar[Progress | None] = ContextVar("under_way", default=None)
 
 @contextmanager
 def shown(verbose: int, what: str, total: int = 0) -> Iterator[None]:
-    """Show what is done inside, of so many samples if they are counted from the beginning."""
+    """Show progress within this context, out of a number of samples if it is known."""
     if not verbose or sys.stderr is None:
         yield
         return
@@ -78,14 +78,14 @@ def shown(verbose: int, what: str, total: int = 0) -> Iterator[None]:
 
 
 def stage(name: str, total: int = 0) -> None:
-    """Say what begins now: see :meth:`Progress.stage`."""
+    """Begin a stage of the current progress: see :meth:`Progress.stage`."""
     work = _under_way.get()
     if work is not None:
         work.stage(name, total)
 
 
 def advance(n: int) -> None:
-    """Say that so many samples are done."""
+    """Add to the number of finished samples of the current progress."""
     work = _under_way.get()
     if work is not None:
         work.advance(n)

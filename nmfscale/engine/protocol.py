@@ -26,7 +26,7 @@ Sums = list[Array]
 
 
 class Block(Protocol):
-    """One block of the counts as a step sees it.
+    """One block of the counts, with its row arrays, as a step receives it.
 
     Row arrays have an entry for each lane of the block; the first `n_rows` lanes are rows. A step
     gets the row arrays that it names in `RowArrays.uses`, and makes those that it names in
@@ -42,13 +42,13 @@ class Block(Protocol):
         """Return a row array."""
 
     def get(self, name: str) -> Array | None:
-        """Return a row array, or None where there is none of this name."""
+        """Return a row array, or None if there is none of this name."""
 
     def empty(self, name: str, like: Array, dtype: Any = None) -> Array:
-        """Return memory for a row array that the step makes, of the shape of another."""
+        """Return memory for a row array that the step makes, in the shape of another one."""
 
     def put(self, name: str, array: Array) -> None:
-        """Hand over a row array that the step made, of any shape."""
+        """Store a row array of any shape that the step made."""
 
 
 class RowArrays(NamedTuple):
@@ -75,7 +75,7 @@ class RowArrays(NamedTuple):
 
 
 class Step(ABC):
-    """One pass over the blocks; `run` changes nothing but the arrays that it makes, and `sums`.
+    """One pass over the blocks; `run` changes only the arrays that it makes, and `sums`.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Step(ABC):
         """Names of the row arrays that `run` uses and makes."""
 
     def empty_sums(self) -> Sums:
-        """Return arrays to which `run` adds the share of a block."""
+        """Return zero arrays to which `run` adds the contribution of a block."""
         return []
 
     @abstractmethod
@@ -103,14 +103,14 @@ class Step(ABC):
 
 
 class Outcome(NamedTuple):
-    """What a step found: combined numbers of all blocks, and sums over them."""
+    """The result of a step: combined numbers of all blocks, and sums over blocks."""
 
     values: Values
     sums: Sums
 
 
 class Executor(ABC):
-    """Runs steps over the blocks of a count matrix, and holds row arrays under names.
+    """Runs steps over the blocks of a count matrix and holds named row arrays.
 
     Row arrays are not changed once they are made: a name may stand for another array later.
 
@@ -145,7 +145,7 @@ class Executor(ABC):
 
     @abstractmethod
     def whole_columns(self) -> SellBlock:
-        """Return the columns of all blocks together; refused where the counts stay elsewhere."""
+        """Return the columns of all blocks together; an error if counts are not in this process."""
 
     @abstractmethod
     def run(self, *steps: Step) -> list[Outcome]:
@@ -200,19 +200,19 @@ class Executor(ABC):
 
     @abstractmethod
     def get_blocks(self, name: str) -> list[Array] | None:
-        """Return the row array of each block, None where there is none of this name."""
+        """Return the row array of each block, None if there is none of this name."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Let `target` stand for the array of `source`, without a copy in memory."""
+        """Let `target` refer to the array of `source`, without a copy in memory."""
 
     @abstractmethod
     def drop(self, *names: str) -> None:
-        """Forget row arrays, and give their memory back."""
+        """Delete row arrays and release their memory."""
 
 
 class Needs(NamedTuple):
-    """Bytes that a method needs besides the counts.
+    """Bytes that a method needs in addition to the counts.
 
     Attributes
     ----------
@@ -278,21 +278,21 @@ class Method(ABC):
 
     @abstractmethod
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Look at the point reached so far; return its record, None before the first update."""
+        """Evaluate the current point; return its record, None before the first update."""
 
     @abstractmethod
     def update(self, iteration: int, ending: bool) -> None:
-        """Go to the next point; `ending` if it is the last."""
+        """Move to the next point; `ending` if it is the last."""
 
     @abstractmethod
     def finish(self, settled: bool) -> dict[str, Any]:
-        """Stand at the point that is handed back; return its record.
+        """Move to the point that will be returned; return its record.
 
         The fit is `settled` if it has converged or is on a plateau.
         """
 
     def residuals_here(self) -> dict[str, Any] | None:
-        """Return the residuals of the present point, where a fit that has converged would end.
+        """Return the residuals of the current point, at which a converged fit would end.
 
         Those of a record may be of points nearby; None if they are not. Infinite where the fit
         would not end here.
@@ -301,19 +301,19 @@ class Method(ABC):
 
     @abstractmethod
     def result(self) -> dict[str, Array]:
-        """Return the arrays of that point, in the order of the counts."""
+        """Return the arrays of the final point, in the order of the counts."""
 
     @abstractmethod
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return numbers and arrays from which `restore` makes the same state."""
+        """Return numbers and arrays from which `restore` rebuilds the state."""
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has, known before the start."""
+        """Return the shapes of the arrays of every snapshot; they are known before the start."""
 
     @abstractmethod
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved, in a method that was not started."""
+        """Restore the state saved by `snapshot`, in a method that has not been started."""
 
 
 def check_step(step: Step, way: str = "run") -> None:

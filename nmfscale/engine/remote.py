@@ -1,4 +1,4 @@
-"""The executor of a Dask cluster: row arrays are files, or steps that make them again."""
+"""The executor for a Dask cluster: row arrays are in files, or steps recompute them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SAVED_SUMS = 1 << 30
 
 
 class DaskExecutor(Executor):
-    """Runs steps on the workers of a pool, a partition of `partition_size` blocks in each task.
+    """Runs steps on the workers of a pool; each task processes `partition_size` blocks.
 
     The pool gets what it sends by `fetch`. `folder` is the driver's, for all files of the fit.
     Of `save_every` runs of a step, the row arrays of the first two are saved: an array that is made
@@ -71,7 +71,7 @@ class DaskExecutor(Executor):
         self._n_saves: Counter[type[Step]] = Counter()
 
     def whole_columns(self) -> Any:
-        """Refuse: whole columns are in no single place."""
+        """Raise an error: no process has whole columns."""
         raise no_whole_columns(self.layout.path, len(self.layout.blocks))
 
     def _new_name(self, what: str) -> str:
@@ -81,7 +81,7 @@ class DaskExecutor(Executor):
     # Row arrays ---------------------------------------------------------------------------------
 
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
-        """Save an array in lane order, or one for each block."""
+        """Save an array in lane order, or a list with an array for each block."""
         self._check_put(name, array)
         file, refs = self._new_name(name), []
         for partition in self.partitions:
@@ -97,22 +97,22 @@ class DaskExecutor(Executor):
         return Ref(name, str(self._files / name))
 
     def _saved(self, ref: Ref) -> Saved:
-        """Return a saved row array, whose file goes when nothing is made of it any more."""
+        """Return a saved row array; its file is deleted when no other array depends on it."""
         saved = Saved(ref)
         weakref.finalize(saved, _drop, ref, weakref.ref(self.pool))
         return saved
 
     def copy(self, source: str, target: str) -> None:
-        """Let two names stand for one array."""
+        """Let two names refer to the same array."""
         self._arrays[target] = list(self._arrays[source])
 
     def drop(self, *names: str) -> None:
-        """Forget row arrays."""
+        """Delete row arrays."""
         for name in names:
             self._arrays.pop(name, None)
 
     def get_blocks(self, name: str) -> list[Array] | None:
-        """Return the row array of each block: from its file, or saved by workers for this."""
+        """Return the row array of each block, from its file; workers save it first if necessary."""
         if name not in self._arrays:
             return None
         arrays, saved = self._arrays[name], self._new_name(name)
@@ -128,7 +128,7 @@ class DaskExecutor(Executor):
         return out
 
     def _ref(self, name: str, partition: int, saved: Ref | Arrays) -> Ref:
-        """Return where a worker saved arrays; or save what it returned."""
+        """Return the reference to arrays that a worker saved; if it returned them, save them."""
         if isinstance(saved, Ref):
             return saved
         return self._write(self.partitions[partition].file_name(name), saved)
@@ -136,14 +136,14 @@ class DaskExecutor(Executor):
     # Steps --------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> None:
-        """Note how arrays are made; whoever needs them makes them."""
+        """Note the step that makes arrays; they are computed lazily."""
         check_step(step, "apply")
         (published, _), run_name = self._publish(step), self._new_name("step")
         runs = [self._runs([published], [run_name], i) for i in range(len(self.partitions))]
         self._keep([step], runs, [{} for _ in runs])
 
     def _runs(self, steps: list[Step], names: list[str], partition: int) -> list[StepRun]:
-        """Return the runs of steps on a partition: what one makes, those after it use."""
+        """Return the runs of steps on a partition; later runs use the outputs of earlier ones."""
         made: dict[str, ArrayRef] = {}
         runs = []
         for step, name in zip(steps, names, strict=True):
@@ -157,7 +157,7 @@ class DaskExecutor(Executor):
         return runs
 
     def run(self, *steps: Step) -> list[Outcome]:
-        """Run steps on every partition, each in one task."""
+        """Run steps on every partition, one task for each."""
         check_steps(steps)
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
         names = [self._new_name("step") for _ in steps]
@@ -220,7 +220,7 @@ class DaskExecutor(Executor):
         return [refs[i] for i in range(len(partitions))]
 
     def _to_save(self, step: Step) -> tuple[str, ...]:
-        """Return which arrays of a step are saved this time."""
+        """Return which arrays of a step to save this time."""
         if not step.arrays.saves:
             return ()
         self._n_saves[type(step)] += 1
@@ -230,7 +230,7 @@ class DaskExecutor(Executor):
         self, steps: Sequence[Step], runs: list[list[StepRun]],
         saved_arrays: list[dict[str, Ref | Arrays]],
     ) -> None:  # fmt: skip
-        """Note where the row arrays are that steps made."""
+        """Note where the outputs of steps are."""
         for i, saved in enumerate(saved_arrays):
             made: dict[str, ArrayRef] = {}
             for step, run in zip(steps, runs[i], strict=True):
@@ -244,13 +244,13 @@ class DaskExecutor(Executor):
                 self._arrays.setdefault(name, [array] * len(self.partitions))[i] = array
 
     def _publish(self, step: Step) -> tuple[Step, list[Ref]]:
-        """Return a step as it is sent: where its shared arrays are in their place."""
+        """Return a step as it is sent, with references in place of its shared arrays."""
         arrays = {name: getattr(step, name) for name in step.shared}
         refs = {n: self._published(array) for n, array in arrays.items() if array is not None}
         return replace(step, **refs) if refs else step, list(refs.values())  # type: ignore[type-var]
 
     def _published(self, array: Array) -> Ref:
-        """Save an array in a file, which goes when no step needs it any more."""
+        """Save an array in a file, which is deleted when no step needs it."""
         digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
         name = f"shared-{array.dtype}-{'x'.join(map(str, array.shape))}-{digest}"
         for known in self._recent:
@@ -264,7 +264,7 @@ class DaskExecutor(Executor):
     def _tasks(
         self, steps: Sequence[Step], shared: Sequence[Ref], args: Callable[[int], tuple[Any, ...]]
     ) -> list[Task]:
-        """Return a task for each partition, with arguments of its own."""
+        """Return a task for each partition, with its own arguments."""
         orders = [step.reads for step in steps if step.reads is not None]
         tasks = []
         for i, partition in enumerate(self.partitions):
@@ -280,7 +280,7 @@ class DaskExecutor(Executor):
 
 
 def fetch(layout: Any, name: str) -> Any:
-    """Return what the pool of a fit sends under a name: counts, or arrays in a file of the driver.
+    """Return the object that a pool sends under a name: counts, or arrays from a driver's file.
 
     The names of counts are those of `counts_name`; the name of arrays is the path of their file.
     """
@@ -291,7 +291,7 @@ def fetch(layout: Any, name: str) -> Any:
 
 
 def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:
-    """Remove a file, and what was sent of it."""
+    """Delete a file, and copies of its arrays on workers."""
     _remove(ref.path)
     alive = pool()
     if alive is not None:

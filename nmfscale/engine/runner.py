@@ -38,7 +38,7 @@ def _number_or_array(step: str, name: str, value: Any) -> Any:
 
 
 def combine(values: list[Values]) -> Values:
-    """Combine the numbers of blocks, in their order.
+    """Combine the numbers of blocks, in the order of blocks.
 
     Of a name that begins with ``max_`` the largest is taken; other numbers are added exactly, and
     arrays block after block, entry by entry.
@@ -57,7 +57,7 @@ def combine(values: list[Values]) -> Values:
 
 
 class TreeSum:
-    """A sum in a fixed order: `FAN_IN` neighbours, then so many of these sums, and so on.
+    """A sum in a fixed order: a tree in which each node adds `FAN_IN` neighbours.
 
     Adding up whole branches of the tree elsewhere gives the same bits.
     """
@@ -66,7 +66,7 @@ class TreeSum:
         self._branches: list[list[Sums]] = []
 
     def add(self, sums: Sums) -> None:
-        """Add the next; its arrays are written over."""
+        """Add the next term; its arrays are overwritten."""
         self._put(sums, 0)
 
     def _put(self, sums: Sums, level: int) -> None:
@@ -79,7 +79,7 @@ class TreeSum:
             self._put(fold(branch), level + 1)
 
     def result(self) -> Sums:
-        """Return the sum of everything."""
+        """Return the total."""
         rest: list[Sums] = []
         for branch in self._branches:
             together = branch + rest
@@ -88,7 +88,7 @@ class TreeSum:
 
 
 def fold(items: list[Sums]) -> Sums:
-    """Add neighbours from left to right, into the first."""
+    """Add neighbours from left to right, in place of the first."""
     first, *others = items
     for other in others:
         for into, array in zip(first, other, strict=True):
@@ -97,13 +97,13 @@ def fold(items: list[Sums]) -> Sums:
 
 
 def branches(n_blocks: int, size: int) -> Iterator[range]:
-    """Cut blocks into branches of the tree; `size` is a power of `FAN_IN`."""
+    """Split blocks into branches of the tree; `size` is a power of `FAN_IN`."""
     for first in range(0, n_blocks, size):
         yield range(first, min(first + size, n_blocks))
 
 
 class StepRunner:
-    """Runs steps on neighbouring blocks and adds up what they find.
+    """Runs steps on consecutive blocks and adds up their results.
 
     Blocks are taken one after the other; sums are begun anew for every branch of the tree.
     """
@@ -116,7 +116,7 @@ class StepRunner:
         self._n_added = 0
 
     def add(self, blocks: Sequence[Block]) -> None:
-        """Run every step on the next block, given as each of them sees it."""
+        """Run every step on the next block, of which each step has its own view."""
         if not self._n_added:
             self._sums = [step.empty_sums() for step in self.steps]
         for i, (step, block) in enumerate(zip(self.steps, blocks, strict=True)):

@@ -1,4 +1,4 @@
-"""The session of a fit on a cluster: its pool of workers, their settings and a folder for files."""
+"""The session of a fit on a cluster: a pool of workers, their settings, a folder for files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
 
 
 class ClusterSession:
-    """A pool, what its tasks have in common, and the folder of the driver."""
+    """A pool, the settings that its tasks share, and the folder of the driver."""
 
     def __init__(
         self, pool: WorkerPool, config: RunConfig, folder: Path, partition_size: int,
@@ -50,7 +50,7 @@ class ClusterSession:
         self._n_executors = 0
 
     def executor(self, counts: StoredCounts, n_threads: int) -> DaskExecutor:
-        """Return an executor for one start of a fit; the files of the one before go."""
+        """Return an executor for one start of a fit, and delete the files of the previous one."""
         shutil.rmtree(self.folder / str(self._n_executors), ignore_errors=True)
         self._n_executors += 1
         name = str(self._n_executors)
@@ -74,7 +74,7 @@ def open_session(
     folder: str | None = None, level: str | None = None, retry: RetryPolicy | None = None,
     save_every: int | None = None, hint: str = "", verbose: int = 0,
 ) -> Iterator[ClusterSession]:  # fmt: skip
-    """Ask the workers of a client what they are, and make a folder for the files of a fit.
+    """Query the workers of a client, and make a folder for the files of a fit.
 
     A task has `n_threads`, by default those that give a host as many as it has processors. Workers
     that see `folder`, by default the system's temporary one, read and write there. `level` is by
@@ -110,7 +110,7 @@ def _run_config(
     pool: WorkerPool, infos: dict[str, WorkerInfo], counts: StoredCounts, place: Path,
     level: str | None, n_threads: int | None,
 ) -> RunConfig:  # fmt: skip
-    """Return what all tasks have in common, by what the workers said of themselves."""
+    """Return the settings that all tasks share, based on the properties of workers."""
     layout = counts.layout()
     limits = [info.memory for info in infos.values() if info.memory]
     store = str(layout.path), str(layout.count_dtype), layout.file.mark
@@ -165,7 +165,7 @@ def session_of_fit(
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Make a temporary folder; those of processes that were killed on this machine go."""
+    """Make a temporary folder, and delete those left by killed processes of this machine."""
     temporary = Path(tempfile.gettempdir())
     for left in temporary.glob(f"{_PREFIX}fit-*"):
         if left.is_dir():
@@ -184,7 +184,7 @@ def _scratch() -> Iterator[Path]:
 
 @contextmanager
 def _at_level(level: str | None) -> Iterator[None]:
-    """Use an instruction set inside, if this processor has it."""
+    """Use an instruction set within this context if this processor supports it."""
     before = kernels.level()
     try:
         if level is not None:
@@ -196,7 +196,7 @@ def _at_level(level: str | None) -> Iterator[None]:
 
 
 def _preflight_of_fit(pool: WorkerPool, counts: StoredCounts, place: Path) -> dict[str, WorkerInfo]:
-    """Ask all workers what they can do, and whether they see the files of the fit."""
+    """Query the abilities of all workers, and whether they can read the files of the fit."""
     token = secrets.token_hex(16)
     (place / "probe").write_text(token)
     file = counts.layout().file

@@ -1,4 +1,4 @@
-"""How many threads a computation uses: ours is told, other libraries' are held back."""
+"""Thread counts: our kernels' number is explicit, other libraries are limited to one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def available_processors() -> int:
 
 
 class _Team:
-    """What this process knows of threads: ours, lost in a fork, and the fits that hold others'."""
+    """Thread state of this process: our threads, lost in a fork, and fits that limit BLAS."""
 
     def __init__(self, used: bool = False) -> None:
         self.lost, self.used = used, used
@@ -95,7 +95,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """Hold BLAS, and other libraries' OpenMP loops, to one thread, until the last one leaves."""
+    """Limit BLAS and OpenMP of other libraries to one thread until the last context exits."""
     team = _team
     with team.lock:
         if not team.n_inside:
@@ -112,7 +112,7 @@ def single_blas_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
-    """Return the libraries that have threads; looked for again when modules were imported since."""
+    """Return the libraries that have threads; search again if modules were imported since."""
     return ThreadpoolController()
 
 
@@ -124,13 +124,13 @@ def _integer_or_text(text: str) -> int | str:
 
 
 def _group_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float:
-    """Processors that the control groups of this process allow, infinity if they do not say."""
+    """Return the processors that the control groups of this process allow (may be infinity)."""
     folders = group_folders("cpu", root, membership)
     return min((_folder_quota(folder) for folder in folders), default=math.inf)
 
 
 def _folder_quota(folder: Path) -> float:
-    """Quota / period of one control group."""
+    """Return quota / period of a control group."""
     fields = text_of(folder / "cpu.max").split() or [
         text_of(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]
@@ -142,7 +142,7 @@ def _folder_quota(folder: Path) -> float:
 
 
 def build_info() -> dict[str, object]:
-    """Return how the kernels were built, what they run on, and the number of threads."""
+    """Return build options of the kernels, the processor and the number of threads."""
     return {
         "levels": ["baseline", "avx2", "avx512"],
         "available_levels": kernels.available_levels(),

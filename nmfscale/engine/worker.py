@@ -1,4 +1,4 @@
-"""What a worker does for a fit: it runs steps on a partition, or saves one of its row arrays.
+"""The tasks of a fit on a worker: run steps on a partition, or save a row array of it.
 
 It finds what they need: counts, row arrays made by steps again, recent ones in its memory.
 """
@@ -53,7 +53,7 @@ _NAMED = "array named"
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What all tasks of a fit have in common."""
+    """Settings that all tasks of a fit share."""
 
     run: str
     version: str
@@ -70,7 +70,7 @@ class RunConfig:
     machine: str = field(default_factory=platform.machine)
 
     def take(self) -> None:
-        """Make this process compute as all others do, or refuse."""
+        """Set this process up to compute like all others, or raise an error."""
         if package_version() != self.version:
             raise UnfitWorkerError(f"nmfscale {package_version()} here, {self.version} there")
         if platform.machine() != self.machine:
@@ -89,7 +89,7 @@ def take_level(level: str) -> None:
 
 
 class LRUCache:
-    """Recent arrays of this process; the least recently used go first."""
+    """Cache of recent arrays of this process; the least recently used are evicted first."""
 
     def __init__(self) -> None:
         self.most_bytes, self.n_bytes_held = 0, 0
@@ -97,7 +97,7 @@ class LRUCache:
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> Any:
-        """Return what is kept under a key, or None."""
+        """Return the value of a key, or None."""
         with self._lock:
             if key not in self._items:
                 return None
@@ -105,7 +105,7 @@ class LRUCache:
             return self._items[key][0]
 
     def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
-        """Keep a value of so many bytes."""
+        """Store a value, given its size in bytes."""
         with self._lock:
             if key not in self._items:
                 self._items[key], self.n_bytes_held = (value, n_bytes), self.n_bytes_held + n_bytes
@@ -113,7 +113,7 @@ class LRUCache:
                 self.n_bytes_held -= self._items.popitem(last=False)[1][1]
 
     def forget(self, run: str) -> None:
-        """Forget all of a fit."""
+        """Delete all entries of a fit."""
         with self._lock:
             for key in [key for key in self._items if key[0].startswith(run)]:
                 self.n_bytes_held -= self._items.pop(key)[1]
@@ -124,7 +124,7 @@ _buffers = threading.local()
 
 
 def forget_run(run: str) -> None:
-    """Let go of what this process remembers of a fit."""
+    """Delete all that this process caches of a fit."""
     _cache.forget(run)
 
 
@@ -134,7 +134,7 @@ def _block_file(path: str, count_dtype: str, mark: tuple[int, ...]) -> BlockFile
 
 
 def _buffer(n_bytes: int) -> Array:
-    """Return memory of this thread, which holds one block at a time."""
+    """Return a buffer of this thread that holds one block at a time."""
     if len(getattr(_buffers, "bytes", ())) < n_bytes:
         _buffers.bytes = np.empty(n_bytes, np.uint8)
     found: Array = _buffers.bytes[:n_bytes]
@@ -142,7 +142,7 @@ def _buffer(n_bytes: int) -> Array:
 
 
 class Made(NamedTuple):
-    """What a run of a step that makes row arrays found in every block, but for its sums."""
+    """The results of a step that makes row arrays, for every block, without its sums."""
 
     values: list[Values]
     arrays: dict[str, list[Array]]
@@ -150,7 +150,7 @@ class Made(NamedTuple):
 
 
 class TaskContext:
-    """One partition on a worker, and how to find what a task needs of it."""
+    """One partition on a worker: finds the counts and arrays that a task needs."""
 
     def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
         self.config, self.partition, self.given = config, partition, given
@@ -158,7 +158,7 @@ class TaskContext:
         self._of_task: dict[str, Made] = {}
 
     def arrays(self, ref: Ref) -> Arrays:
-        """Return arrays from the cache, from what was sent, or from their file."""
+        """Return arrays from the cache, from the task, or from their file."""
         key = self.config.run, ref.name
         found = _cache.get(key)
         if found is None:
@@ -187,7 +187,7 @@ class TaskContext:
         return retry(Path(ref.path), load)
 
     def counts(self, order: str) -> Iterator[SellBlock]:
-        """Return the counts of the blocks, one after the other."""
+        """Yield the counts of the blocks, one after the other."""
         for block in self.partition.blocks:
             if self.config.store is not None:
                 file = _block_file(*self.config.store)
@@ -199,7 +199,7 @@ class TaskContext:
             yield self.given[name]
 
     def resolve(self, array: ArrayRef) -> list[Array]:
-        """Return a row array for every block: from its file, or made again by its step."""
+        """Return a row array for every block, from its file or recomputed by its step."""
         if isinstance(array, Saved):
             return in_order(self.arrays(array.ref))
         return self.outputs(array.run)[array.name]
@@ -209,7 +209,7 @@ class TaskContext:
         return (self._known(run) or self._make(run)[0]).arrays
 
     def run(self, run: StepRun) -> tuple[list[Values], Sums]:
-        """Return what a step finds in every block, and its sums over them."""
+        """Return the results of a step for every block, and its sums over blocks."""
         if not run.step.arrays.makes:
             runner, _ = self._run(run)
             return runner.values[0], runner.sums()[0]
@@ -227,7 +227,7 @@ class TaskContext:
         return self.config.run, self.partition.number, run.name
 
     def _make(self, run: StepRun) -> tuple[Made, Sums]:
-        """Run a step that makes row arrays, and remember all that it found but its sums."""
+        """Run a step that makes row arrays, and cache its results except its sums."""
         runner, arrays = self._run(run)
         sums = runner.sums()[0]
         made = Made(runner.values[0], arrays, bool(sums))
@@ -251,13 +251,13 @@ class TaskContext:
         return runner, made
 
     def _with_shared(self, step: Step) -> Step:
-        """Return a step with the arrays that it shares in the place of where they are."""
+        """Return a step with its shared arrays in place of references."""
         refs = {name: getattr(step, name) for name in step.shared}
         arrays = {n: self.arrays(ref)["array"] for n, ref in refs.items() if isinstance(ref, Ref)}
         return replace(step, **arrays) if arrays else step  # type: ignore[type-var]
 
     def save(self, name: str, arrays: Arrays) -> Ref | Arrays:
-        """Write arrays of this partition to a new file; return them where there is no folder."""
+        """Write arrays of this partition to a new file; return them if there is no folder."""
         n_bytes = sum(array.nbytes for array in arrays.values())
         if self.config.folder is None:
             _cache.put((self.config.run, self.partition.file_name(name)), arrays, n_bytes)
@@ -270,7 +270,7 @@ class TaskContext:
         return Ref(target.name, str(target))
 
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """Return what is saved under this name, or make and save it.
+        """Return what is saved under this name, or compute and save it.
 
         The result is the same whoever makes it, so that it does not matter whose file it is.
         """
@@ -287,7 +287,7 @@ class TaskContext:
 def context_of(
     config: RunConfig, partition: Partition, given: Mapping[str, Any]
 ) -> Iterator[TaskContext]:
-    """Compute as all workers of a fit do, on one of its partitions."""
+    """Return the context of a partition, after setting this process up for the fit."""
     config.take()
     with single_blas_thread():
         yield TaskContext(config, partition, given)
@@ -295,7 +295,7 @@ def context_of(
 
 @dataclass
 class Found:
-    """What steps found on neighbouring partitions.
+    """Results of steps on consecutive partitions.
 
     `values` has a list for each step with an entry for each block, `sums` a branch of the tree for
     each step, `saved` a dict for each partition: where each saved row array is, or itself.
@@ -306,7 +306,7 @@ class Found:
     saved: list[dict[str, Ref | Arrays]]
 
     def to_arrays(self) -> Arrays:
-        """Return the same as named arrays; row arrays have to be in files."""
+        """Return the results as named arrays; row arrays must be in files."""
         out: Arrays = {}
 
         def plain(value: Any) -> Any:
@@ -320,7 +320,7 @@ class Found:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Found:
-        """Undo `to_arrays`."""
+        """Rebuild the results: the inverse of `to_arrays`."""
         values, sums, saved = json.loads(
             arrays["about"].tobytes(),
             object_hook=lambda found: arrays[found[_NAMED]] if _NAMED in found else found,
@@ -334,7 +334,7 @@ def run_steps(
     config: RunConfig, partition: Partition, runs: tuple[StepRun, ...],
     saves: dict[str, StepRun], name: str | None, given: Mapping[str, Any],
 ) -> Found:  # fmt: skip
-    """Run steps on a partition, and save the row arrays `saves` that they make.
+    """Run steps on a partition, and save their row arrays named in `saves`.
 
     With a name the result is saved, too: it need not be found again if this worker dies.
     """
@@ -354,7 +354,7 @@ def run_steps(
 
 
 def join(*found: Found) -> Found:
-    """Add neighbouring branches of the sums; other results follow each other."""
+    """Add neighbouring branches of the sums; concatenate other results."""
     values = [
         [block for each in step for block in each]
         for step in zip(*(f.values for f in found), strict=True)

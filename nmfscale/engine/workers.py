@@ -1,4 +1,4 @@
-"""What the workers of a cluster can do, and the client that they belong to."""
+"""Properties of the workers of a cluster, and the client to use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOKS_FOR = 30.0
 
 
 class WorkerInfo(NamedTuple):
-    """What a worker says of itself."""
+    """Properties that a worker reports."""
 
     version: str
     levels: list[str]
@@ -37,7 +37,7 @@ class WorkerInfo(NamedTuple):
 
 
 def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> WorkerInfo:
-    """Say on a worker what it is and whether it sees the files of the fit."""
+    """Return the properties of a worker, and whether it can read the files of the fit."""
     return WorkerInfo(
         package_version(), kernels.available_levels(), socket.gethostname(),
         available_processors(), worker_memory(),
@@ -47,7 +47,7 @@ def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> Wor
 
 
 def _seen(look: Callable[[], Any]) -> Any:
-    """Return what is found in a file; None if this machine does not see it."""
+    """Return the identity of a file, None if this machine cannot read it."""
     try:
         return look()
     except OSError:
@@ -55,7 +55,7 @@ def _seen(look: Callable[[], Any]) -> Any:
 
 
 def resolve_client(client: Any, refusal: str | None) -> Any:
-    """Return the client given, or the one that is active.
+    """Return the given client, or the active one.
 
     `refusal` says why the method of the fit cannot do without whole columns of the counts, if so:
     then None is returned, and a client that was given is a ValueError.
@@ -85,7 +85,7 @@ def preflight(
     pool: WorkerPool, store: str = "", mark: tuple[int, ...] = (), probe_file: str = "",
     token: str = "",
 ) -> dict[str, WorkerInfo]:  # fmt: skip
-    """Ask all workers what they can do; those that cannot take part are left out."""
+    """Query all workers; leave out those that cannot take part."""
     end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
         found = pool.each(probe, store, mark, probe_file, token)
@@ -117,7 +117,7 @@ def preflight(
 
 
 def _unfit(info: Any) -> str:
-    """Say why a worker is of no use; nothing if it would compute as this process does."""
+    """Return why a worker cannot be used; empty if it would compute like this process."""
     if not isinstance(info, WorkerInfo):
         return f"{type(info).__name__}: {info}"
     if info.version != package_version():
@@ -129,13 +129,13 @@ def _unfit(info: Any) -> str:
 
 
 def common_level(infos: dict[str, WorkerInfo]) -> str:
-    """Return the lowest instruction set that this process and all workers have."""
+    """Return the lowest instruction set of this process and all workers."""
     have = [kernels.available_levels(), *(info.levels for info in infos.values())]
     return "baseline" if min(map(len, have)) == 1 else "avx2"
 
 
 def threads_of_task(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:
-    """Kernel threads of a task, so that a host has as many as it has processors."""
+    """Return the kernel threads of a task, so that a host uses each processor once."""
     if asked is not None:
         return resolve_threads(asked)
     tasks: Counter[str] = Counter()

@@ -1,1 +1,1 @@
-"""The mathematics: the only door to the kernels."""
+"""The mathematics: no other folder uses the kernels."""

@@ -1,4 +1,4 @@
-"""How well topics agree with known groups of samples."""
+"""Agreement of topics with known groups of samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .factors import Array
 
 
 class ClusteringScore(NamedTuple):
-    """What :func:`clustering_score` finds.
+    """Result of :func:`clustering_score`.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class ClusteringScore(NamedTuple):
 def clustering_score(
     loadings: ArrayLike, groups: ArrayLike, *, soft: bool = False
 ) -> ClusteringScore:
-    """Score topics by the group that agrees with each of them best.
+    """Score each topic by the group that agrees best with it.
 
     Parameters
     ----------

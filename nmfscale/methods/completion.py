@@ -1,4 +1,4 @@
-"""Document completion: what loadings fitted to a part of the counts say of the rest.
+"""Document completion: loadings fitted to one part of the counts predict the other part.
 
 Each count x is split in two: ``z ~ Binomial(x, share)`` is held out, x - z is seen.  Of Poisson
 counts both parts are independent (binomial thinning), so that loadings fitted to what is seen owe
@@ -18,7 +18,7 @@ from .transform import log_mu_rows, row_sizes
 
 
 def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tuple[Any, Any]:
-    """Return what is seen of some rows and what is held out, two sparse matrices.
+    """Split the counts of some rows into seen and held-out counts, two sparse matrices.
 
     Entries are drawn row by row and column by column, so that the same counts are split in the
     same way wherever they are, and in pieces of any size.

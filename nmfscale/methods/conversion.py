@@ -1,4 +1,4 @@
-"""Poisson NMF and the multinomial topic model are one model in two sets of parameters."""
+"""Poisson NMF and the multinomial topic model: one model in two parametrisations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicParameters(NamedTuple):
 
 
 def poisson_to_multinomial(L: ArrayLike, F: ArrayLike) -> TopicParameters:
-    r"""Turn the factors of a Poisson NMF into the parameters of a multinomial topic model.
+    r"""Convert the factors of a Poisson NMF to the parameters of a multinomial topic model.
 
     With :math:`u_k = \sum_j f_{jk}` and :math:`s_i = \sum_k l_{ik} u_k`, the frequencies are
     :math:`f_{jk} / u_k` and the proportions :math:`l_{ik} u_k / s_i` (equation 4 of [1]_). At a
@@ -106,7 +106,7 @@ def multinomial_to_poisson(
     size_factors: ArrayLike,
     scales: ArrayLike,
 ) -> tuple[Floats, Floats]:
-    r"""Turn the parameters of a multinomial topic model into the factors of a Poisson NMF.
+    r"""Convert the parameters of a multinomial topic model to the factors of a Poisson NMF.
 
     The inverse of :func:`poisson_to_multinomial`: with :math:`l^*` the proportions and
     :math:`f^*` the frequencies, :math:`f_{jk} = u_k f^*_{jk}` and
@@ -177,7 +177,7 @@ def multinomial_to_poisson(
 
 
 def _shares(parts: Floats, whole: Floats) -> Floats:
-    """`parts / whole`; equal shares along the axis that was summed where the whole is zero."""
+    """Return `parts / whole`; where the whole is zero, equal shares along the summed axis."""
     axis = 0 if whole.ndim == 1 else 1
     equal = np.full(parts.shape, 1.0 / parts.shape[axis])
     return np.divide(parts, whole, out=equal, where=whole > 0.0)
@@ -186,7 +186,7 @@ def _shares(parts: Floats, whole: Floats) -> Floats:
 def _factor_pair(
     first: ArrayLike, second: ArrayLike, names: tuple[str, str] = ("L", "F")
 ) -> tuple[Floats, Floats]:
-    """Check two matrices with one column per topic."""
+    """Check two matrices with a column for each topic."""
     left = non_negative(first, names[0], (None, None))
     right = non_negative(same_topics(first, second), names[1], (None, None))
     if left.shape[1] != right.shape[1]:

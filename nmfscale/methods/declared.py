@@ -110,7 +110,7 @@ class DeclaredMethod(Method):
         return {name: getattr(self, name) for name in self.numbers}, rows | self.shared_arrays()
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
+        """Restore the state saved by `snapshot`."""
         for name in self.numbers:
             setattr(self, name, numbers[name])
         for name, own in self.row_arrays().items():
@@ -139,7 +139,7 @@ class PointMethod(DeclaredMethod):
         """Return the shapes of the shared arrays of a point."""
 
     def copy(self, source: str, target: str) -> None:
-        """Let two names stand for one point."""
+        """Make two names refer to one point."""
         self.executor.copy(source, target)
         self.points[target] = self.points[source]
 

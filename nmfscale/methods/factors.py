@@ -1,4 +1,4 @@
-"""Factors in lane order: their memory, their sums, and the constraints on them."""
+"""Factors in lane order: memory, sums and constraints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_APART = 10
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a fit must not change, row weights (n,) and priors.
+    """Fixed parameters, row weights (n,) and priors of a fit.
 
     `topics` (K,) are those whose factors stay as they were given, `features` (m,) and `samples`
     (n,) rows of F and of L that do; `factors` (m, K) is F as it was given, where something stays.
@@ -46,7 +46,7 @@ class Constraints:
     measured: Array | None = None
 
     def scaled(self, scales: Array) -> Constraints:
-        """Return the same for loadings times `scales` (K,) and factors divided by them."""
+        """Return the constraints for loadings times `scales` (K,) and factors divided by them."""
         priors: dict[str, Any] = {}
         for name, factor in (("prior_factors", scales), ("prior_loadings", 1 / scales)):
             prior = getattr(self, name)
@@ -55,13 +55,13 @@ class Constraints:
 
     @property
     def free(self) -> bool:
-        """Whether nothing is fixed and there are no priors, so that columns may be scaled."""
+        """Whether columns may be scaled freely: nothing is fixed and there are no priors."""
         names = set(self.__dataclass_fields__) - {"weights", "groups", "measured"}
         return all(getattr(self, name) is None for name in names)
 
     @property
     def movable(self) -> bool:
-        """Whether nothing is fixed: columns of L and F may be scaled, if priors are asked."""
+        """Whether nothing is fixed: columns of L and F may be scaled as the priors allow."""
         return self.topics is None and self.features is None and self.samples is None
 
     def parts(self) -> list[Array | None]:
@@ -70,7 +70,7 @@ class Constraints:
         return [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
 
     def log_scales(self, scales: Array) -> float:
-        """Return what the log prior changes by when the parameters are scaled back."""
+        """Return the change of the log prior when the parameters are scaled back."""
         total, logs = 0.0, np.log(scales)
         if self.prior_factors is not None:
             total += math.fsum(self.prior_factors[0].sum(axis=0) * logs)
@@ -83,7 +83,7 @@ class Constraints:
 
 @dataclass
 class Factor:
-    """Rows of a factor in lane order, `values` (lanes, stride); the first `n_rows` lanes are rows.
+    """A factor in lane order, `values` (lanes, stride), of which the first `n_rows` lanes are rows.
 
     `fixed` is a mask of rows that stay as they are; `pseudo` and `rate` are the parameters of a
     Gamma prior.
@@ -97,20 +97,20 @@ class Factor:
     rate: Array | None = None
 
     def largest(self, per_lane: Array) -> float:
-        """Return the largest of one number a lane, over rows that are not fixed."""
+        """Return the maximum over rows that are not fixed, given one number for each lane."""
         of_rows = per_lane[: self.n_rows]
         if self.fixed is not None:
             of_rows = of_rows[~self.fixed[: self.n_rows]]
         return float(of_rows.max(initial=0.0))
 
     def prior(self) -> dict[str, Array]:
-        """Return pseudo-counts and rates as the kernels take them, where there are any."""
+        """Return pseudo-counts and rates in the form of the kernels, None without a prior."""
         if self.pseudo is None or self.rate is None:
             return {}
         return {"pseudo": self.pseudo, "rate": self.rate}
 
     def log_prior(self, weights: Array | None = None) -> float:
-        """Sum of pseudo log b - rate b, the Gamma prior less its constant, each row weighted."""
+        """Sum pseudo log b - rate b, the Gamma log prior without its constant, weighted by row."""
         if self.pseudo is None or self.rate is None:
             return 0.0
         b = self.values.astype(np.float64)
@@ -120,7 +120,7 @@ class Factor:
         return math.fsum(terms[: self.n_rows].sum(axis=0))
 
     def column_sums(self, weights: Array | None = None) -> Array:
-        """Return sums over rows in float64, row after row, (stride,)."""
+        """Return sums over rows in float64, added row by row, (stride,)."""
         out = np.zeros(self.values.shape[1])
         for first in range(0, self.n_rows, _PIECE):
             here = slice(first, min(first + _PIECE, self.n_rows))
@@ -131,13 +131,13 @@ class Factor:
         return out
 
     def as_type(self, dtype: Any) -> Factor:
-        """Return a copy in another type."""
+        """Return a copy with a different dtype."""
         prior: dict[str, Any] = {n: aligned_copy(a, dtype) for n, a in self.prior().items()}
         return replace(self, values=aligned_copy(self.values, dtype), **prior)
 
 
 def at_floor(values: Array) -> Array:
-    """Say which parameters are at the floor: zeros of the fit."""
+    """Return a mask of parameters at the floor: zeros of the fit."""
     # the floor as float32 has it is a little above, and float32 may have carried the fit
     return values <= MINVAL * (1 + 1e-6)
 
@@ -146,7 +146,7 @@ def to_lanes(
     plain: Array, order: Array, stride: int, dtype: Any, empty: float = MINVAL,
     least: float | None = None, folder: str | None = None,
 ) -> Array:  # fmt: skip
-    """Return rows of `plain` (n, K) in lane order, zeros up to `stride`, `empty` in the padding.
+    """Return rows of `plain` (n, K) in lane order, 0 up to `stride`, `empty` in other lanes.
 
     What is smaller than `least` is raised to it.
     """
@@ -162,12 +162,12 @@ def to_lanes(
 
 
 def in_lane_order(n_rows: int, n_lanes: int) -> Array:
-    """Return the order of rows that stand in lane order already, for `to_lanes`."""
+    """Return the order for `to_lanes` of rows that are in lane order already."""
     return np.append(np.arange(n_rows), np.full(n_lanes - n_rows, -1))
 
 
 def rows_of_sums(sums: Array, n_rows: int) -> Array:
-    """Return what kernels summed (slices, K, 16) as rows (n_rows, K), in lane order."""
+    """Return sums of the kernels (slices, K, 16) as rows (n_rows, K), in lane order."""
     K = sums.shape[1]
     return np.ascontiguousarray(sums.transpose(0, 2, 1).reshape(-1, K)[:n_rows])
 
@@ -175,7 +175,7 @@ def rows_of_sums(sums: Array, n_rows: int) -> Array:
 def from_lanes(
     values: Array, order: Array, n_rows: int, n_components: int, folder: str | None = None
 ) -> Array:
-    """Return an array in lane order in the order of the user's rows, (n_rows, n_components)."""
+    """Return an array in lane order as (n_rows, n_components), in the user's order of rows."""
     out = aligned_empty((n_rows, n_components), values.dtype, folder)
     for first in range(0, len(values), _PIECE):
         lanes, rows = order[first : first + _PIECE], values[first : first + _PIECE]
@@ -184,31 +184,31 @@ def from_lanes(
 
 
 def per_lane(per_row: Array, order: Array) -> Array:
-    """Return one number for each row in lane order, 0 where there is no row."""
+    """Return one number for each row in lane order, with 0 in lanes without a row."""
     out = np.zeros(len(order), per_row.dtype if per_row.dtype == bool else np.float64)
     out[order >= 0] = per_row[order[order >= 0]]
     return out
 
 
 def sum_lanes(values: Array) -> float:
-    """Sum of one number per lane: lane by lane over slices, then exactly over the 16 lanes."""
+    """Sum one number for each lane: over slices in each lane, then exactly over the 16 lanes."""
     return math.fsum(over_slices(values.reshape(-1, LANES)))
 
 
 def over_slices(values: Array) -> Array:
-    """Sum what kernels found in every slice, (n_slices, ...), slice after slice."""
+    """Sum results of the kernels (n_slices, ...) slice after slice."""
     out = np.zeros(values.shape[1:])
     kernels.sum_slices(values.reshape(len(values), out.size), out.reshape(-1))
     return out
 
 
 def weighted_sum(values: Array, weights: Array | None) -> float:
-    """Sum one number a lane, each weighted; lanes without a row have to hold 0."""
+    """Return the weighted sum of one number for each lane; lanes without a row must hold 0."""
     return sum_lanes(values if weights is None else values * weights)
 
 
 def rescale(L: Array, F: Array) -> tuple[Array, Array]:
-    r"""Give each column of L and its column of F the same mean, leaving :math:`L F^T` as it is.
+    r"""Scale the columns of L and F to equal means, which leaves :math:`L F^T` unchanged.
 
     float32 if both are float32, else float64. A column that is zero in L or in F is left alone in
     both.
@@ -225,7 +225,7 @@ def rescale(L: Array, F: Array) -> tuple[Array, Array]:
 def balancing_scales(
     total: float, shape: tuple[int, int], L: Array | None, F: Array | None
 ) -> Array:
-    """Return powers of two d (K,): the column means of L d and of F / d agree up to `_MOST_APART`.
+    """Return powers of two d (K,): column means of L d and F / d agree up to `_MOST_APART`.
 
     Parameters below an absolute floor count as zeros, so that factors at another scale than the
     counts are fitted at theirs. Powers of two change no digit, and d is 1 where the means are near.

@@ -124,7 +124,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
 
 
 def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
-    """Residuals of the first-order conditions of Poisson NMF, which vanish at an optimum.
+    """Residuals of the first-order (KKT) conditions of Poisson NMF; they vanish at an optimum.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> A
 
 
 def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
-    """Return counts and factors in float64, of matching shapes, matched by name."""
+    """Return counts and factors in float64 with matching shapes, matched by name."""
     counts = as_counts(X, integer="allow")
     factors = [
         non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)

@@ -1,4 +1,4 @@
-"""Which topics of two fits belong together."""
+"""Matching of the topics of two fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cosines_of(F: Array, other: Array) -> Array:
 
 
 def affinities_of(F: Array, other: Array) -> Array:
-    """Return ``sum_j sqrt(p_jk q_jk')`` (K, K') of columns divided by their sums: Bhattacharyya's.
+    """Return Bhattacharyya coefficients ``sum_j sqrt(p_jk q_jk')`` (K, K') of normalised columns.
 
     It is the cosine of their square roots.
     """
@@ -29,7 +29,7 @@ def affinities_of(F: Array, other: Array) -> Array:
 
 
 def lift_correlations_of(F: Array, other: Array) -> Array:
-    """Return cosines (K, K') of what topics have more or less than the mean topic, at least 0.
+    """Return cosines (K, K') of deviations of topics from the mean topic, at least 0.
 
     With frequencies f_j and g_j and the mean p_j of all topics of both sides they are those of
     ``(f_j - p_j) / sqrt(p_j)``: correlations of lifts f_j / p_j, features weighted by p_j. What all
@@ -53,13 +53,13 @@ def _frequencies(F: Array) -> Array:
 
 
 def _directions(columns: Array) -> Array:
-    """Return columns divided by their norms; zero where that is rounding beside a frequency."""
+    """Return columns divided by their norms; columns within rounding of zero become zero."""
     norms = np.linalg.norm(columns, axis=0)
     return np.divide(columns, norms, out=np.zeros_like(columns), where=norms > _NO_DIRECTION)
 
 
 def best_pairs(similarities: Array) -> tuple[Array, Array]:
-    """Return rows and columns of the pairs whose similarities have the largest sum.
+    """Return rows and columns of the one-to-one pairs with the largest sum of similarities.
 
     There are as many pairs as the shorter side has topics; rows are sorted.
     """
@@ -68,7 +68,7 @@ def best_pairs(similarities: Array) -> tuple[Array, Array]:
 
 
 def match_columns(F: Array, other: Array) -> tuple[Array, Array]:
-    """Return which columns of `other` (m, K) belong to those of F, and the cosines (K,).
+    """Return the columns of `other` (m, K) that match those of F, and the cosines (K,).
 
     They are matched by `lift_correlations_of`.
     """

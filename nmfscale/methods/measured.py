@@ -1,4 +1,4 @@
-"""Which features were measured in which samples: entries of others have no part in a likelihood.
+"""Features measured in each sample; unmeasured entries are not part of a likelihood.
 
 Samples make groups, such as batches, and the features that were measured are those of a group. The
 row problem of a sample of group g is what it is without groups, with the column sums of F over the
@@ -24,13 +24,13 @@ from .factors import Array, Factor, aligned_copy
 
 @dataclass(frozen=True)
 class Measured:
-    """Number of the group of each sample (n,), and the features of each group, a mask (G, m)."""
+    """Group number of each sample (n,), and a mask (G, m) of the features of each group."""
 
     groups: Array
     features: Array
 
     def check(self, counts: CountMatrix) -> None:
-        """Refuse counts where nothing was measured."""
+        """Refuse counts at unmeasured entries."""
         for first, indptr, indices, _ in counts.chunks():
             last = first + len(indptr) - 1
             group = np.repeat(self.groups[first:last], np.diff(indptr))
@@ -46,7 +46,7 @@ class Measured:
                 )
 
     def clear(self, L: Array, F: Array) -> None:
-        """Let samples have no loadings (n, K) of topics of which nothing was measured, in place.
+        """Set loadings (n, K) to 0, in place, for topics without any measured feature in a sample.
 
         Their likelihood says nothing of these loadings.
         """
@@ -60,12 +60,12 @@ class Measured:
         return np.array([F[mask].sum(axis=0, dtype=np.float64) for mask in self.features])
 
     def sums(self, F: Array) -> Array:
-        """Return for each sample the column sums of F (m, K) over its features, (n, K)."""
+        """Return the column sums of F (m, K) over the measured features of each sample, (n, K)."""
         found: Array = self.group_sums(F)[self.groups]
         return found
 
     def rows(self, rows: Any) -> Measured:
-        """Return the same of some of the samples."""
+        """Return the selection for some of the samples."""
         return Measured(self.groups[rows], self.features)
 
 
@@ -74,7 +74,7 @@ def _name(number: int, names: Any) -> str:
 
 
 def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
-    """Return the prior with which rows have totals of their own (lanes, stride), beside one of 0.
+    """Return the prior that adds row-specific totals (lanes, stride) to a common total of 0.
 
     `prior` has pseudo-counts and rates, or nothing.
     """
@@ -84,14 +84,14 @@ def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
 
 
 def totals_of_groups(block: Block, totals: Array, dtype: Any) -> Array:
-    """Return the totals of the group of each lane of a block, from those of groups (G, stride)."""
+    """Return the totals for each lane of a block, from those of groups (G, stride)."""
     found: Array = totals.astype(dtype)[block["groups"].astype(np.intp)]
     return found
 
 
 @dataclass(frozen=True)
 class GroupSums(Step):
-    """Adds up the columns of L in each group of samples, weighted if samples have weights."""
+    """Sums the columns of L over each group of samples, weighted if samples have weights."""
 
     n_components: int
     n_groups: int
@@ -99,11 +99,11 @@ class GroupSums(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, "groups", "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add up the rows of a block."""
+        """Add the rows of a block."""
         rows = Factor(block[self.source], block.n_rows, self.n_components)
         groups, weights = block["groups"], block.get("weights")
         weights = np.ones(len(groups)) if weights is None else weights

@@ -1,4 +1,4 @@
-"""Several topics as one."""
+"""Merging of topics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Parts = list[list[int]]
 
 
 def summed(values: Array, parts: Parts) -> Array:
-    """Return sums (..., K') of what has topics on its last axis; a topic alone stays to the bit."""
+    """Sum merged topics on the last axis (..., K'); unmerged topics stay the same to the bit."""
     kept = [np.sum(values[..., part], axis=-1, dtype=np.float64) for part in parts]
     return np.ascontiguousarray(np.stack(kept, axis=-1).astype(values.dtype))
 
 
 def averaged(values: Array, parts: Parts, weights: Array) -> Array:
-    """Return means (..., K') weighted by weights (K,) of topics, equal ones where all are 0."""
+    """Return means (..., K') weighted by topic weights (K,); equal weights where all are 0."""
     kept = []
     for part in parts:
         shares = weights[part] if weights[part].any() else np.ones(len(part))
@@ -29,7 +29,7 @@ def averaged(values: Array, parts: Parts, weights: Array) -> Array:
 
 
 def merged_factors(L: Array, F: Array, parts: Parts) -> tuple[Array, Array]:
-    """Return L (n, K') and F (m, K') with the sums over rows, and over columns, of ``L F^T``."""
+    """Return merged L (n, K') and F (m, K') that keep row sums and column sums of ``L F^T``."""
     F_new = averaged(F, parts, L.sum(axis=0, dtype=np.float64))
     sizes, whole = (A.sum(axis=0, dtype=np.float64) for A in (F, F_new))
     L_new = np.empty((len(L), len(parts)), L.dtype)
@@ -40,7 +40,7 @@ def merged_factors(L: Array, F: Array, parts: Parts) -> tuple[Array, Array]:
 
 
 def merged_dirichlet(topics: Array, parts: Parts, eta: float, expected: Array) -> Array:
-    """Return Dirichlet parameters (m, K') of merged topics: the prior eta, and counts that add.
+    """Return Dirichlet parameters (m, K') of merged topics: the prior eta plus summed counts.
 
     Without a prior topics are points, and means of them weighted by expected counts (K,).
     """

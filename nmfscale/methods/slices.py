@@ -1,4 +1,4 @@
-"""Counts in slices of 16 rows, as the kernels take them, and in pieces with progress between."""
+"""Counts in slices of 16 rows, the form of the kernels, and in pieces that report progress."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PIECE, _PIECE_SLICES = 20_000_000, 8
 
 
 def sliced_counts(counts: SellBlock, n_design: int) -> Any:
-    """Return counts as the kernels take them, whose indices are below `n_design`."""
+    """Return counts in the form of the kernels, with indices below `n_design`."""
     return kernels.SlicedCounts(counts.index, counts.count, counts.offset, n_design)
 
 
 def pieces(
     counts: SellBlock, n_components: int, n_threads: int, whole: bool = False
 ) -> Iterator[slice]:
-    """Cut slices into pieces, after each of which there is progress; or not, if it is a `whole`."""
+    """Split slices into pieces with progress after each; with `whole`, into a single piece."""
     n_slices, first = len(counts.offset) - 1, 0
     enough = _PIECE // (LANES * n_components)
     while first < n_slices and not whole:

@@ -1,4 +1,4 @@
-"""Loadings of rows of counts while the factors are held: one convex problem for each row.
+"""Loadings of rows of counts with fixed factors: a convex problem for each row.
 
 With u the column sums of F, a row is ``min over b >= 0 of sum_k b_k u_k - sum_j x_j log(f_j . b)``.
 It takes EM and Newton steps until its KKT residual is small and no EM step would raise a loading.
@@ -52,7 +52,7 @@ _COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
 
 class Projector:
-    """Moves rows of a block, in lane order, while the factors are held.
+    """Moves the loadings of a block, in lane order, to their optimum with fixed factors.
 
     Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
     at most `tol` times its total, `n_steps` at most, and then stands still, whatever its neighbours
@@ -88,7 +88,7 @@ class Projector:
             self._newton = kernels.RowProblem(*held, **options, **newton)
 
     def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
-        """Move rows from where `values` has them to where they belong, in place."""
+        """Move the rows of `values` to their optimum, in place."""
         scale = totals
         if prior:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
@@ -107,7 +107,7 @@ class Projector:
             values[:, self._dead] = best
 
     def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> None:
-        """Take steps on all components of rows, whose residuals are measured by `scale`."""
+        """Take steps on all components of rows; residuals are relative to `scale`."""
         after = aligned_copy(values)
         # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
         moving, kkt = scale > 0, np.zeros(len(values))
@@ -136,7 +136,7 @@ class Projector:
 
 
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
-    """Return factors (m, K) in lane order, and their column sums, as a `Projector` takes them.
+    """Return factors (m, K) in lane order, and their column sums, for a `Projector`.
 
     A component without factors has sum 0, and no loadings: there is nothing that it could explain.
     """
@@ -162,7 +162,7 @@ def group_sums(design: Array, order: Array, n_components: int, measured: Measure
 
 @dataclass(frozen=True)
 class ProjectRows(Step):
-    """Moves the loadings of every row to where they belong, with F held: see `Projector`.
+    """Moves the loadings of every row to their optimum with F fixed: see `Projector`.
 
     `L` is where they start; without it every component has the same expected counts. `total` is
     (stride,), or for rows of groups with features of their own (n_groups, stride).
@@ -179,7 +179,7 @@ class ProjectRows(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         known = "L", "totals", "pseudo", "rate", "groups"
         return RowArrays(known, ("projected",), ("projected",))
 
@@ -230,7 +230,7 @@ def fit_rows(
     counts: CountMatrix, executor: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
     measured: Measured | None = None,
 ) -> Array:  # fmt: skip
-    """Return loadings (n, K) a few steps from L, with the factors F (m, K) held."""
+    """Return loadings (n, K) after a few steps from L, with factors F (m, K) fixed."""
     layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
     scales = balancing_scales(counts.total, counts.shape, L, F)
     design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
@@ -294,7 +294,7 @@ def projection(
 
 
 def row_sizes(L: Array, u: Array) -> Array:
-    """Return ``sum_k l_ik u_k`` of loadings in float64 and the column sums of F, (n,), positive."""
+    """Return ``sum_k l_ik u_k`` (n,), positive, from float64 loadings and column sums u of F."""
     # summed row by row: the rounding of a product of matrices depends on their size
     sizes: Array = np.maximum((L * u).sum(axis=1), LEAST)
     return sizes
@@ -306,7 +306,7 @@ def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
 
 
 def projection_needs(counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory that loadings of new rows need; `row` is for each row of a block."""
+    """Return the memory for loadings of new rows; `row` is the part for each row of a block."""
     stride = kernels.row_stride(n_components)
     n, m = counts.shape
     return Needs(
@@ -319,7 +319,7 @@ def projection_needs(counts: CountMatrix, n_components: int) -> Needs:
 def write_array(
     target: Path, shape: tuple[int, ...], dtype: np.dtype[Any], pieces: Iterable[Array]
 ) -> None:
-    """Write an array to a file in NumPy's format, some rows at a time; whole or not at all."""
+    """Write an array to a file in NumPy's format, some rows at a time, atomically."""
     described = np.lib.format.dtype_to_descr(dtype)
     with atomic_write(target) as part, part.open("xb") as file:
         np.lib.format.write_array_header_1_0(
@@ -349,11 +349,11 @@ class LogMu(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source,), ("log_mu",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Sum those of a block."""
+        """Sum over the rows of a block."""
         L = aligned_copy(block[self.source], np.float64)
         found = np.zeros(len(L))
         problem = kernels.RowProblem(self.F, np.zeros(self.F.shape[1]), self.n_components)
@@ -375,11 +375,11 @@ class LogShares(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, "log_mu", "totals", "groups"), ("log_shares",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Find those of the rows of a block."""
+        """Find the loadings of the rows of a block."""
         sizes, L = self.sizes, block[self.source][:, : self.sizes.shape[-1]]
         if sizes.ndim == 2:
             sizes = sizes[block["groups"].astype(np.intp)]
@@ -390,7 +390,7 @@ class LogShares(Step):
 
 
 def log_mu_rows(counts: CountMatrix, L: Array, F: Array, *, n_threads: int = 1) -> Array:
-    """Sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
+    """Return the sum of x log mu over the nonzeros of each row, mu = L F^T, (n,) float64."""
     layout = counts.layout(n_threads)
     step = LogMu.of(F, layout.column_order)
     start = LaneBlocks(layout, L, step.F.shape[1], np.float64)

@@ -1,4 +1,4 @@
-"""Estimators in the shape of scikit-learn."""
+"""Estimators with the interface of scikit-learn."""
 
 # first: it says so if the kernels are not compiled
 from .base import CountModel

@@ -147,7 +147,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
 
     @property
     def max_iter(self) -> int:  # type: ignore[override]
-        """Number of anchors: each takes an iteration."""
+        """Maximum number of iterations: one for each anchor."""
         return self.n_components
 
     def fit(
@@ -235,7 +235,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         return counts, replace(fitted, converged=ended, reason=reason, gap=None)
 
     def _weights(self, counts: CountMatrix) -> Weights:
-        """Return what counts are multiplied by where anchors are chosen, checked."""
+        """Return the checked weights by which counts are multiplied in the choice of anchors."""
         if not callable(self.weighting):
             return weights_of(counts, self.weighting)
         found = self.weighting(counts)
@@ -303,7 +303,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         return unchanged
 
     def _projection(self, counts: CountMatrix, **options: Any) -> RowsPass:
-        """Return the loadings with which topics make counts most probable: those of a score."""
+        """Return maximum likelihood loadings given the topics, which scores use."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
         return projection(counts, self.components_.T, n_threads=self._threads(counts), **options)
 

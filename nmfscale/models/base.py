@@ -1,4 +1,4 @@
-"""What every estimator of counts shares: parameters, and a fit in blocks wherever they are."""
+"""Base of the estimators: parameters, and fits in memory, from files or on a cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Fitted:
-    """The arrays that a model ended with, in the order of the counts, and how the fit went."""
+    """The final arrays of a fit, in the order of the counts, and its course."""
 
     arrays: dict[str, Array]
     history: Array
@@ -50,7 +50,7 @@ class Fitted:
 
     @property
     def objective(self) -> float:
-        """What was maximized, at the end: the first column of the history after the seconds."""
+        """Final value of the objective: the first column of the history after the seconds."""
         names: Any = self.history.dtype.names
         return float(self.history[names[2]][-1])
 
@@ -67,7 +67,7 @@ class _Iterated:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
-    """Base of the estimators of counts: what they do in a fit is said by a `Method`.
+    """Base of the estimators of counts; a `Method` defines the fit.
 
     Parameters are fields of a dataclass, which makes the `__init__` that scikit-learn looks at.
     Fields of this class are parameters of all models.
@@ -171,7 +171,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         save_model(self, path)
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may assume: sparse and non-negative input, its type kept."""
+        """Tell scikit-learn that input may be sparse, is non-negative, and keeps its type."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
@@ -179,7 +179,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return tags
 
     def _fit(self, X: Any, options: FitOptions, **given: Any) -> CountMatrix:
-        """Do as `fit` says, and return the counts; if that fails, nothing has changed."""
+        """Fit, and return the counts; if the fit fails, the estimator is unchanged."""
         self._check_parameters()
         with self._all_or_nothing():
             self.seed_ = self._drawn_seed()
@@ -195,7 +195,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return counts
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
-        """Return which features had no counts in a fit, and nothing else that says what they are.
+        """Return the features without counts in a fit, whose factors nothing else determines.
 
         `given` are the arguments of the fit.
         """
@@ -204,7 +204,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was where what is done inside fails."""
+        """Restore the estimator if the code in this context fails."""
         before = self.__dict__.copy()
         try:
             yield
@@ -217,7 +217,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     def _counts_of_fit(
         self, X: Any, options: FitOptions, refusal: str | None = None
     ) -> tuple[CountMatrix, FitOptions]:
-        """Return the counts of a fit, and its options with the client that is used, if any.
+        """Return the counts of a fit, and its options with the client to use, if any.
 
         `refusal` says why a cluster cannot be.
         """
@@ -228,7 +228,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return counts, replace(options, client=client)
 
     def _warn_of_many_components(self, counts: CountMatrix) -> None:
-        """Warn before any work: no counts tell more components apart than they have of a side."""
+        """Warn before any work if there are more components than samples or features."""
         least = min(counts.shape)
         if self.n_components <= max(least, 1):
             return
@@ -245,7 +245,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return self.tol
 
     def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
-        """Fit and set all attributes but those of the history.
+        """Fit, and set all attributes except the history.
 
         `args` are the `FitOptions`; `given` are the other arguments of the fit.
         """
@@ -264,7 +264,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
                 raise ValueError(f"{name} is {value}; a number is needed.")
 
     def _drawn_seed(self) -> int | None:
-        """Return the seed of a fit: `random_state`, or one that is drawn; None of a generator."""
+        """Return the seed of a fit: `random_state`, a new seed, or None for a generator."""
         if self.random_state is None:
             return int(check_random_state(None).randint(np.iinfo(np.int32).max))
         return int(self.random_state) if isinstance(self.random_state, Integral) else None
@@ -273,7 +273,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return check_random_state(self.random_state if self.seed_ is None else self.seed_)
 
     def _dtype(self) -> np.dtype[Any]:
-        """Return the type of the arithmetic of a fit, whatever the type of the counts."""
+        """Return the floating-point type of a fit, whatever the type of the counts."""
         dtype = np.dtype(np.float64 if self.dtype is None else self.dtype)
         if dtype not in (np.float32, np.float64):
             raise ValueError(f"dtype={self.dtype!r}: the fit is done in float32 or float64.")
@@ -282,7 +282,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     def _plan(
         self, counts: CountMatrix, needs: Needs, session: ClusterSession | None, n_threads: int
     ) -> Any:
-        """Decide what stays in memory, and where row arrays are kept if they do not."""
+        """Decide what stays in memory, and where row arrays are kept otherwise."""
         plan = plan_fit(
             counts, needs, self.memory_limit, elsewhere=session is not None,
             in_float64=self._dtype() == np.float64, n_threads=n_threads,
@@ -297,7 +297,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
         *, parts: dict[str, Iterable[Any]], **about: Any,
     ) -> Fitted:  # fmt: skip
-        """Fit `n_init` times where the work is done, and return the best.
+        """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
         ``make(counts, executor, rng)`` makes the method, without finding its start. `parts` and
         `about` say what a checkpoint is of: arrays and numbers that a fit must share to resume it.
@@ -348,7 +348,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         return best
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
-        """Return ends of a fit that float32 cannot support: a gain may be lost in its rounding."""
+        """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""
         if self._dtype() == np.float64:
             return ()
         return ("plateau", "converged") if beyond_float32(counts, n_threads) else ("plateau",)

@@ -1,4 +1,4 @@
-"""Fits side by side: which topics belong together, and a table of how fits went."""
+"""Comparison of fits: matched topics, and a table of the course of fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTHING = 1e-8
 
 @dataclass(frozen=True)
 class TopicMatch:
-    """Which topics of two fits, a and b, belong together.
+    """Matched topics of two fits, a and b.
 
     Attributes
     ----------
@@ -54,22 +54,22 @@ class TopicMatch:
 
     @property
     def similarity(self) -> Array:
-        """Similarities of the pairs."""
+        """Similarities of the matched pairs."""
         found: Array = self.similarities[tuple(self.pairs.T)]
         return found
 
     @property
     def unmatched_a(self) -> list[str]:
-        """Names of the topics of a that have no partner."""
+        """Names of the topics of a without a match."""
         return [self.names_a[k] for k in range(len(self.names_a)) if k not in self.pairs[:, 0]]
 
     @property
     def unmatched_b(self) -> list[str]:
-        """Names of the topics of b that have no partner."""
+        """Names of the topics of b without a match."""
         return [self.names_b[k] for k in self.order[len(self.pairs) :]]
 
     def to_frame(self) -> Any:
-        """Return a table with a row for each pair, and then for each topic without a partner.
+        """Return a table with a row for each pair, followed by a row for each unmatched topic.
 
         Returns
         -------
@@ -84,7 +84,7 @@ class TopicMatch:
         return pd.DataFrame(rows, columns=["a", "b", "similarity"]).astype({"similarity": float})
 
     def __repr__(self) -> str:
-        """Sizes, and how well topics match."""
+        """Sizes, and similarities of matched topics."""
         K_a, K_b = self.similarities.shape
         return (
             f"<TopicMatch: {K_a} and {K_b} topics, {self.n_features:,} features, similarities of "
@@ -93,7 +93,7 @@ class TopicMatch:
 
 
 def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
-    """Find which topics of two fits belong together.
+    """Match the topics of two fits one to one.
 
     Each topic has one partner at most, and the sum of the similarities of partners is as large as
     it can be (an assignment problem). Fits may have different numbers of topics, and may be of
@@ -191,7 +191,7 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
 
 
 def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:
-    """Return the columns of both that are the same features, in one order."""
+    """Return the columns of the features that both fits have, in the same order."""
     if names_a is not None and names_b is not None:
         names_a, names_b = (each.tolist() for each in same_kind(names_a, names_b))
     if names_a is None or names_b is None or names_a == names_b:
@@ -224,7 +224,7 @@ def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Arra
 
 @dataclass(frozen=True)
 class FitSummary:
-    """One fit in a table of fits. What a fit does not have is None.
+    """One fit in a table of fits; what a fit lacks is None.
 
     Attributes
     ----------
@@ -279,7 +279,7 @@ class FitSummary:
 
 @dataclass(frozen=True)
 class FitComparison:
-    """Fits side by side.
+    """A comparison of fits.
 
     Attributes
     ----------
@@ -329,7 +329,7 @@ def compare_fits(
     models: Mapping[str, Any], X: Any = None, *, metric: str = "lift", layer: str | None = None,
     raw: bool = False,
 ) -> FitComparison:  # fmt: skip
-    """Put fits side by side: how they went, and how well their topics agree with the first one.
+    """Compare fits: their course, and the agreement of their topics with those of the first fit.
 
     Parameters
     ----------

@@ -243,7 +243,7 @@ class CountFactorization(HeldFactors):
         return counts, fitted
 
     def _check_start(self, L: Any, F: Any) -> None:
-        """Refuse what takes entries for 0 that were not measured."""
+        """Refuse options that would treat unmeasured entries as 0."""
         if self.solver == "joint-em":
             raise ValueError(
                 "measured does not go with solver='joint-em', whose factors sum to one over all "
@@ -267,7 +267,7 @@ class CountFactorization(HeldFactors):
     def _make(
         self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit
     ) -> Method:
-        """Return the method of one start."""
+        """Return the method for one start."""
         K, dtype = self.n_components, self._dtype()
         start = partial(
             start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,

@@ -1,4 +1,4 @@
-"""Arguments that `fit` of every estimator has: which counts, where work is done and saved."""
+"""Arguments that all `fit` methods share: the counts, the cluster and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Arguments of `fit` that no model knows of; :meth:`nmfscale.PoissonNMF.fit` documents them."""
+    """Arguments of `fit` that no model sees; :meth:`nmfscale.PoissonNMF.fit` documents them."""
 
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: float = 60.0

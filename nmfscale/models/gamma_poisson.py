@@ -264,7 +264,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:
-        """Return shapes of loadings, and rates if they are given."""
+        """Check the priors; return shapes of loadings, and rates if they are given."""
         given = self.shape_loadings, self.rate_loadings
         return gamma_priors(self.n_components, *given, self.hierarchical)
 

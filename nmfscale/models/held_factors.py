@@ -1,4 +1,4 @@
-"""Loadings and scores of rows of counts with the factors of a Poisson NMF held."""
+"""Loadings and scores of rows of counts, with the factors of a Poisson NMF held fixed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 class HeldFactors(CountModel):
-    """Base of models whose loadings of rows are those of a Poisson NMF, with its factors held."""
+    """Base of models whose loadings are those of a Poisson NMF with fixed factors."""
 
     prior_loadings: Any
 
@@ -38,7 +38,7 @@ class HeldFactors(CountModel):
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
-        """Return the loadings of samples, old or new, with the factors held.
+        """Return the loadings of old or new samples, with the factors held fixed.
 
         Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
         not depend on the other samples, but for rounding where some have counts above 65,535.
@@ -237,7 +237,7 @@ class HeldFactors(CountModel):
     def _projection(
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False
     ) -> RowsPass:
-        """Return the projection of counts onto the factors, unless memory is short of it."""
+        """Return the projection of counts onto the factors, after a check of its memory."""
         n_threads = self._threads(counts)
         needs = projection_needs(counts, self.n_components_)
         self._check_memory(counts, needs, gathered=gathered)
@@ -253,11 +253,11 @@ class HeldFactors(CountModel):
         )
 
     def _loadings_of(self, L: Array) -> Array:
-        """Return what is made of the loadings of a Poisson NMF."""
+        """Convert the loadings of a Poisson NMF into those of this model."""
         raise NotImplementedError
 
     def _held(self) -> tuple[Array, Array | float]:
-        """Return F as `transform` holds it, and how many times larger that makes the loadings.
+        """Return F as `transform` uses it, and by which factor this scales the loadings.
 
         The prior is that of the loadings of the fit.
         """

@@ -263,7 +263,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     def partial_fit(
         self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False
     ) -> Self:
-        """Move the topics by one batch of new samples (online variational inference).
+        """Update the topics with one batch of new samples (online variational inference).
 
         A fit to all samples at once ends higher in less time, also from a file larger than memory.
 
@@ -333,7 +333,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
 
     @property
     def _estimated(self) -> str:
-        """What is estimated of alpha."""
+        """Return how alpha is estimated."""
         if self.estimate_prior is None:
             return "vector" if self.doc_topic_prior is None else "none"
         return self.estimate_prior

@@ -1,4 +1,4 @@
-"""Names of features: kept by a fit, and those of new counts matched with them."""
+"""Names of features: a fit stores them, and new counts are matched with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
-    """Keep number and names of the features of a fit.
+    """Store the number and names of the features of a fit.
 
     scikit-learn wants `feature_names_in_` for text alone; names of other types are in
     `feature_labels_`.
@@ -41,14 +41,14 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
 
 
 def _is_frame(X: Any) -> bool:
-    """Tell whether X is a DataFrame whose columns scikit-learn checks; it refuses repeated ones."""
+    """Whether X is a DataFrame whose columns scikit-learn checks; it refuses duplicates."""
     return hasattr(X, "columns") and bool(getattr(X.columns, "is_unique", True))
 
 
 def matched_counts(
     estimator: Any, X: Any, counts: CountMatrix, missing: str = "error", remedy: str | None = None
 ) -> tuple[CountMatrix, Array | None]:
-    """Return new counts with the features of the fit in its order, matched by name.
+    """Return new counts with the features in the order of the fit, matched by name.
 
     Where one side has no names, there must be as many features as in the fit. A DataFrame whose
     columns are those of the fit in another order is refused, as scikit-learn demands.
@@ -92,7 +92,7 @@ def matched_counts(
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
-    """Warn where one side has names that are no text, of which scikit-learn knows nothing."""
+    """Warn if only one side has names and these are not text, which scikit-learn ignores."""
     if names is None and hasattr(estimator, "feature_labels_"):
         warn_caller(
             f"X has no names of features, and {whom} was fitted with names such as "
@@ -108,7 +108,7 @@ def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
 
 
 def check_missing(missing: Any) -> None:
-    """Refuse what says nothing of features that are missing."""
+    """Refuse an invalid `missing`, which says how to treat missing features."""
     if missing not in MISSING:
         raise ValueError(
             f"missing={missing!r}: {', '.join(map(repr, MISSING))} say what becomes of features of "
@@ -130,7 +130,7 @@ def _lacking(names: Array, known: Array) -> list[Any]:
 
 
 def _lacks(names: Array, known: Array, lacking: list[str], whom: str, remedy: str) -> str:
-    """Say what is missing, and beside it what might be the same under another name."""
+    """Return text on missing features, with new ones that may be the same under other names."""
     others = _unknown(names, known)
     if len(lacking) == len(known):
         return (
@@ -146,7 +146,7 @@ def _lacks(names: Array, known: Array, lacking: list[str], whom: str, remedy: st
 
 
 def _places(names: Array, known: Array, whom: str) -> Array:
-    """Return where in `names` each of the known ones is; -1 for those that are not there."""
+    """Return the position in `names` of each known name, -1 if it is missing."""
     wanted = set(known.tolist())
     for labels, where in ((known, f"that {whom} was fitted to"), (names, "of X")):
         if repeated := repeated_names(labels.tolist(), wanted):
@@ -160,7 +160,7 @@ def _places(names: Array, known: Array, whom: str) -> Array:
 
 
 def _done(names: Array, known: Array, columns: Array, whom: str, missing: str) -> str:
-    """Say what was done to the features."""
+    """Return text that says how features were matched."""
     others, said = _unknown(names, known), []
     if lacking := known[columns < 0].tolist():
         what = "they take no part" if missing == "restrict" else "their counts are taken as 0"

@@ -1,4 +1,4 @@
-"""The noisy topic model: features share their means, and topics depart from them by Gamma noise."""
+"""The noisy topic model: topics share the means of features, multiplied by Gamma noise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NoisyTopicModel(CountModel):
-    """Topic model whose topics share the means of the features, but for Gamma noise.
+    """Topic model whose topics are the means of the features times Gamma noise.
 
     Counts are ``x_ij ~ Poisson(sum_k l_ik mu_j u_jk)``, where ``u_jk ~ Gamma(theta_jk, theta_jk)``
     (shape, rate) has mean one and variance ``1 / theta_jk`` [1]_. In most pairs of a feature and a
@@ -259,7 +259,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     def _given(
         self, counts: CountMatrix, L: Any, mu: Any, fixed_samples: Any, fixed_features: Any
     ) -> tuple[Array | None, Array | None, FixedParameters]:
-        """Return loadings and means that were given, and what is fixed of them, all checked."""
+        """Check given loadings and means; return them and which of them are fixed."""
         n, m = counts.shape
         fixed_samples = of_samples(fixed_samples, counts, "fixed_samples")
         fixed_features = of_features(fixed_features, counts, "fixed_features")
@@ -289,7 +289,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return L, mu, fixed
 
     def _projection(self, counts: CountMatrix, *, gathered: bool, scored: bool = False) -> RowsPass:
-        """Return the projection of counts with the posterior of u held."""
+        """Return the projection of counts, with the posterior of u held fixed."""
         self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
         n_threads = self._threads(counts)
         noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)

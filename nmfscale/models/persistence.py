@@ -65,7 +65,7 @@ _DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeEr
 
 
 def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted estimator to a model file, which appears whole or not at all.
+    """Write a fitted estimator to a model file, atomically.
 
     Stored are its constructor's parameters and every attribute that ends with one underscore and
     is a number, a string, a boolean, None or an array.
@@ -78,7 +78,7 @@ def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
 def load_model(
     path: str | os.PathLike[str], *, classes: Mapping[str, type[BaseEstimator]] | None = None
 ) -> BaseEstimator:
-    """Read a fitted estimator back from a model file.
+    """Read a fitted estimator from a model file.
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ def load_model(
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a model file says of itself, without its arrays."""
+    """Return the header of a model file, without its arrays."""
     return dict(_read_file(path, _header))
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
-    """Tell whether `path` is an HDF5 file that calls itself a model of ours."""
+    """Whether `path` is an HDF5 file that declares itself a model of nmfscale."""
     return format_of(user_path(path)) == FORMAT
 
 
@@ -158,7 +158,7 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
 
 
 def _kind(value: Any) -> str:
-    """Name the way a fitted attribute is stored; "" if it is not."""
+    """Return how a fitted attribute is stored; "" if it is not."""
     if value is None:
         return "none"
     if type(value) in _PLAIN.values():  # by type: np.bool_ is also called bool
@@ -186,7 +186,7 @@ def _store(file: Any, name: str, value: Any, kind: str) -> None:
 
 
 def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
-    """Return a JSON form of one parameter; arrays go into datasets of the file."""
+    """Return the JSON form of a parameter; arrays are written to datasets of the file."""
     if value is None or isinstance(value, bool | int | float | str):
         # Also turns np.float64, a float by inheritance, into what json writes exactly.
         return value.item() if isinstance(value, np.generic) else value
@@ -213,7 +213,7 @@ def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
 
 
 def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
-    """Call `read` with the file; damage of any kind is a ValueError."""
+    """Call `read` with the file; raise ValueError for damage of any kind."""
     path = user_path(path)
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
@@ -228,7 +228,7 @@ def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
 def _contents(
     classes: Mapping[str, Any] | None, file: Any
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], type[BaseEstimator]]:
-    """Read header, parameters and fitted attributes; find the class."""
+    """Read the header, parameters and fitted attributes, and find the class."""
     header = _header(file)
     estimator_class = _find_class(header["model"], classes, file.filename)
     for name in header["fitted"]:
@@ -299,7 +299,7 @@ def _read_text(file: Any, name: str, kind: str) -> np.ndarray:
 
 
 def _decode(value: Any, file: Any) -> Any:
-    """Undo `_encode`."""
+    """Return a parameter from its JSON form: the inverse of `_encode`."""
     if isinstance(value, list):
         return [_decode(item, file) for item in value]
     if not isinstance(value, dict):
@@ -320,7 +320,7 @@ def _decode(value: Any, file: Any) -> Any:
 
 
 def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -> None:
-    """Refuse arrays whose shapes contradict each other, and numbers that no fit produces."""
+    """Refuse arrays of inconsistent shapes, and numbers that no fit produces."""
     if "components_" not in fitted:
         raise damaged(file, "the dataset 'components' is missing.")
     sizes = {"m": fitted["n_features_in_"]} if "n_features_in_" in fitted else {}

@@ -273,7 +273,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     def _start(
         self, given: tuple[Any, Any, Any], counts: CountMatrix, n_targets: int
     ) -> dict[str, Array]:
-        """Return what was given of a start, by the names of `Start`."""
+        """Return the given parts of a start, by the names of `Start`."""
         (n, m), K = counts.shape, self.n_components
         loadings, components, targets = given
         loadings = of_samples(loadings, counts, "loadings")

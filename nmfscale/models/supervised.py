@@ -1,4 +1,4 @@
-"""What a model of data and labels does with new samples: loadings, labels, targets, scores."""
+"""Predictions of a model of data and labels: loadings, labels, targets, scores."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str = "error",
         client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
-        """Return the loadings of samples, old or new, by their data alone.
+        """Return the loadings of old or new samples, from their data alone.
 
         With the Frobenius norm they solve a non-negative least squares problem; with the divergence
         they take `transform_iter` multiplicative steps from loadings that are all the same, as in
@@ -110,7 +110,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         self, X: Any, *, missing: str = "error", client: Any = None, layer: str | None = None,
         raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
-        """Return labels, or targets, of samples.
+        """Predict labels, or targets, of samples.
 
         Parameters
         ----------
@@ -181,12 +181,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return self._arranged(X, missing, client, layer, raw)
 
     def _labels_of(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
-        """Return predicted labels, or targets, of new counts."""
+        """Predict labels, or targets, of new counts."""
         found = self._predicted(counts, client, data_weights)
         return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
 
     def _predicted(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
-        """Return S B^T, for classes with rows that sum to one."""
+        """Return S B^T; with classes, rows are normalised to sum to one."""
         S = self._loadings(counts, dtype=np.float64, client=client, data_weights=data_weights)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
@@ -242,11 +242,11 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     @property
     def perplexity(self) -> Any:
-        """Nothing: the losses are not likelihoods of counts, of which other models have one."""
+        """Not available: the losses are not likelihoods of counts."""
         raise AttributeError("SSNMF has no perplexity: use score, or loss_ after a fit.")
 
     def __sklearn_tags__(self) -> Any:
-        """Say that y may be missing, besides what other models of counts say."""
+        """Tell scikit-learn that y may be missing, in addition to the tags of the base class."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
         # classes are told apart by the direction of samples from zero, as by naive Bayes

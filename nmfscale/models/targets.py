@@ -1,4 +1,4 @@
-"""Labels, targets and weights of entries that are given to `fit`, checked."""
+"""Checks of labels, targets and weights of entries that are given to `fit`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervision, Array | None]:
-    """Return what is known of the samples, and the classes; None for targets that are numbers."""
+    """Return the labels or targets of samples, and the classes, None for numeric targets."""
     n_samples = counts.shape[0]
     y, weights = of_samples(y, counts, "y"), of_samples(weights, counts, "label_weights")
     if y is None:
@@ -60,7 +60,7 @@ def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervisi
 
 
 def _array_of(y: Any) -> Array:
-    """Return y as an array; of a list that is not all numbers or all text, of objects."""
+    """Return y as an array; a list of mixed types becomes an array of objects."""
     array = np.asarray(y)
     if not hasattr(y, "dtype") and array.dtype.kind == "U":
         objects = np.asarray(y, dtype=object)
@@ -78,7 +78,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def unlabelled(labels: Array) -> NDArray[np.bool_]:
-    """Say which labels stand for none: -1, NaN, None; -1 and 1 together are two classes."""
+    """Return which labels mean "unlabelled": -1, NaN, None; -1 and 1 together are two classes."""
     if labels.dtype.kind in "US":
         return np.zeros(len(labels), bool)
     if labels.dtype.kind == "O":
@@ -92,7 +92,7 @@ def unlabelled(labels: Array) -> NDArray[np.bool_]:
 
 
 def _classes_of(labels: Array, known: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return the classes, sorted, and the number of that of each sample, 0 where it is unknown."""
+    """Return the sorted classes, and the class number of each sample, 0 if it is unknown."""
     codes, some = np.zeros(len(labels)), labels[known]
     if not len(some):
         return some, codes
@@ -120,7 +120,7 @@ def _is_continuous(array: Array) -> bool:
 
 
 def _targets(array: Array, weights: Any) -> Supervision:
-    """Return targets (n, T), of which NaN are unknown."""
+    """Return targets (n, T), with NaN for unknown ones."""
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"y is {reprlib.repr(array)}, of shape {array.shape}: targets of several columns are "
@@ -147,7 +147,7 @@ def _targets(array: Array, weights: Any) -> Supervision:
 
 
 def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) -> Supervision:
-    """Hold the labels of a share of the samples out, of each class alike."""
+    """Hold out the labels of a share of the samples of each class."""
     if share is None:
         return known
     weights = known.weights if known.weights.ndim == 1 else known.weights.sum(axis=1)
@@ -168,7 +168,7 @@ def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) 
 
 
 def _columns_of(weights: Any, taken: Any) -> Any:
-    """Return the columns of weights of entries that counts were taken from.
+    """Return weights of entries for the features that were kept.
 
     Columns that were not given (-1) have weight 0.
     """
@@ -184,7 +184,7 @@ def _columns_of(weights: Any, taken: Any) -> Any:
 def weighted_entries(
     counts: CountMatrix, given: Any, loss: str
 ) -> tuple[CountMatrix, EntryWeights]:
-    """Return counts times the weights of their entries, and these.
+    """Return counts multiplied by the weights of their entries, and these weights.
 
     Weights without names of features are in the order of the columns that were given, of which
     some may have been selected.

@@ -1,4 +1,4 @@
-"""Topics of a fitted model in another order, merged, or with names."""
+"""Topics of a fitted model: reorder, merge and rename them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_THE_FIT = {
 
 
 class TopicsMixin:
-    """Methods that return a fitted copy of a model with other topics or names of topics.
+    """Methods that return a fitted copy of a model with topics reordered, merged or renamed.
 
     A model says with `_merged` what merging is, or with `_why_not_merged` why there is no such
     thing. `_of_topics` names the parameters whose arrays have a number for each topic.
@@ -58,7 +58,7 @@ class TopicsMixin:
     topic_names_: Array
 
     def reorder_topics(self, order: Sequence[Any]) -> Self:
-        """Return a copy of the fitted model with its topics in another order.
+        """Return a copy of the fitted model with its topics reordered.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class TopicsMixin:
         return found
 
     def merge_topics(self, groups: Any) -> Self:
-        r"""Return a copy of the fitted model in which groups of topics are one topic each.
+        r"""Return a copy of the fitted model in which groups of topics are merged.
 
         The loadings of a group add up, and its factors are the mean of theirs, weighted by what
         they explain. So the expected total of every sample, and of every feature, is what it was;
@@ -222,7 +222,7 @@ class TopicsMixin:
         return found
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the columns of loadings: those of topics, if they have any.
+        """Return the names of the columns of loadings: the names of topics, if they have any.
 
         Parameters
         ----------
@@ -242,11 +242,11 @@ class TopicsMixin:
         return np.array(names, dtype=object)
 
     def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
-        """Return the attributes of the model whose topics are these parts of the present ones."""
+        """Return the attributes of the model after merging these groups of topics."""
         raise NotImplementedError
 
     def _taken(self, axis: str, numbers: Any) -> Self:
-        """Return a copy with some entries along an axis of the arrays: see `AXES`."""
+        """Return a copy with a selection along one axis of the arrays: see `AXES`."""
         found = copy.copy(self)
         for name, axes in self._all_axes().items():
             value = getattr(self, name, None)
@@ -258,7 +258,7 @@ class TopicsMixin:
         return AXES | self._axes
 
     def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
-        """Return the topics of each topic after a merger, and their names, if they have any."""
+        """Return the groups of topics that are merged, and the new names, if there are any."""
         named = isinstance(groups, Mapping)
         given = _checked_list(groups.values() if named else groups, "groups")
         if any(isinstance(each, str) or not isinstance(each, Iterable) for each in given):
@@ -284,14 +284,14 @@ class TopicsMixin:
 
 
 def _checked_list(given: Any, argument: str) -> list[Any]:
-    """Return what was given as a list."""
+    """Return the argument as a list, or raise an error."""
     if not isinstance(given, Iterable):
         raise ValueError(f"{argument} is {shown(given)}: a list of topics is needed.")
     return list(given)
 
 
 def topic_names_of(fit: Any, n_topics: int) -> list[str]:
-    """Return what the topics of a fit are called, by default "topic 0", "topic 1", ..."""
+    """Return the names of the topics of a fit, by default "topic 0", "topic 1", ..."""
     names = getattr(fit, "topic_names_", None)
     if names is None:
         return [f"topic {topic}" for topic in range(n_topics)]
@@ -328,7 +328,7 @@ def _checked_names(names: list[Any], n_topics: int) -> Array:
 
 
 def _reordered(value: Any, order: list[int], name: str) -> Any:
-    """Return a parameter whose arrays have a number for each topic, on their last axis."""
+    """Return a parameter with reordered topics: arrays have topics on their last axis."""
     if name.startswith("prior_") and isinstance(value, tuple):  # (alpha, rate)
         return tuple(_reordered(each, order, "") for each in value)
     if np.shape(value)[-1:] in ((), (1,)):

@@ -1,4 +1,4 @@
-"""What estimators do with rows of counts: loadings, and how well they fit."""
+"""Loadings and scores of rows of counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
-    """Loadings of rows of counts with ``components_`` held, and what follows of them.
+    """Loadings of rows of counts with ``components_`` held fixed, and scores.
 
     A model says with `_pass_of_loadings` how they are found, and with `_log_probability` what they
     are worth.
@@ -76,7 +76,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         layer: str | None = None,
         raw: bool = False,
     ) -> Array:
-        """Return the loadings of samples, old or new, with the topics held.
+        """Return the loadings of old or new samples, with the topics held fixed.
 
         The loadings of a sample do not depend on the other samples, but for rounding where some
         have counts above 65,535.
@@ -126,7 +126,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return self._with_index(loadings, X, counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
-        """Return what scikit-learn makes the DataFrame of that was asked for, with its index.
+        """Return loadings with the index of X, in the container that scikit-learn was set to.
 
         It takes the index of a DataFrame, but knows nothing of names in AnnData and files.
         """
@@ -158,7 +158,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return {"client": client, "n_threads": self.n_threads, "verbose": self.verbose}
 
     def _result_type(self, counts: CountMatrix) -> np.dtype[Any]:
-        """Return the type of loadings: float32 if that was asked for, or is that of the counts."""
+        """Return the type of loadings: float32 if requested, or if counts are float32."""
         single = counts.dtype if self.dtype is None else self.dtype
         return np.dtype(np.float32 if np.dtype(single) == np.float32 else np.float64)
 
@@ -170,7 +170,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         raise NotImplementedError
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
-        """Return the loadings with which what was held out is scored."""
+        """Return the loadings, fitted to the seen counts, that score the held-out counts."""
         return self._loadings(counts, dtype=np.float64)
 
     @property
@@ -179,7 +179,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return self.components_.T
 
     def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        """Return the log-probability of counts, loadings fitted to them."""
+        """Return the log-probability of counts, with loadings fitted to them."""
         raise NotImplementedError
 
     def score(
@@ -338,7 +338,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return float(np.exp(-score))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Return what loadings stand for, ``X @ components_``.
+        """Return expected counts, ``X @ components_``, from loadings.
 
         Parameters
         ----------
@@ -444,18 +444,18 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return counts, None if in_memory else client_for(counts, client)
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
-        """Return the model, or a copy that knows what was measured of these counts."""
+        """Return the model, or a copy with the measured features of these counts."""
         return self
 
     def _restricted(self, features: Array) -> Self:
-        """Return a copy that knows some features alone, a mask (m,); loadings mean the same."""
+        """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""
         found = self._taken("m", np.flatnonzero(features))
         found.n_features_in_ = int(features.sum())
         found._features = features
         return found
 
     def _explained(self, counts: CountMatrix) -> CountMatrix:
-        """Return counts without those of features that the fit never saw.
+        """Return counts without the features that had no counts in the fit.
 
         Their factors are zero, or what a prior made of nothing: what such counts do to loadings is
         decided by a floor, or by the sizes of the topics.
@@ -467,7 +467,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)
 
     def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
-        """Refuse loadings for which memory is short."""
+        """Refuse loadings that do not fit in memory."""
         if self.memory_limit is None and not counts.from_file:
             return
         n_bytes = counts.shape[0] * self.n_components_ * self._result_type(counts).itemsize

@@ -1,4 +1,4 @@
-"""Checks of what is given to `fit` besides the counts."""
+"""Checks of the arguments of `fit` other than the counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_START = 1e15
 
 
 def checked_vector(values: Any, size: int, name: str, *, positive: bool = False) -> Array | None:
-    """Return one number for each sample in float64, or None."""
+    """Check one number for each sample; return them in float64, or None."""
     if values is None:
         return None
     vector = real_numbers(values, name)
@@ -53,7 +53,7 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
 
 
 def sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
-    """Return positive sizes of samples, or None."""
+    """Check positive sizes of samples; return them, or None."""
     given = of_samples(size_factors, counts, "size_factors")
     return checked_vector(given, counts.shape[0], "size_factors", positive=True)
 
@@ -61,7 +61,7 @@ def sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
 def checked_array(
     values: Any, shape: tuple[int, ...], name: str, *, positive: bool = True
 ) -> Array:
-    """Return numbers in float64, of this shape; a single number stands for a vector of it.
+    """Return numbers in float64 of this shape; a single number is broadcast to a vector.
 
     That vector has no memory of its own.
     """
@@ -88,7 +88,7 @@ def _check_numbers(array: Array, name: str, positive: bool) -> None:
 
 
 def checked_size(values: Any, name: str, least: float, most: float) -> None:
-    """Refuse positive numbers that are too small or too large for a fit; 0 passes."""
+    """Refuse positive numbers that are too small or too large for a fit; 0 is accepted."""
     array = np.asarray(values, np.float64)
     bad = (array > most) | ((array < least) & (array > 0))
     if bad.any():
@@ -101,7 +101,7 @@ def checked_size(values: Any, name: str, least: float, most: float) -> None:
 
 
 def checked_prior(values: Any, shape: tuple[int, ...], name: str) -> Array:
-    """Return parameters of a prior, positive, in float64."""
+    """Check that parameters of a prior are positive; return them in float64."""
     array = checked_array(values, shape, name)
     # of a single number for all there is one to look at, and no memory for more
     checked_size(array[:1] if np.ndim(values) == 0 else array, name, LEAST_PRIOR, MOST_PRIOR)
@@ -111,14 +111,14 @@ def checked_prior(values: Any, shape: tuple[int, ...], name: str) -> Array:
 def checked_start(
     values: Any, shape: tuple[int, ...], name: str, *, positive: bool = True
 ) -> Array:
-    """Return parameters to start from; those that are positive are not below any prior."""
+    """Check parameters of a start; return them, with positive ones not below any prior."""
     array = checked_array(values, shape, name, positive=positive)
     checked_size(array, name, 0.0, MOST_START)
     return np.maximum(array, LEAST_PRIOR) if positive else array
 
 
 def checked_mask(values: Any, size: int, name: str) -> Array | None:
-    """Return a mask of the right size, or None."""
+    """Check the size of a mask; return it, or None."""
     if values is None:
         return None
     mask = np.asarray(values)
@@ -130,7 +130,7 @@ def checked_mask(values: Any, size: int, name: str) -> Array | None:
 
 
 def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) -> list[int]:
-    """Return the numbers of features that are given by number or name."""
+    """Return the numbers of features, which are given by number or name."""
     found: list[int] = []
     known: dict[Any, int] = {}
     for each in () if given is None else name_array(given).tolist():
@@ -167,7 +167,7 @@ def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) 
 def gamma_priors(
     n_components: int, shape: Any, rate: Any, drawn: bool
 ) -> tuple[Array, Array | None]:
-    """Return shapes (K,) of Gamma priors of loadings, and rates if they are given, not drawn."""
+    """Return shapes (K,) of Gamma priors of loadings, and their rates if these are given."""
     if shape is None:
         shape = SHAPE if drawn else 1 / n_components
     shape = checked_prior(shape, (n_components,), "shape_loadings")
@@ -184,7 +184,7 @@ def gamma_priors(
 def dirichlet_priors(
     n_components: int, doc_topic_prior: Any, topic_word_prior: float | None, estimate: str
 ) -> tuple[Array, float]:
-    """Return alpha and eta of a Dirichlet prior, 1 / K where they are not given."""
+    """Return alpha and eta of Dirichlet priors, by default 1 / K."""
     equal = 1 / n_components
     given = equal if doc_topic_prior is None else doc_topic_prior
     alpha = checked_prior(given, (n_components,), "doc_topic_prior")
@@ -199,7 +199,7 @@ def dirichlet_priors(
 
 
 def npy_target(out: str | os.PathLike[str]) -> Path:
-    """Return where an array can be written, known before any work is done."""
+    """Check before any work that an array can be written to a path; return the path."""
     target = Path(os.path.realpath(user_path(out)))
     if target.suffix.lower() != ".npy" or target.is_dir():
         raise ValueError(f"out={str(out)!r}: the name of a file that ends in .npy is needed.")
@@ -209,7 +209,7 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
 
 
 def check_penalty(l1_penalty: float, solver: str) -> None:
-    """Refuse a penalty on L where F is not normalised: it would shrink L and grow F for ever."""
+    """Refuse a penalty on L if F is not normalised: it would shrink L and grow F without end."""
     if l1_penalty and solver != "joint-em":
         raise ValueError(
             f"l1_penalty={l1_penalty} does not go with solver={solver!r}, which does not normalise "
@@ -222,7 +222,7 @@ def constraints_of(
     *, sizes: Array | None, row_weights: Any, topics: Any, features: Any, samples: Any,
     prior_factors: Any, prior_loadings: Any,
 ) -> Constraints:  # fmt: skip
-    """Return what a fit from (L, F) may not move, its weights and its priors, all checked."""
+    """Check fixed parameters, weights and priors of a fit from (L, F); return them."""
     n, m = counts.shape
     features = of_features(features, counts, "fixed_features")
     samples = of_samples(samples, counts, "fixed_samples")
@@ -263,7 +263,7 @@ def constraints_of(
 
 
 def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any) -> None:
-    """Refuse priors with the topics of L and F in another order.
+    """Refuse priors whose topics are in a different order from those of L and F.
 
     Priors are parameters of an estimator, which meet other fits, without names, by position.
     """
@@ -278,7 +278,7 @@ def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any)
 
 
 def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measured | None:
-    """Return which features were measured in which samples, checked; None if all were in all."""
+    """Check which features were measured in which samples; None if all were measured in all."""
     n, m = counts.shape
     if measured is None:
         if batch is not None:
@@ -311,7 +311,7 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
 
 
 def _labels(batch: Any, n_samples: int) -> Array:
-    """Return one label for each sample, as text where they are of several types."""
+    """Return one label for each sample, as text if types are mixed."""
     labels = np.asarray(batch)
     if labels.shape != (n_samples,):
         raise ValueError(

@@ -382,9 +382,7 @@ def test_what_is_not_a_number_never_wins():
     rows = np.zeros((20, 3))
     rows[:10, 0], rows[10:, 1] = 1e-250, 1.0
     options = {"statistic": "cosine", "n_permutations": 19}
-    with pytest.raises(
-        ValueError, match="'cosine' of groups 0 - 1 is not a finite number"
-    ):
+    with pytest.raises(ValueError, match="'cosine' of groups 0 - 1 is not a finite number"):
         permutation_test(rows, np.repeat([0, 1], 10), loadings="amounts", **options)
     shares = permutation_test(rows, np.arange(20) % 2, loadings="proportions", **options)
     assert np.isfinite(shares.overall.observed)

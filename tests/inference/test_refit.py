@@ -209,7 +209,7 @@ def test_replicates_that_drew_nothing_of_a_group_are_left_out_of_its_intervals(d
     X, _, model = data
     groups = np.where(np.arange(90) == 5, "one", "rest")
     options = {"n_replicates": 12, "random_state": 0, "groups": groups}
-    with pytest.warns(UserWarning, match="of 1 groups in some replicates, of 'one' in"):
+    with pytest.warns(UserWarning, match="no units of 1 groups: for 'one', "):
         means = bootstrap_fit(model, X, **options).group_means
     missing = np.isnan(means.replicates[:, 0, 0])
     assert 0 < missing.sum() < 12 and not np.isnan(means.replicates[:, :, 1]).any()

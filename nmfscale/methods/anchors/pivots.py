@@ -1,4 +1,4 @@
-"""Which features are farthest from each other: a pivoted Cholesky factorisation of X'X.
+"""Choice of the features farthest from each other: pivoted Cholesky factorisation of X'X.
 
 It chooses the columns that QR with column pivots of X chooses. X itself is read one column of X'X
 at a time, and never dense.
@@ -26,7 +26,7 @@ _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 
 class Weights(NamedTuple):
-    """What samples (n,) and features (m,) are multiplied by where anchors are chosen; None: by 1.
+    """Weights of samples (n,) and features (m,) in the choice of anchors; None means 1.
 
     With `unit` samples then get norm 1.
     """
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
 
 
 def weights_of(counts: CountMatrix, word: str) -> Weights:
-    """Return the weights that a word stands for."""
+    """Return the weights that a named option stands for."""
     if word == "counts":
         return Weights()
     rarity = np.log((1 + counts.shape[0]) / (1 + counts.column_nnz.astype(np.float64))) + 1
@@ -50,7 +50,7 @@ def weights_of(counts: CountMatrix, word: str) -> Weights:
 
 
 class Pivots:
-    """A pivoted Cholesky factorisation of a Gram matrix, whose columns come one at a time.
+    """A pivoted Cholesky factorisation of a Gram matrix, of which columns are added one by one.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Pivots:
         self.settle()
 
     def farthest(self) -> int | None:
-        """Return the column to come next, of ties the first; None if all are spanned."""
+        """Return the farthest column, the first of ties; None if all columns are spanned."""
         most = self.left.max()
         return int(np.argmax(self.left >= (1 - _TIES) * most)) if most > 0 else None
 
@@ -81,13 +81,13 @@ class Pivots:
         return bool(rounding > _TOO_LARGE * self.left[p])
 
     def settle(self) -> None:
-        """Let distances that are nothing but rounding be zero."""
+        """Set distances to zero that are rounding errors only."""
         k = len(self.chosen)
         self.left[self.left <= k * _ROUNDING * self.squares] = 0
         self.left[self.chosen] = 0
 
     def add(self, p: int, column: Array) -> None:
-        """Take column p of the Gram matrix (m,) in."""
+        """Add column p of the Gram matrix (m,)."""
         k, pivot = len(self.chosen), math.sqrt(self.left[p])
         self.rows[k] = column
         factors = self.rows[:k, p].copy()
@@ -104,18 +104,18 @@ class Pivots:
         })  # fmt: skip
 
     def combination(self, products: Array) -> Array:
-        """Return what combination of the chosen has these products with them, (k,)."""
+        """Return coefficients (k,) of the combination of chosen columns with these products."""
         R = self.triangle()
         return np.asarray(solve_triangular(R, solve_triangular(R, products, trans="T")))
 
     def triangle(self) -> Array:
-        """Return the factor of the chosen columns, upper triangular."""
+        """Return the upper triangular factor of the chosen columns."""
         k = len(self.chosen)
         return np.triu(self.rows[:k, self.chosen])
 
 
 class GramOfCounts:
-    """Columns of X'X, read from the counts in one pass."""
+    """Columns of X'X, computed in one pass over the counts."""
 
     def __init__(self, counts: CountMatrix, executor: Executor, weights: Weights):
         self._executor, self._features, m = executor, weights.features, counts.shape[1]
@@ -133,12 +133,12 @@ class GramOfCounts:
         return sums
 
     def squares(self, unit: Array | None = None) -> Array:
-        """Return |x_j|^2, (m,); with `unit`, weights by lane, scale the samples first."""
+        """Return |x_j|^2, (m,); `unit`, weights by lane, scale the samples first."""
         ((_, sums),) = self._executor.run(Squares(self.order, unit))
         return self.weigh(self.weigh(sums[0]))[0]
 
     def columns(self, features: Sequence[int]) -> Array:
-        """Return x_j'x_p of these features p, (p, m)."""
+        """Return x_j'x_p for these features p, (p, m)."""
         ((_, sums),) = self._executor.run(GramColumns(self.order, self.lanes[list(features)]))
         found = self.weigh(sums[0])
         if self._features is not None:
@@ -146,7 +146,7 @@ class GramOfCounts:
         return found
 
     def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
-        """Return |x_p - A a|^2 of the last feature p, and its products with the others, A."""
+        """Return |x_p - A a|^2 for the last feature p, and its products with earlier ones, A."""
         names, w = list(features), np.ones(len(features))
         if self._features is not None:
             w = self._features[names]
@@ -166,11 +166,11 @@ class GramOfProjection:
         return np.einsum("jd,jd->j", self._Y, self._Y)
 
     def columns(self, features: Sequence[int]) -> Array:
-        """Return y_j'y_p of these features p, (p, m)."""
+        """Return y_j'y_p for these features p, (p, m)."""
         return np.stack([np.einsum("jd,d->j", self._Y, self._Y[p]) for p in features])
 
     def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
-        """Return |y_p - A a|^2 of the last feature p, and its products with the others, A."""
+        """Return |y_p - A a|^2 for the last feature p, and its products with earlier ones, A."""
         *others, p = features
         left = self._Y[p] - np.einsum("kd,k->d", self._Y[others], combination)
         return float(left @ left), np.einsum("kd,d->k", self._Y[others], left)

@@ -1,4 +1,4 @@
-"""Separable NMF: topics that each have a feature of their own, the anchor.
+"""Separable NMF: each topic has an anchor, a feature that no other topic has.
 
 Counts X (n, m), weighted or not, are columns x_j. Anchors are chosen one after the other, the
 column farthest from the span of those before (successive projection; QR with column pivots), by a
@@ -40,7 +40,7 @@ _PIECE, _PER_FEATURE, _COPIES_ROWS = 1 << 9, 24, 2
 
 
 class AnchorSearch(Method):
-    """Chooses anchors, an iteration each, and ends with the topics that they give.
+    """Chooses one anchor in each iteration, and computes the topics at the end.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class AnchorSearch(Method):
         self._checked: set[int] = set()
 
     def start(self) -> None:
-        """Look at all features, and take those in that are given."""
+        """Compute the norms of all features, and add the given anchors."""
         if self._n_directions is not None:
             self._seed = int(self._rng.randint(1 << 31))
         squares = self._look()
@@ -104,7 +104,7 @@ class AnchorSearch(Method):
         return self._gram.squares()
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Say how far the anchors so far reach; all that counts support end the fit."""
+        """Return how much of the counts the anchors span; stop when their rank is exhausted."""
         return self._record(iteration) if iteration else None
 
     def _record(self, iteration: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class AnchorSearch(Method):
             self._checked.clear()
 
     def _next(self) -> int | None:
-        """Return the farthest feature, once its distance is known to be no rounding."""
+        """Return the farthest feature, after a check that its distance is not a rounding error."""
         pivots = self.pivots
         while (p := pivots.farthest()) is not None:
             if p in self._checked or not pivots.is_doubtful(p):
@@ -135,7 +135,7 @@ class AnchorSearch(Method):
         return p
 
     def finish(self, settled: bool) -> dict[str, Any]:
-        """Write all features as combinations of the anchors, with one more pass."""
+        """Compute all features as combinations of the anchors, in one more pass."""
         chosen, trace, squares = self.pivots.chosen, self.pivots.trace, self.pivots.squares
         end = self._record(len(chosen))
         self._end = {
@@ -163,7 +163,7 @@ class AnchorSearch(Method):
         return end | {"bytes_read": self.executor.bytes_read}
 
     def result(self) -> dict[str, Array]:
-        """Return topics (K, m), loadings (n, K), anchors (K,) and what else there is of them."""
+        """Return topics (K, m), loadings (n, K), anchors (K,) and further arrays of the anchors."""
         values, order = self.executor.get("anchors"), self.executor.layout.row_order
         shape = self.counts.shape[0], values.shape[1]
         loadings = aligned_empty(shape, self._dtype, self.executor.folder)
@@ -176,7 +176,7 @@ class AnchorSearch(Method):
         return self._end | {"components": components, "loadings": loadings}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `restore` takes."""
+        """Return the state for `restore`."""
         pivots = self.pivots
         numbers = {"chosen": pivots.chosen, "trace": pivots.trace, "seed": self._seed}
         arrays = {"rows": pivots.rows, "squares": pivots.squares, "left": pivots.left}
@@ -188,7 +188,7 @@ class AnchorSearch(Method):
         return {"rows": (self.n_components, m), "squares": (m,), "left": (m,)}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
+        """Restore the state saved by `snapshot`."""
         self._seed = int(numbers["seed"])
         if self._weights.unit or self._n_directions is not None:
             self._look()  # scales of the samples, projections
@@ -201,12 +201,12 @@ class AnchorSearch(Method):
 
 
 def type_of_counts(counts: CountMatrix) -> np.dtype[Any]:
-    """Return a small type that holds every count."""
+    """Return the smallest type that holds every count."""
     return np.min_scalar_type(int(counts.largest)) if counts.is_integer else counts.dtype
 
 
 def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tuple[Array, Array]:
-    """Return the columns as non-negative combinations of the anchors, and how much that explains.
+    """Return columns as non-negative combinations of the anchors, and what these explain.
 
     `products` (K, m) are those of the anchors with all columns; it is written over. Explained is
     ``2 x_j'A y_j - |A y_j|^2``, (m,). Anchors are unit vectors.
@@ -243,7 +243,7 @@ def anchor_loadings(
 def anchor_needs(
     counts: CountMatrix, n_components: int, dtype: Any, n_given: int, n_directions: int | None
 ) -> Needs:
-    """Return the memory that a fit needs: a factor of the size of the topics, then the topics."""
+    """Return the memory of a fit: a factor of the size of the topics, then the topics."""
     m, K, itemsize = counts.shape[1], n_components, np.dtype(dtype).itemsize
     own, topics = type_of_counts(counts).itemsize, m * n_components * 8
     directions = 0 if n_directions is None else m * n_directions * 8
@@ -259,7 +259,7 @@ def anchor_needs(
 
 
 def loadings_needs(counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory that loadings of new rows need; `row` is for each row of a block."""
+    """Return the memory for loadings of new rows; `row` is the part for each row of a block."""
     m = counts.shape[1]
     return Needs(
         row=n_components * (type_of_counts(counts).itemsize * 2 + 8) + 8, shared=m * 16, sums=0

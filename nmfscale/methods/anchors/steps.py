@@ -1,4 +1,4 @@
-"""Steps over blocks of counts from which anchors are chosen among the features.
+"""Steps over blocks of counts for the choice of anchors among the features.
 
 X (n, m) are the counts, s_i the square of what sample i is multiplied by where anchors are chosen
 (`Weights`), 1 without a row array ``scales``. Features are numbers of the user's columns, but for
@@ -24,13 +24,13 @@ _PIECE, _SLICES = 1 << 16, 64
 
 
 def columns_of(counts: SellBlock) -> tuple[Array, Array, Array]:
-    """Return the arrays of a block as the kernels take them."""
+    """Return the arrays of a block in the form of the kernels."""
     return counts.index, counts.count, counts.offset
 
 
 @dataclass(frozen=True)
 class Squares(Step):
-    """Adds up ``sum_i s_i x_ij^2`` of every feature j, (1, m).
+    """Sums ``s_i x_ij^2`` over samples i for every feature j, (1, m).
 
     With `weights`, a number w_j for each lane, it makes ``scales`` first, ``s_i = 1 / sum_j w_j
     x_ij^2``: samples then have norm 1 where feature j is multiplied by the square root of w_j.
@@ -44,16 +44,16 @@ class Squares(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         made = () if self.weights is None else ("scales",)
         return RowArrays(("scales",) if self.weights is None else (), made, made)
 
     def empty_sums(self) -> Sums:
-        """Return one number for each feature."""
+        """Return zeros, one for each feature."""
         return [np.zeros((1, len(self.order)))]
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         unit, n_lanes = self.weights is not None, (len(block.counts.offset) - 1) * LANES
         found = block.get("scales")
         if unit:
@@ -69,7 +69,7 @@ class Squares(Step):
 
 @dataclass(frozen=True)
 class GramColumns(Step):
-    """Adds up ``sum_i s_i x_ij x_ip`` of every feature j, with p those in `lanes`: (lanes, m).
+    """Sums ``s_i x_ij x_ip`` over samples i for every feature j and p in `lanes`, (lanes, m).
 
     Without `weighted` s is 1.
     """
@@ -83,15 +83,15 @@ class GramColumns(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
-        """Return one number for each feature and lane."""
+        """Return zeros, one for each feature and lane."""
         return [np.zeros((len(self.lanes), len(self.order)))]
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         scales = block.get("scales") if self.weighted else None
         kernels.gram_columns(
             *columns_of(block.counts), self.lanes, self.order, sums[0], n_threads=n_threads,
@@ -102,7 +102,7 @@ class GramColumns(Step):
 
 @dataclass(frozen=True)
 class TakeColumns(Step):
-    """Makes ``anchors``, the counts of every sample in the columns of `lanes`, as `dtype`."""
+    """Makes ``anchors``, the counts of every sample in the columns `lanes`, as `dtype`."""
 
     n_features: int
     lanes: Any
@@ -112,11 +112,11 @@ class TakeColumns(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((), ("anchors",), ("anchors",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Take those of a block."""
+        """Copy the counts of a block."""
         n_slices = len(block.counts.offset) - 1
         like = np.broadcast_to(np.zeros((), self.dtype), (n_slices * LANES, len(self.lanes)))
         found = block.empty("anchors", like)
@@ -129,7 +129,7 @@ class TakeColumns(Step):
 def add_columns(
     counts: SellBlock, n_features: int, lanes: Array, first: int, last: int, out: Array
 ) -> None:
-    """Add the counts of slices first:last in some columns to `out`, (rows, lanes)."""
+    """Add the counts of slices first:last in some columns to `out` (rows, lanes)."""
     place = np.full(n_features, -1, np.int32)
     place[lanes] = np.arange(len(lanes), dtype=np.int32)
     starts = counts.offset * LANES
@@ -146,7 +146,7 @@ def add_columns(
 
 @dataclass(frozen=True)
 class Distance(Step):
-    """How far a column is from a combination of others: squares, and products with the others.
+    """Squared distance of a column from a combination of columns, and its products with these.
 
     With r the last of the columns of `lanes` less ``sum_k a_k x_k`` of the others, a the
     combination: ``sum_i s_i r_i^2``, and ``sum_i s_i r_i x_ik``.
@@ -160,11 +160,11 @@ class Distance(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("scales",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         scales, n_slices = block.get("scales"), len(block.counts.offset) - 1
         square, products = 0.0, np.zeros(len(self.combination))
         for first in range(0, n_slices, _SLICES):
@@ -180,7 +180,7 @@ class Distance(Step):
 
 @dataclass(frozen=True)
 class Project(Step):
-    """Adds up Gaussian projections of the features, (m, d): in each block of directions of its own.
+    """Sums Gaussian projections of the features (m, d), with separate directions for each block.
 
     The directions of a block depend on `seed` and its number. `weights` are those of `Squares`.
     """
@@ -195,15 +195,15 @@ class Project(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
-        """Return so many numbers for each feature."""
+        """Return zeros, d for each feature."""
         return [np.zeros((len(self.order), self.n_directions))]
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         counts, scales = block.counts, block.get("scales")
         if self.weights is not None:
             scales = np.empty((len(counts.offset) - 1) * LANES)
@@ -223,7 +223,7 @@ class Project(Step):
         return {}
 
     def _directions(self, number: int, n_slices: int) -> Iterator[tuple[int, Array]]:
-        """Slices where some rows begin, and normal numbers of variance 1 / d for them."""
+        """Yield the first slice of groups of rows, and normal numbers of variance 1 / d."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number,)))
         for first in range(0, n_slices, _SLICES):
             n_rows = (min(first + _SLICES, n_slices) - first) * LANES

@@ -1,4 +1,4 @@
-"""The paper's methods: alternating Poisson regression (Algorithm 1), extrapolated (Algorithm 3).
+"""Alternating Poisson regression (Algorithm 1 of the paper), and extrapolated (Algorithm 3).
 
 With Ly, Fy the extrapolated factors and Ln, Fn the plain ones, one iteration is:
 
@@ -43,7 +43,7 @@ UPDATES = {
 
 
 def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
-    """Return the update of a solver, with its default number of inner iterations if None."""
+    """Return the update of a solver; with None it has its default number of inner iterations."""
     update = UPDATES[solver]
     if inner_iter is None:
         return update
@@ -53,7 +53,7 @@ def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
 
 
 def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
-    """Whether sums over blocks are not enough: several steps on F, or coordinate descent.
+    """Whether F needs whole columns: for several steps on F, or coordinate descent.
 
     Of "newton" the EM step before the Newton step is one step more.
     """
@@ -62,7 +62,7 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
 
 
 class Alternating(FactorModel):
-    """The best pair of factors, and with extrapolation the plain and the extrapolated one.
+    """Alternating updates; keeps the best pair, and with extrapolation the plain and extrapolated.
 
     Row arrays are named after their pair; each pair is scaled alone.
     """
@@ -101,7 +101,7 @@ class Alternating(FactorModel):
         self.pending = {}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Return the record of the step before."""
+        """Return the record of the previous step."""
         if not iteration:
             return None
         # a step that was rejected reached nothing, even where it ends as high as the best
@@ -112,14 +112,14 @@ class Alternating(FactorModel):
         }
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Take a step."""
+        """Take one step."""
         if self.extrapolating and iteration % PLAIN_EVERY:
             self._extrapolated_step()
         else:
             self._plain_step()
 
     def _plain_step(self) -> None:
-        """Both half-steps from the best point, no extrapolation."""
+        """Take both half-steps from the best point, without extrapolation."""
         Fn, self.at = self._step("best", "best", 0.0)
         self.executor.copy("next", "best")
         np.copyto(self.F["best"], Fn)
@@ -185,13 +185,13 @@ class Alternating(FactorModel):
         return Fn, self.objective.at(state, columns, terms)
 
     def _stand_at(self, name: str) -> None:
-        """Let L and F be those of a pair."""
+        """Set L and F to those of a pair."""
         self.executor.copy(name, "L")
         self.state.set_factor(self.F[name])
         self.state.sum_columns()
 
     def _set(self, name: str, source: str) -> None:
-        """Let a pair be the same as another."""
+        """Make a pair refer to the arrays of another pair."""
         self.executor.copy(source, name)
         if name in self.F:
             np.copyto(self.F[name], self.F[source])
@@ -199,7 +199,7 @@ class Alternating(FactorModel):
             self.F[name] = aligned_copy(self.F[source])
 
     def _rescale(self, name: str, least: float | None = None) -> Any:
-        """Scale the columns of a pair so that their means agree; that of L counts weights.
+        """Scale the columns of a pair to equal means; the mean of L is weighted by samples.
 
         Returns what those of L were multiplied by. Columns may be scaled only where nothing is
         fixed and no prior has its own scale.
@@ -226,7 +226,7 @@ class Alternating(FactorModel):
         return super().residuals_here()
 
     def finish(self, settled: bool) -> Values:
-        """End at the best pair; of a fit that has settled what scaling moved is at the floor."""
+        """End at the best pair; in a settled fit, restore floors that scaling moved."""
         if settled:
             # extrapolation may have doubled it
             least = 2 * MINVAL * self.scale

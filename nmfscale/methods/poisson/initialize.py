@@ -1,4 +1,4 @@
-"""Starting points of a fit: positive factors of the right scale, whatever the counts."""
+"""Starting points of a fit: positive factors of the right scale for any counts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def initialize(
     dtype: DTypeLike = np.float64,
     fit_rows: FitRows,
 ) -> tuple[Array, Array]:
-    """Return loadings and factors to start a fit from.
+    """Return loadings and factors from which a fit can start.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def check_factors(
     counts: CountMatrix,
     n_components: int,
 ) -> tuple[Array | None, Array | None]:
-    """Check factors that the user gives as a start: non-negative, and below 1e15.
+    """Check factors given as a start: non-negative, and below 1e15.
 
     Rows of tables are matched with samples and features by name, columns of both with each other.
 
@@ -151,7 +151,7 @@ def _checked_factor(
 
 
 def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
-    """Return the number of each sample's cluster, counted in the sorted order of labels."""
+    """Return the cluster number of each sample; clusters are numbered in sorted order of labels."""
     labels = np.asarray(of_samples(init, counts, "init"))
     if labels.shape != (counts.shape[0],):
         raise ValueError(
@@ -178,7 +178,7 @@ def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) ->
 def _start(
     counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState
 ) -> tuple[Array | None, Array]:
-    """Make loadings and factors; None for loadings that are yet to be fitted to the factors."""
+    """Make loadings and factors; None for loadings that must still be fitted to the factors."""
     if n_components == 1:
         # One cluster of all samples: the maximum of the likelihood.
         init = np.zeros(counts.shape[0], dtype=np.intp)
@@ -203,7 +203,7 @@ def _start(
 
 
 def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tuple[Array, Array]:
-    """Take row totals times labels as L; as F, the frequencies within clusters; both smoothed.
+    """Return L, row totals times labels, and F, frequencies within clusters, both smoothed.
 
     From zeros, EM never comes back, and a residual that is a product with a zero does not tell.
     """
@@ -220,7 +220,7 @@ def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tup
 
 
 def _smoothed(totals: Array, overall: Array) -> Array:
-    """Return frequencies in clusters with counts (m, K), mixed with those in all counts (m,)."""
+    """Return frequencies in clusters, from counts (m, K), mixed with overall frequencies (m,)."""
     shares: Array = totals / np.maximum(totals.sum(axis=0), MINVAL)
     return (1 - SHARED) * shares + SHARED * overall[:, np.newaxis]
 
@@ -228,7 +228,7 @@ def _smoothed(totals: Array, overall: Array) -> Array:
 def _random(
     counts: CountMatrix, n_components: int, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
-    """Draw uniform F, then uniform L; scale rows of L so that their expected totals are right."""
+    """Draw uniform F, then uniform L; scale rows of L so that expected totals match the counts."""
     F = rng.uniform(size=(counts.shape[1], n_components))
     L = rng.uniform(size=(counts.shape[0], n_components))
     expected = L @ F.sum(axis=0)
@@ -238,7 +238,7 @@ def _random(
 def _from_singular_vectors(
     counts: CountMatrix, n_components: int, rng: np.random.RandomState
 ) -> tuple[Array, Array]:
-    """Take the larger of the positive and the negative part of each pair of singular vectors."""
+    """Return the larger of the positive and negative parts of each pair of singular vectors."""
     left, values, right = singular_vectors(counts, n_components)
     # Zeros are raised to where all of L F^T would be a hundredth of the mean count.
     level = 0.1 * np.sqrt(counts.total / (counts.shape[0] * counts.shape[1] * n_components))
@@ -256,7 +256,7 @@ def _from_singular_vectors(
 
 
 def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
-    """Return positive or negative parts of two vectors, of length one, and what they weighed."""
+    """Return the larger parts (by sign) of two vectors, normalised, and their weight."""
     parts = [(np.maximum(sign * u, 0.0), np.maximum(sign * v, 0.0)) for sign in (1.0, -1.0)]
     norms = [(np.linalg.norm(a), np.linalg.norm(b)) for a, b in parts]
     weights = [float(a * b) for a, b in norms]
@@ -266,5 +266,5 @@ def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
 
 
 def _floored(factor: Array, dtype: DTypeLike) -> Array:
-    """Return a factor without zeros, which multiplicative updates never leave."""
+    """Return a factor without zeros: multiplicative updates cannot move zeros."""
     return np.maximum(np.ascontiguousarray(factor, dtype=dtype), np.asarray(MINVAL, dtype=dtype))

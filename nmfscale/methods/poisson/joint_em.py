@@ -1,4 +1,4 @@
-"""Joint EM, solver="joint-em": both factors from the same expected counts.
+"""Joint EM, solver="joint-em": updates both factors from the same expected counts.
 
 Geiger and Park, Algorithms 4 and 6; PLSA when normalised.  With the expected counts
 ``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one (of a great
@@ -29,7 +29,7 @@ _MANY = 2.0**26
 
 
 def size_of_columns(total: float) -> float:
-    """Return what columns of F sum to: one, or a power of two between their scale and that of L.
+    """Return the column sums of F: one, or a power of two between the scales of F and L.
 
     Powers of two change no digit of a product of both factors.
     """
@@ -37,7 +37,7 @@ def size_of_columns(total: float) -> float:
 
 
 def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
-    """Put a penalty times sum L into a fit without it whose F is normalised, in place.
+    """Apply a penalty times sum L, in place, to a fit without penalty whose F is normalised.
 
     By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L and
     log(1 + penalty) sum x more (`total` is sum x): one of them has an optimum where the other has.
@@ -66,17 +66,17 @@ class JointEM(FactorModel):
 
     @property
     def size(self) -> float:
-        """What columns of F sum to."""
+        """The column sums of F."""
         return size_of_columns(self.objective.total)
 
     def _column_scales(self) -> Array:
-        """Return what the columns of F are divided by."""
+        """Return the divisors of the columns of F."""
         state = self.state
         scales: Array = (state.total_F[: self.n_components] / self.size).astype(state.dtype)
         return scales
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Find the new rows, and see on the way what the present point is worth."""
+        """Compute the new rows, and on the way the objective at the current point."""
         seen, at = self.look(EM, "next")
         self._loglik = at["loglik"]
         if not iteration:
@@ -84,7 +84,7 @@ class JointEM(FactorModel):
         return self.pending | at | {"kkt_loadings": seen.kkt / self.objective.scale_L}
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Find the new F from the old L, and go to both."""
+        """Compute the new F from the old L, and move to the new L and F."""
         state, K = self.state, self.n_components
         self.executor.copy("L", "before")
         (found,), sums = state.advance(ExtrapolateRows(K), columns=EM, source="before")
@@ -100,7 +100,7 @@ class JointEM(FactorModel):
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
 
     def finish(self, settled: bool) -> Values:
-        """Restore exact zeros, and let the columns of F sum to one."""
+        """Restore exact zeros, and scale the columns of F to sum to one."""
         self.executor.drop("next", "before")
         end, K = self.record_end(self.pending, self._loglik), self.n_components
         if self.size != 1:

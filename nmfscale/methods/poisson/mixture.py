@@ -1,4 +1,4 @@
-"""Multinomial mixtures: the proportions of each sample, with the frequencies held.
+"""Multinomial mixtures: proportions of each sample, with fixed frequencies.
 
 A mixture is an additive Poisson regression in other parameters (Carbonetto et al., Appendix A.3.5),
 row by row as the topic model is a Poisson NMF, and EM of one is EM of the other: the row kernels
@@ -32,7 +32,7 @@ def mixture_proportions(
     X: Any, frequencies: ArrayLike, start: ArrayLike | None = None, *, n_iter: int | None = None,
     n_threads: int | None = None,
 ) -> Array:  # fmt: skip
-    r"""Mixture proportions of each sample by maximum likelihood, with the frequencies held.
+    r"""Mixture proportions of each sample by maximum likelihood, with fixed frequencies.
 
     The counts of a sample are a multinomial draw with probabilities
     :math:`\pi_j = \sum_k b_k f_{jk}`. An EM step (Appendix A.3.4 of [1]_, equations 31 and 32) is
@@ -117,7 +117,7 @@ def mixture_proportions(
 
 
 def _em_steps(counts: CountMatrix, F: Array, L: Array, n_steps: int, n_threads: int) -> Array:
-    """Return loadings (n, K) so many EM steps from L, with F (m, K) held."""
+    """Return loadings (n, K) after a number of EM steps from L, with F (m, K) fixed."""
     layout, K = counts.layout(n_threads), F.shape[1]
     design, total = design_of(F, layout.column_order, np.float64)
     start = LaneBlocks(layout, L, design.shape[1], np.float64, least=MINVAL)

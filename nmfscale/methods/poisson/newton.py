@@ -1,4 +1,4 @@
-"""The default method, solver="auto": Newton on L and on F, with momentum on both.
+"""The default method, solver="auto": Newton steps on L and on F, with momentum on both.
 
 With u the column sums of the held factor and mu = L F^T, the loss of a row b with held rows a_j is
 ``sum_k b_k u_k - sum_j x_j log(a_j . b)``; its gradient is ``g = u - sum_j x_j a_j / mu_j`` and its
@@ -83,7 +83,7 @@ FLOAT_UNTIL = 1e-7
 
 @dataclass
 class MomentumSchedule:
-    """What a fit knows of the log-likelihoods so far, and what it does next because of them."""
+    """Schedule of updates and momentum, based on the log-likelihoods so far."""
 
     momentum: bool = True
     # rows share the correlations of their curvature
@@ -113,7 +113,7 @@ class MomentumSchedule:
     balanced: bool = False
 
     def updates(self, iteration: int) -> tuple[RowUpdate, RowUpdate]:
-        """Return the next update of the rows, and of the columns."""
+        """Return the next updates of rows and of columns."""
         fresh = self.curvature_age >= FRESH_EVERY - 1
         refresh = self.shared and fresh
         if self.warmup:
@@ -139,7 +139,7 @@ class MomentumSchedule:
         return rows, columns
 
     def judge(self, loglik: float) -> bool:
-        """Note the log-likelihood of the present point; return whether momentum ran away.
+        """Record the log-likelihood of the current point; return whether it fell too far.
 
         A small fall only takes most of the momentum away. A fall by more than the last iterations
         gained calls for going back.
@@ -160,7 +160,7 @@ class MomentumSchedule:
         return self.best[-1] - loglik > max(gained, 0.0)
 
     def go_back(self) -> None:
-        """Go on more slowly."""
+        """Reduce momentum after a fall in log-likelihood."""
         if self.delay < MOMENTUM_DELAY:
             self.delay, self.warmup = MOMENTUM_DELAY, WARMUP
         else:
@@ -169,30 +169,30 @@ class MomentumSchedule:
         self.improved, self.returned = False, True
 
     def count_warmup(self) -> None:
-        """Count one iteration of EM down; the last lasts as long as EM still climbs fast."""
+        """Count down the iterations of EM; the last is repeated while EM still gains fast."""
         if self.warmup:
             self.count = 0.0
         climbs = self.warmup > 0 and self.gain(1) > WARMUP_ABOVE
         self.warmup = max(self.warmup - 1, int(climbs))
 
     def gain(self, iterations: int) -> float:
-        """Of so many iterations, relative to the log-likelihood; infinite before there were."""
+        """Return the relative gain of the last iterations, infinity before there are enough."""
         if len(self.best) <= iterations:
             return np.inf
         return (self.best[-1] - self.best[-1 - iterations]) / abs(self.best[-1])
 
     def slow(self, share: float) -> bool:
-        """Whether three iterations gained less than this share; those that fell say nothing."""
+        """Whether three iterations without a fall gained less than this share."""
         return self.n_rising > 3 and self.gain(3) < share
 
     @property
     def settled(self) -> bool:
-        """Whether float32 has done what it can."""
+        """Whether float32 can make no more progress."""
         return self.slow(FLOAT_UNTIL)
 
     @property
     def beta(self) -> float:
-        """How far the next step goes on."""
+        """The momentum of the next step."""
         if not self.momentum or self.warmup:
             return 0.0
         aggressive = self.gain(3) > AGGRESSIVE_ABOVE
@@ -233,14 +233,14 @@ class Newton(FactorModel):
         self.schedule = self._schedule()
 
     def _schedule(self, **state: Any) -> MomentumSchedule:
-        """Return the schedule of the momentum, new or as it was."""
+        """Return the schedule of the momentum, new or restored."""
         own = {"columns_whole": self.executor.one_block}
         own["own_totals"] = self.constraints.measured is not None
         own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Update the rows, and see on the way what the present point is worth."""
+        """Update the rows, and on the way compute the objective at the current point."""
         rows, self._columns = self.schedule.updates(iteration)
         seen, at = self.look(rows, "next")
         self._loglik = at["loglik"]
@@ -251,7 +251,7 @@ class Newton(FactorModel):
         return self.pending | at | {"kkt_loadings": self._kkt_loadings}
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Judge the point, extrapolate L, then move and extrapolate F; or go back."""
+        """Judge the point; extrapolate L and move F, or return to the best point."""
         schedule, state = self.schedule, self.state
         if schedule.judge(self._loglik) or ending:
             if self._loglik < schedule.best[-1]:
@@ -271,7 +271,7 @@ class Newton(FactorModel):
         self._rescale(late)
 
     def residuals_here(self) -> dict[str, Any]:
-        """Return the residuals of the present point; only of the best it may be the end."""
+        """Return the residuals of the current point; a fit can end only at the best point."""
         if self._loglik < self.schedule.best[-1]:
             return dict.fromkeys(self.residuals, np.inf)
         return {"kkt_loadings": self._kkt_loadings, "kkt_factors": self.kkt_factors()}
@@ -297,7 +297,7 @@ class Newton(FactorModel):
         }  # fmt: skip
 
     def _copy(self, source: str, target: str) -> None:
-        """Let two names stand for one point, each in its type."""
+        """Make two names refer to one point, each in its own dtype."""
         if self.begin_dtype == self.state.dtype:
             self.executor.copy(source, target)
             return
@@ -305,7 +305,7 @@ class Newton(FactorModel):
         self.executor.apply(Convert(source, target, self.n_components, dtype=str(dtype)))
 
     def _go_back(self) -> None:
-        """Stand at the best point again."""
+        """Return to the best point."""
         self.schedule.go_back()
         self._copy("best", "L")
         self.executor.copy("L", "before")
@@ -318,7 +318,7 @@ class Newton(FactorModel):
         self.state.as_type(dtype, "L", "before")
 
     def _rescale(self, late: bool) -> None:
-        """Scale the columns of L and F to what priors say or, once it is late, to equal means.
+        """Scale the columns of L and F to the best scale under priors, or late to equal means.
 
         Steps of one factor at a time would creep to the former. Momentum lets the means drift
         apart, so far that what is at the floor of a factor counts beside the other.
@@ -376,7 +376,7 @@ class Newton(FactorModel):
         return numbers | more, arrays
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
+        """Restore the state saved by `snapshot`."""
         super().restore(numbers, arrays)
         self.schedule = self._schedule(**numbers["schedule"])
 
@@ -407,7 +407,7 @@ def first_type(
     max_iter: int,
     n_threads: int,
 ) -> Any:
-    """Type in which a fit begins: float32 where nothing is lost by it, unless the fit ends soon.
+    """Return the initial dtype of a fit: float32 if it loses nothing, unless the fit ends soon.
 
     It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
     """

@@ -1,4 +1,4 @@
-"""From the sums that kernels report to log-likelihood, deviance and relative KKT residuals."""
+"""Log-likelihood, deviance and relative KKT residuals from the sums that kernels report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_NOISE = 2.0
 
 
 class Objective:
-    """Constants of the counts, so that an iteration's diagnostics cost no pass over them.
+    """Constants of the counts, with which diagnostics of an iteration need no pass over them.
 
     With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the
     deviance is 2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the
@@ -52,7 +52,7 @@ class Objective:
         self.scale_F = self.total / counts.shape[1] or 1.0
 
     def at(self, state: PoissonState, seen: Seen, terms: Values) -> dict[str, Any]:
-        """Return log-likelihoods and deviance where `state` stands; sum x log mu is in `seen`."""
+        """Return log-likelihoods and deviance at the point of `state`; `seen` has sum x log mu."""
         K = state.n_components
         expected = terms.get("expected")  # of what was measured, where that is not everything
         if expected is None:
@@ -69,7 +69,7 @@ class Objective:
 
 
 class FactorModel(DeclaredMethod):
-    """What all methods of fitting a Poisson NMF share; `dtype` is that in which the fit ends.
+    """Base of all methods that fit a Poisson NMF; `dtype` is the final dtype of the fit.
 
     `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
     """
@@ -91,7 +91,7 @@ class FactorModel(DeclaredMethod):
         self.objective: Objective
 
     def make_state(self, dtype: Any, *, begun: bool = False) -> PoissonState:
-        """Return the state at the start, or if the fit has begun, one that is to be restored."""
+        """Return the state at the start, or for a resumed fit, an empty state to restore."""
         shape = self.counts.shape[1], self.n_components
         L, F = (None, np.broadcast_to(0.0, shape)) if begun else self._start()
         state = PoissonState(self.counts, self.executor, L, F, dtype, self.constraints)
@@ -99,7 +99,7 @@ class FactorModel(DeclaredMethod):
         return state
 
     def record_end(self, pending: dict[str, Any], known: float) -> dict[str, Any]:
-        """Restore exact zeros and return the record of the point that is handed back.
+        """Restore exact zeros, and return the record of the final point.
 
         `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at
         the floor may be all that explains a count, or what a prior keeps from zero: there it stays.
@@ -114,24 +114,24 @@ class FactorModel(DeclaredMethod):
         return pending | end
 
     def residuals_here(self) -> dict[str, Any]:
-        """Return the residuals of the present point; those of a record are of two."""
+        """Return the residuals of the current point; those of a record belong to two points."""
         return self._look_at_both()
 
     def _look_at_both(self) -> dict[str, Any]:
-        """Return the record of the present point, from which nothing moves."""
+        """Return the record of the current point without moving."""
         seen, at = self.look(EM, None)
         kkt_loadings = seen.kkt / self.objective.scale_L
         return at | {"kkt_loadings": kkt_loadings, "kkt_factors": self.kkt_factors()}
 
     def kkt_factors(self) -> float:
-        """Return the residual of F at the present point, by one read of the columns."""
+        """Return the residual of F at the current point, in one pass over the columns."""
         state = self.state
         _, sums = state.advance(columns=EM)
         moved = state.move_columns(EM, aligned_copy(state.F.values), sums)
         return moved / self.objective.scale_F
 
     def look(self, how: RowUpdate, target: str | None) -> tuple[Seen, dict[str, Any]]:
-        """Update the rows into `target`; return what the point is worth where they began."""
+        """Update the rows into `target`; return the objective at the point before."""
         seen, terms = self.state.update_rows(how, target, reports=SEEN)
         return seen, self.objective.at(self.state, seen, terms)
 
@@ -162,7 +162,7 @@ class FactorModel(DeclaredMethod):
         return numbers, arrays | (self.state.state() if self.keeps_state else {})
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
+        """Restore the state saved by `snapshot`."""
         super().restore(numbers, arrays)
         self.state = self.resumed_state(numbers)
         if self.keeps_state:
@@ -177,12 +177,12 @@ class FactorModel(DeclaredMethod):
         return {"L": self.plain_rows("L"), "F": self.plain_columns(self.state.F.values)}
 
     def release(self) -> None:
-        """Give back what the executor holds."""
+        """Release the arrays that the executor holds."""
         self.executor.drop("L", "totals", "curvature", "weighted", *SAMPLES)
 
 
 def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
-    """Whether float32 cannot tell points near an optimum apart by their log-likelihood.
+    """Whether float32 cannot distinguish the log-likelihoods of points near an optimum.
 
     Its rounding errors add up like the root of sum (x log x)^2; the log-likelihood is about that of
     the saturated model, of which little is left where counts are large.
@@ -204,7 +204,7 @@ def _saturated(x: Array) -> Array:
 def count_constants(
     counts: CountMatrix, layout: Any, weights: Array | None = None
 ) -> tuple[float, float]:
-    """Sum log x! and x log x over the nonzeros; by a table where counts are small and whole."""
+    """Sum log x! and x log x over the nonzeros, using a table for small integer counts."""
     found = layout.count_values() if weights is None else None
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)

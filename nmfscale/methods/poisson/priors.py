@@ -1,4 +1,4 @@
-"""Gamma priors of a Poisson NMF, Dirichlet priors of a topic model, and posteriors with them."""
+"""Gamma priors of a Poisson NMF, Dirichlet priors of a topic model, and log posteriors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST = 1e-300
 
 
 def real_numbers(values: Any, name: str) -> Array:
-    """Return real numbers in float64."""
+    """Check real numbers; return them in float64."""
     refuse_annotated(values, name)
     try:
         array = np.asarray(values)
@@ -78,7 +78,7 @@ def gamma_prior(
 
 
 def gamma_to_dirichlet(alpha: ArrayLike, rate: ArrayLike) -> tuple[Array, Array]:
-    r"""Turn a Gamma prior of the factors of a Poisson NMF into the Dirichlet prior of its topics.
+    r"""Convert a Gamma prior of factors of a Poisson NMF to a Dirichlet prior of its topics.
 
     With :math:`f_{jk} \sim` Gamma(:math:`\alpha_{jk}`, rate :math:`\beta_k`), maximum a posteriori
     (MAP) estimates of the Poisson NMF are, by :func:`poisson_to_multinomial`, those of the topic
@@ -128,7 +128,7 @@ def gamma_to_dirichlet(alpha: ArrayLike, rate: ArrayLike) -> tuple[Array, Array]
 
 
 def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Array]:
-    r"""Turn a Dirichlet prior of topics into a Gamma prior of the factors of a Poisson NMF.
+    r"""Convert a Dirichlet prior of topics to a Gamma prior of factors of a Poisson NMF.
 
     The inverse of :func:`gamma_to_dirichlet`. Any scales do: they only say which of the Poisson
     NMFs that are one topic model has the highest posterior.
@@ -168,7 +168,7 @@ def logposterior_poisson(
     X: Any, L: ArrayLike, F: ArrayLike, *, prior_factors: Any = None, prior_loadings: Any = None,
     n_threads: int | None = None,
 ) -> float:  # fmt: skip
-    """Log density of the posterior of a Poisson NMF, less that of the counts.
+    """Log posterior density of a Poisson NMF, up to the log evidence of the counts.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def logposterior_poisson(
 def logposterior_multinomial(
     X: Any, L: ArrayLike, F: ArrayLike, *, prior_factors: Any = None, n_threads: int | None = None
 ) -> float:
-    """Log density of the posterior of a topic model, less that of the counts.
+    """Log posterior density of a topic model, up to the log evidence of the counts.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def logposterior_multinomial(
 
 
 def _checked_alpha(given: ArrayLike) -> tuple[Array, Array]:
-    """Return alpha (m, K) in float64, and the pseudo-counts of each component, positive."""
+    """Return alpha (m, K) in float64, and the positive pseudo-counts of each component."""
     alpha = non_negative(given, "alpha", (None, None)).astype(np.float64)
     counts = (alpha - 1).sum(axis=0)
     if (alpha < 1).any() or not counts.all():
@@ -289,7 +289,7 @@ def _checked_alpha(given: ArrayLike) -> tuple[Array, Array]:
 
 
 def _positive(given: ArrayLike, name: str, n_components: int) -> Array:
-    """Return one number for each component, positive."""
+    """Check and return one positive number for each component."""
     found = non_negative(np.atleast_1d(given), name, (1 if np.ndim(given) == 0 else n_components,))
     if not found.all():
         raise ValueError(f"{name} is {shown(given)}; positive numbers are needed.")

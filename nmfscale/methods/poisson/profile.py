@@ -1,4 +1,4 @@
-"""Derivatives of a Poisson NMF as a function of its factors alone, each sample's loadings optimal.
+"""Derivatives of the profile likelihood of a Poisson NMF: a function of the factors alone.
 
 With ``phi_i(l, F) = sum_j (l . f_j - x_ij log(l . f_j))`` and l_i its minimum, the profile
 objective ``sum_i phi_i(l_i(F), F)`` has the gradient ``sum_i l_i (1 - x_ij / mu_ij)`` in f_j, and a
@@ -32,7 +32,7 @@ _RANK = 1e-9
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows: `ratio` is x / mu and `weight` x / mu^2 at their nonzeros, as sparse matrices."""
+    """A piece of rows: sparse `ratio` x / mu and `weight` x / mu^2 at their nonzeros."""
 
     rows: slice
     row_of: Array
@@ -42,7 +42,7 @@ class Piece:
 
 
 class ProfileHessian:
-    """Hessian of the profile objective at a fit, and what else is derived from it.
+    """Hessian of the profile objective at a fit, and quantities derived from it.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class ProfileHessian:
         self.hold(0.0)
 
     def hold(self, least: float) -> None:
-        """Let entries of F that explain fewer counts than this stay where they are."""
+        """Hold entries of F fixed that explain fewer counts than this."""
         self.least = least
         self.scale = np.where(self._F * self._L.sum(axis=0) < least, 0.0, self.scale)
         # what each feature would be by itself: the conjugate gradients are preconditioned by it
@@ -118,7 +118,7 @@ class ProfileHessian:
         return out
 
     def _pieces(self) -> Iterator[Piece]:
-        """Read the counts, some rows at a time."""
+        """Yield the counts, some rows at a time."""
         m = self._counts.shape[1]
         for chunk in self._counts.chunks():
             for part in chunk.parts(_PIECE):
@@ -135,7 +135,7 @@ class ProfileHessian:
                 )  # fmt: skip
 
     def _changes(self, V: Array, moved: Array) -> Array:
-        """Return what V (m, K) and the loadings that it moves do to the gradient in F.
+        """Return the change of the gradient in F due to V (m, K) and the loadings that it moves.
 
         By the implicit function theorem, ``dl_i = -A_i^-1 (d^2 phi_i / dl dF) V``. `moved` (n, K)
         has the part of this second derivative that is no sum over counts, and becomes dl.
@@ -153,7 +153,7 @@ class ProfileHessian:
         return change
 
     def product(self, Z: Array) -> Array:
-        """Return the Hessian times Z (m, K), both of them in logarithms of F."""
+        """Return the Hessian times Z (m, K), both with respect to logarithms of F."""
         V = self.scale * Z
         change = self._changes(V, np.tile(V.sum(axis=0), (len(self._L), 1))) + self._prior * V
         # the gradient is of logarithms: 0 at an optimum, and without it scales are not free
@@ -165,7 +165,7 @@ class ProfileHessian:
         return self._changes(np.zeros_like(self._F), towards.copy())
 
     def influences(self, V: Array) -> Array:
-        """Return ``-V . d phi_i / dF`` (n,) of every sample: what its weight adds along H V."""
+        """Return influences ``-V . d phi_i / dF`` (n,) of the weight of each sample."""
         out, total = np.empty(len(self._L)), V.sum(axis=0)
         for piece in self._pieces():
             dots = _dots(self._L, piece.row_of, V, piece.column_of)
@@ -174,7 +174,7 @@ class ProfileHessian:
         return out
 
     def solve(self, gradient: Array, tol: float, max_iter: int) -> tuple[Array, float, int]:
-        """Return V (m, K) with H V = gradient, the relative residual, and how many products.
+        """Return V (m, K) with H V = gradient, the relative residual, and the number of products.
 
         By conjugate gradients, preconditioned by what each feature would be by itself, in whose
         norm the residual is. A feature does not move in directions in which its own curvature is
@@ -207,7 +207,7 @@ class ProfileHessian:
         return self._without_scales(found)
 
     def _without_scales(self, values: Array) -> Array:
-        """Return values less their part along the scale of each topic, in logarithms of F."""
+        """Project out the scale of each topic, with respect to logarithms of F."""
         if not self._invariant:
             return values
         ones = self.scale > 0
@@ -227,7 +227,7 @@ def _at(matrix: Any, factor: Array | float) -> Any:
 
 
 def _movable(values: Array, gradient: Array, curvature: Array) -> Array:
-    """Return parameters, and 0 for those at zero, or taken there by a Newton step of their own."""
+    """Return parameters, with 0 for those at zero or that a single Newton step takes to zero."""
     own = np.einsum("ikk->ik", curvature)
     there = (values > 0) & (own * values > gradient)
     return np.where(there, values, 0.0)

@@ -1,4 +1,4 @@
-"""One update of the rows of a factor: which steps it takes, and with which curvature."""
+"""One update of the rows of a factor: its steps and its curvature."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class RowUpdate:
 
     @property
     def mode(self) -> int | None:
-        """Mode of the kernels in which stored curvature is used; None without."""
+        """Mode of the kernels for stored curvature; None without it."""
         return None if self.curvature == SHARED else self.curvature
 
     def problem(
         self, design: Array, total: Array, n_components: int, correlation: Array | None = None,
         moves: Array | None = None,
     ) -> Any:  # fmt: skip
-        """Return the row problem with these steps; arguments as in `kernels.RowProblem`."""
+        """Return the row problem with these steps; for arguments see `kernels.RowProblem`."""
         return kernels.RowProblem(
             design, total, n_components, moves=moves, floor=MINVAL, em_steps=self.em_steps,
             newton_steps=self.newton_steps, em_longest=self.em_longest, guarded=self.guarded,
@@ -74,7 +74,7 @@ EM = RowUpdate(em_steps=1)
 
 
 def room_for_curvature(longest: Array, n_components: int) -> Array:
-    """Return memory for the curvature of long rows: for those with which keeping it saves work.
+    """Return memory for the curvature of long rows, for which storing it saves work.
 
     It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
     """
@@ -84,7 +84,7 @@ def room_for_curvature(longest: Array, n_components: int) -> Array:
 
 
 def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
-    """Add up the correlations of a sample of rows, packed, and their weight.
+    """Sum the packed correlations of a sample of rows, and their weights.
 
     The sample is the smaller the more components there are, so that it costs no more than an
     update of all rows.

@@ -1,4 +1,4 @@
-"""A start for many components: clusters of samples in the directions of a few singular vectors.
+"""A start for many components: clusters of samples in the space of a few singular vectors.
 
 Its cost grows with the number of components, not with a power of it.
 """
@@ -24,7 +24,7 @@ _DIRECTIONS, _ROUNDS = 50, 20
 
 
 def totals_of_clusters(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
-    """Return counts (n_features, n_components) of as many clusters of samples, none of them empty.
+    """Return counts (n_features, n_components) of non-empty clusters of samples.
 
     Of large counts a random part of the samples is clustered, at least three for each cluster. The
     calling code holds BLAS to one thread, which makes the result the same for any number.

@@ -1,4 +1,4 @@
-"""A fit at the scale of its counts: its start and constraints, and its result as it was asked for.
+"""Rescaling of a fit to the scale of its counts and back to the requested one.
 
 Parameters below an absolute floor count as zeros. So given factors of another scale are multiplied
 by powers of two, which change no digit, and what a fit ends with is divided by them.
@@ -18,7 +18,7 @@ from .joint_em import penalise
 
 
 class ScaledFit:
-    """Start and constraints of a Poisson NMF at the scale of the counts.
+    """Start and constraints of a Poisson NMF, rescaled to the scale of the counts.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class ScaledFit:
 
     @property
     def measured(self) -> Measured | None:
-        """Features of each group of samples, where not everything was measured."""
+        """Features of each group of samples, if not all were measured."""
         given = self.constraints
         if given.groups is None or given.measured is None:
             return None
@@ -68,7 +68,7 @@ class ScaledFit:
     def finish(
         self, arrays: dict[str, Array], history: Array, solver: str, l1_penalty: float
     ) -> None:
-        """Bring L, F and the history of a fit to the scale that was asked for, in place."""
+        """Rescale L, F and the history of a fit to the requested scale, in place."""
         given, counts, scales = self.constraints, self._counts, self._scales
         if solver == "joint-em":  # whose F sums to one at any scale of the start
             if l1_penalty:

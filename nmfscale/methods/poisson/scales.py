@@ -1,4 +1,4 @@
-"""Scales of the columns of L and F: L D and F D^-1 are one model for any diagonal D.
+"""Scales of the columns of L and F: L D and F D^-1 give the same model for any diagonal D.
 
 The likelihood says nothing of D.  Momentum compares points at one scale, priors choose it, and what
 is at the floor of a factor should not count beside the other.
@@ -19,7 +19,7 @@ MOST_SCALE = 2.0
 
 
 def scale_of_before(state: PoissonState) -> Array:
-    """Return what brings L's plain point to the scale of the present one, (stride,).
+    """Return the factors (stride,) that bring the plain point of L to the current scale.
 
     Momentum must not carry on how D changes: points are compared where the columns of both factors
     have equal means. F's plain point is divided by it.
@@ -35,7 +35,7 @@ def scale_of_before(state: PoissonState) -> Array:
 
 
 def scale_of_means(state: PoissonState) -> Array:
-    """Return powers of two (K,) with which L's columns, and F's divided by them, agree in mean."""
+    """Return powers of two d (K,) for which column means of L d and F / d agree."""
     K = state.n_components
     L, F = state.total_L[:K] / state.n_rows, state.total_F[:K] / state.F.n_rows
     ratio = np.maximum(F, LEAST) / np.maximum(L, LEAST)
@@ -44,7 +44,7 @@ def scale_of_means(state: PoissonState) -> Array:
 
 
 def scale_of_priors(state: PoissonState) -> Array:
-    """Return with which scale (K,) L, and F divided by it, are most probable under their priors.
+    """Return scales d (K,) for which L d and F / d are most probable under their priors.
 
     Factors times D have a log prior of ``sum (alpha - 1) log D - D sum rate f`` more, and loadings
     divided by D of ``-sum (alpha - 1) log D - sum rate l / D``. Where there is no best D, it is 1.
@@ -68,17 +68,17 @@ def scale_of_priors(state: PoissonState) -> Array:
 
 @dataclass(frozen=True)
 class PriorSums(Step):
-    """Adds up pseudo-counts, and rates times L, of the prior of L."""
+    """Sums pseudo-counts, and rates times L, of the prior of L."""
 
     n_components: int
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("L", "pseudo", "rate", "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add up the rows of a block."""
+        """Add the rows of a block."""
         known = {"pseudo": block["pseudo"], "rate": block["L"] * block["rate"]}
         return {
             name: Factor(values, block.n_rows, self.n_components).column_sums(block.get("weights"))

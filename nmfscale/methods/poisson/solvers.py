@@ -1,4 +1,4 @@
-"""The methods of fitting a Poisson NMF by name, their start, what they need."""
+"""The methods of fitting a Poisson NMF: by solver name, their start, their memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _START_BYTES = 4_000_000 * 8 * 3
 def method_of(
     solver: str, *, max_iter: int, inner_iter: int | None = None, extrapolate: bool = True
 ) -> Any:
-    """Return a function of what `FactorModel` takes that returns the model."""
+    """Return a function with the arguments of `FactorModel` that returns the method."""
     if solver == "auto":
         return partial(Newton, max_iter=max_iter, momentum=extrapolate)
     if solver == "joint-em":
@@ -49,7 +49,7 @@ def start_of(
     counts: CountMatrix, executor: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
     L: Array | None = None, F: Array | None = None, measured: Measured | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return factors L (n, K) and F (m, K) to start from; they may be given.
+    """Return factors L (n, K) and F (m, K) of the start, which may be given.
 
     Where not everything was measured, which most starts know nothing of, one at random is asked
     for.
@@ -78,7 +78,7 @@ def factors_of(
     counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
     rng: Any, dtype: Any,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return L (n, K) and F (m, K) of a fit by the default method, from which others may start."""
+    """Return L (n, K) and F (m, K) of a fit by the default method, as a start of other methods."""
     start = partial(start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype)
     model = Newton(counts, executor, start, n_components, dtype, Constraints(), max_iter=max_iter)
     monitor = Monitor(Newton, max_iter, tol)
@@ -91,7 +91,7 @@ def factors_of(
 
 
 def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
-    """Say why a solver cannot do without whole columns; None if sums over blocks are enough."""
+    """Return why a solver needs whole columns; None if sums over blocks are enough."""
     if solver not in UPDATES or not needs_whole_columns(solver, inner_iter):
         return None
     remedy = "inner_iter=1, or solver='auto'" if solver == "em" else "solver='auto'"

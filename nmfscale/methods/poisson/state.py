@@ -1,4 +1,4 @@
-"""The state of a Poisson NMF while it is fitted, and the two half-steps that all methods share.
+"""The state of a Poisson NMF during a fit, and the two half-steps that all methods share.
 
 F is in this process; L is a row array of an `Executor`, wherever that is.  What the kernels report
 on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that
@@ -47,14 +47,14 @@ TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
 
 
 class Seen(NamedTuple):
-    """What a half-step saw of the point where it began: sum x log mu, the largest |b g|."""
+    """Diagnostics of the point before a half-step: sum x log mu, the largest |b g|."""
 
     log_mu: float = float("nan")
     kkt: float = float("nan")
 
 
 class PoissonState:
-    """L (n, K) and F (m, K) of a fit, their column sums, and what is known of their curvature.
+    """L (n, K) and F (m, K) of a fit, with column sums and stored curvature.
 
     The start is positive; without L, of which only the shape of F is looked at, `restore` is to
     follow. `dtype` is of the arithmetic; sums over rows are float64 always.
@@ -92,7 +92,7 @@ class PoissonState:
         self._shared: dict[str, Array] = {}
 
     def _put_samples(self) -> None:
-        """Hand what is known of the samples to the executor."""
+        """Put weights, priors and masks of samples into the executor."""
         order, given = self.layout.row_order, self.constraints
         pseudo, rate = self._prior(given.prior_loadings, order)
         fixed = None if given.samples is None else per_lane(given.samples, order)
@@ -115,7 +115,7 @@ class PoissonState:
         self, how: RowUpdate, target: str | None = "next", *, source: str = "L",
         reports: tuple[str, ...] = (),
     ) -> tuple[Seen, Values]:  # fmt: skip
-        """Update every row of L into `target`, F held.
+        """Update every row of L into `target`, with F fixed.
 
         With a report of the log-likelihood the terms of the samples are returned, too.
         """
@@ -131,7 +131,7 @@ class PoissonState:
         return seen, of_samples[0].values if of_samples else {}
 
     def _share(self, side: str, found: Array) -> None:
-        """Let the next steps share these correlations."""
+        """Use these correlations in the next steps."""
         K = self.n_components
         shared = np.empty((K, K))
         lower = np.tril_indices(K)
@@ -140,7 +140,7 @@ class PoissonState:
         self._shared[side] = shared
 
     def _correlation(self, side: str, how: RowUpdate) -> Array | None:
-        """Return the correlations that an update of a factor uses, if rows share them."""
+        """Return the correlations for an update of a factor, if rows share them."""
         return self._shared[side].astype(self.dtype) if how.curvature == SHARED else None
 
     def total_of_rows(self) -> Array:
@@ -150,12 +150,12 @@ class PoissonState:
         return np.array([self.F.column_sums(mask) for mask in self.measured])
 
     def note_rows(self, found: Values) -> dict[str, float]:
-        """Note the column sums of L that an extrapolation found; return what history has of it."""
+        """Store the column sums of L after an extrapolation; return its columns of the history."""
         self.total_L, self.total_L_before = found["sums"], found["sums_before"]
         return self._changes(found, "loadings", self.n_rows)
 
     def _changes(self, found: Values, name: str, n_rows: int) -> dict[str, float]:
-        """Say how far a factor of so many rows went, relative to its mean, and how sparse it is."""
+        """Return the largest change of a factor relative to its mean, and its share of zeros."""
         n, total = n_rows * self.n_components, float(found["sums"][: self.n_components].sum())
         change = found["max_change"] * n / total if total > 0 else 0.0
         return {f"change_{name}": change, f"zeros_{name}": found["zeros"] / n}
@@ -163,7 +163,7 @@ class PoissonState:
     # F ------------------------------------------------------------------------------------------
 
     def prior_of_F(self, source: str = "L") -> dict[str, Array]:
-        """Return the prior of F as the kernels take it.
+        """Return the prior of F in the form of the kernels.
 
         Where groups of samples have features of their own it has the totals of the columns, too.
         A feature that was measured nowhere has all of L as its total: it becomes zero.
@@ -179,7 +179,7 @@ class PoissonState:
         return own_totals(own.astype(self.dtype), self.F.prior())
 
     def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
-        """Return the row problem of F, with the column sums of L unless `prior_of_F` has them."""
+        """Return the row problem of F, with column sums of L unless `prior_of_F` has them."""
         moves = None
         if self.constraints.topics is not None:
             moves = np.zeros(self.stride, self.dtype)
@@ -190,7 +190,7 @@ class PoissonState:
         return how.problem(design, total, self.n_components, self._correlation("F", how), moves)
 
     def whole_columns(self) -> Any:
-        """Return the columns of all blocks as the kernels take them, weighted if samples are."""
+        """Return the columns of all blocks in the form of the kernels, weighted if samples are."""
         counts = self.executor.whole_columns()
         if self.weights is not None:
             if self._weighted is None:  # whole columns stay in memory
@@ -208,7 +208,7 @@ class PoissonState:
         return self._curvature_F
 
     def sum_step(self, how: RowUpdate, source: str = "L") -> SumColumns:
-        """Return the step that adds up what F needs to move, as `move_columns` has it.
+        """Return the step that sums the statistics of F for `move_columns`.
 
         Where counts stay in memory, they are weighted once.
         """
@@ -219,7 +219,7 @@ class PoissonState:
         return SumColumns(self.F.values, self.n_components, parts, how.refresh, source, self._room)
 
     def _parts(self, how: RowUpdate) -> tuple[Part, ...]:
-        """Say which statistics: fewer for columns whose curvature is reused or shared."""
+        """Return the statistics to sum: fewer for columns whose curvature is reused or shared."""
         n_slices = len(self.F.values) // LANES
         n_less = 0
         if how.curvature == SHARED:
@@ -241,7 +241,7 @@ class PoissonState:
         self, how: RowUpdate, out: Array | None, sums: Sums | None, *, source: str = "L",
         **arrays: Any,
     ) -> float:  # fmt: skip
-        """Move every row of F into `out`, from `sums` or, of a single block, from its columns.
+        """Move every row of F into `out`, from `sums` or, for a single block, from its columns.
 
         The largest KKT residual where F stood is returned. `arrays` are arguments of the kernels.
         """
@@ -273,7 +273,7 @@ class PoissonState:
     def advance(
         self, *steps: Step, columns: RowUpdate, source: str = "L"
     ) -> tuple[list[Values], Sums | None]:
-        """Run steps and, if counts make several blocks, add up in the same pass what F needs."""
+        """Run steps; if there are several blocks, sum the statistics of F in the same pass."""
         if self.executor.one_block:
             return [found.values for found in self.executor.run(*steps)] if steps else [], None
         *found, sums = self.executor.run(*steps, self.sum_step(columns, source))
@@ -282,7 +282,7 @@ class PoissonState:
     def extrapolate_columns(
         self, how: RowUpdate, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum
     ) -> tuple[float, dict[str, float]]:
-        """Move F and extrapolate it in its own memory; return the KKT residual and the changes.
+        """Move F and extrapolate it in place; return the KKT residual and the changes.
 
         `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of
         the present one. `best` takes F as it was.
@@ -302,14 +302,14 @@ class PoissonState:
         return kkt, self.note_columns(found)
 
     def note_columns(self, found: Values) -> dict[str, float]:
-        """Note the column sums of F; return what history has of the change."""
+        """Store the column sums of F; return the columns of the history on its change."""
         self.total_F, self.total_F_before = found["sums"], found["sums_before"]
         return self._changes(found, "factors", self.F.n_rows)
 
     def extrapolate_factor(
         self, now: Array, before: Array, momentum: Momentum, target: Array
     ) -> dict[str, float]:
-        """Extrapolate F from `now`, away from `before`, into `target`, which becomes F."""
+        """Extrapolate F from `now` away from `before` into `target`, which becomes F."""
         self.set_factor(now)
         found = extrapolate(self.F, before, target, momentum, None, self.n_threads)
         self.set_factor(target)
@@ -318,7 +318,7 @@ class PoissonState:
     def update_whole_columns(
         self, how: RowUpdate, out: Array, *, reports: tuple[str, ...] = ()
     ) -> Seen:
-        """Update every row of F by the rows kernel on the transposed matrix, in several steps."""
+        """Update every row of F in several steps, by the row kernel on the transposed counts."""
         L, fixed = self.executor.get("L"), self.F.fixed
         sliced = self.whole_columns()
         seen = {name: np.zeros(len(out)) for name in reports}
@@ -343,25 +343,25 @@ class PoissonState:
     # Both ---------------------------------------------------------------------------------------
 
     def sample_terms(self, source: str = "L") -> SampleTerms:
-        """Return the step that adds up what the objective needs of the samples."""
+        """Return the step that sums the terms of samples in the objective."""
         return SampleTerms(self.total_of_rows(), self.n_components, source)
 
     def set_factor(self, values: Array) -> None:
-        """Let F be in this memory."""
+        """Use this memory for F."""
         self.F = replace(self.F, values=values)
 
     def sum_columns(self) -> None:
-        """Add up the columns of both factors."""
+        """Compute the column sums of both factors."""
         ((found, _),) = self.executor.run(ColumnSums(self.n_components))
         self.total_L, self.total_F = found["sums"], self.F.column_sums()
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
-        """Set what is at the floor to zero."""
+        """Set parameters at the floor to zero."""
         self._end("restore")
 
     def lift_zeros(self) -> None:
-        """Undo that."""
+        """Set zeros to the floor again."""
         self._end("lift")
 
     def _end(self, zeros: str) -> None:
@@ -378,7 +378,7 @@ class PoissonState:
         self.sum_columns()
 
     def as_type(self, dtype: Any, *names: str) -> None:
-        """Go on in another type; `names` are the loadings that go along."""
+        """Convert the state to another dtype; `names` are the loadings to convert."""
         self.dtype = np.dtype(dtype)
         for name in (*names, *(("pseudo", "rate") if self.constraints.prior_loadings else ())):
             self.executor.apply(Convert(name, name, self.n_components, dtype=str(self.dtype)))
@@ -392,7 +392,7 @@ class PoissonState:
             self.sum_columns()
 
     def state(self) -> dict[str, Array]:
-        """Return arrays from which `restore` makes the same state."""
+        """Return arrays from which `restore` rebuilds the state."""
         arrays = {"L": self.executor.get("L"), "F": self.F.values}
         arrays |= {name: getattr(self, name) for name in TOTALS}
         if self._curvature_F is not None:
@@ -402,7 +402,7 @@ class PoissonState:
         return arrays | {f"shared_{side}": array for side, array in self._shared.items()}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Restore the state that `snapshot` saved."""
+        """Restore the state saved by `snapshot`."""
         self.executor.put("L", aligned_copy(arrays["L"]))
         np.copyto(self.F.values, arrays["F"])
         for name in TOTALS:

@@ -1,4 +1,4 @@
-"""Steps of a Poisson NMF: what is done with one block of counts while the other factor is held.
+"""Steps of a Poisson NMF: the work on one block of counts with the other factor fixed.
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
 in the likelihood and ``weighted`` (counts of the columns times these), ``fixed`` (a mask of samples
@@ -28,14 +28,14 @@ SAMPLES = "weights", "fixed", "pseudo", "rate", "groups"
 
 
 def rows_of(block: Block, name: str, n_components: int) -> Factor:
-    """Return the loadings of a block and the constraints on them."""
+    """Return the loadings of a block and their constraints."""
     known = {each: block.get(each) for each in ("fixed", "pseudo", "rate")}
     return Factor(block[name], block.n_rows, n_components, **known)
 
 
 @dataclass(frozen=True)
 class UpdateRows(Step):
-    """Updates every row of L while F is held; says what was seen where the update began.
+    """Updates every row of L with F fixed; reports diagnostics of the point before the update.
 
     F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
     features of each group of rows (n_groups, stride). Without a `target` only the `reports`,
@@ -56,7 +56,7 @@ class UpdateRows(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         stored, new = ("curvature",), () if self.target is None else (self.target,)
         reuses = self.how.mode in (kernels.REUSE, kernels.RESCALE)
         makes = (*new, *stored) if self.how.mode == kernels.STORE else new
@@ -99,7 +99,7 @@ class UpdateRows(Step):
 
 @dataclass(frozen=True)
 class SampleTerms(Step):
-    """Adds up what the objective needs of the samples: sizes and the log prior of L.
+    """Sums the terms of samples in the objective: sizes, and the log prior of L.
 
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
     ``log_sizes`` = sum_i t_i log s_i. Where groups of samples have features of their own, u is that
@@ -112,11 +112,11 @@ class SampleTerms(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, "totals", *SAMPLES))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add up those of a block."""
+        """Add the terms of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
         # not a product of matrices: threads of a BLAS stay busy for a while after one
@@ -133,7 +133,7 @@ class SampleTerms(Step):
 
 
 class Momentum(NamedTuple):
-    """A factor goes to ``now + beta (now - scale * before)``, at least ``leaves * now``.
+    """Extrapolation to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
     `scale` (stride,) is of the columns of the point before: see `scales.scale_of_before`.
     """
@@ -144,7 +144,7 @@ class Momentum(NamedTuple):
 
 
 class Extrapolation:
-    """What the kernels need to extrapolate rows into `target`, and what they sum of them.
+    """Arrays with which kernels extrapolate rows into `target`, and the sums that they return.
 
     `given` are the points of `kernels.Extrapolation`, and the rows' weights in the sums.
     """
@@ -160,7 +160,7 @@ class Extrapolation:
         )  # fmt: skip
 
     def found(self) -> Values:
-        """Return column sums of the rows after and before; largest change; number of zeros."""
+        """Return column sums after and before, the largest change, the number of zeros."""
         sums, sums_before = over_slices(self._sums)
         change = float(self._change.max(initial=0.0))
         return {
@@ -173,7 +173,7 @@ def extrapolate(
     rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
     n_threads: int,
 ) -> Values:  # fmt: skip
-    """Extrapolate rows away from where they were `before`; fixed rows stay, sums are weighted."""
+    """Extrapolate rows away from `before`; fixed rows stay, and sums are weighted."""
     now = rows.values
     problem = kernels.RowProblem(
         now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
@@ -192,7 +192,7 @@ def extrapolate(
 
 @dataclass(frozen=True)
 class ExtrapolateRows(Step):
-    """Extrapolates L from `now`, away from `before`; says how far it went."""
+    """Extrapolates L from `now` away from `before`; reports the change."""
 
     n_components: int
     momentum: Momentum = Momentum()
@@ -202,7 +202,7 @@ class ExtrapolateRows(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         same = () if self.momentum.beta else ((self.target, self.now),)
         return RowArrays((self.now, self.before, *SAMPLES), (self.target,), aliases=same)
 
@@ -215,7 +215,7 @@ class ExtrapolateRows(Step):
 
 
 class Part(NamedTuple):
-    """Slices first:last of the columns, and which statistics of them are summed."""
+    """Slices first:last of the columns, and the statistics of them to sum."""
 
     first: int
     last: int
@@ -224,7 +224,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class WeighColumns(Step):
-    """Makes ``weighted``, the counts of the columns times the weights of the samples."""
+    """Makes ``weighted``: the counts in columns, multiplied by the weights of samples."""
 
     dtype: str
 
@@ -232,17 +232,17 @@ class WeighColumns(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("weights",), ("weighted",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Weigh the counts of a block."""
+        """Weight the counts of a block."""
         block.put("weighted", block.counts.weighted(block["weights"], self.dtype, n_threads).count)
         return {}
 
 
 def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]) -> SellBlock:
-    """Return the columns of a block, weighted if samples have weights: once for all, or anew."""
+    """Return the columns of a block, weighted if samples have weights; stored or computed."""
     counts: SellBlock = block.counts
     weights, known = block.get("weights"), block.get("weighted")
     if weights is None:
@@ -254,7 +254,7 @@ def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]
 
 @dataclass(frozen=True)
 class SumColumns(Step):
-    """Adds up the statistics with which F, in lane order, can step while L is held.
+    """Sums the statistics for a step of F, in lane order, with L fixed.
 
     `refresh`: whether to add up correlations that later steps share. `room` is memory for counts
     that are weighted anew, one block after the other.
@@ -272,11 +272,11 @@ class SumColumns(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, "weights", "weighted"))
 
     def empty_sums(self) -> Sums:
-        """Return an array for each part, and one for correlations."""
+        """Return zero arrays, one for each part and one for correlations."""
         K = self.n_components
         out = [
             np.zeros((part.last - part.first, kernels.statistics_size(K, part.wanted), LANES))
@@ -285,7 +285,7 @@ class SumColumns(Step):
         return out + ([np.zeros(kernels.packed_size(K) + 1)] if self.refresh else [])
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         L = block[self.source]
         sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads, self.room), len(L))
         problem = RowUpdate().problem(L, np.zeros(L.shape[1], L.dtype), self.n_components)
@@ -301,25 +301,25 @@ class SumColumns(Step):
 
 @dataclass(frozen=True)
 class ColumnSums(Step):
-    """Adds up the columns of L, weighted if samples have weights."""
+    """Sums the columns of L, weighted if samples have weights."""
 
     n_components: int
     source: str = "L"
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add up the rows of a block."""
+        """Add the rows of a block."""
         rows = Factor(block[self.source], block.n_rows, self.n_components)
         return {"sums": rows.column_sums(block.get("weights"))}
 
 
 @dataclass(frozen=True)
 class Convert(Step):
-    """Makes a row array from another: in another type, scaled (K,), with zeros restored or lifted.
+    """Converts a row array: to another dtype, scaled by (K,), with zeros restored or lifted.
 
     `zeros` is "restore": parameters at the floor become zero, unless a prior keeps them from zero;
     or "lift": zeros are raised to the floor. Positive parameters below `least` are raised to it (a
@@ -336,7 +336,7 @@ class Convert(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         uses = (self.source, "pseudo") if self.zeros else (self.source,)
         return RowArrays(uses, (self.target,))
 
@@ -354,7 +354,7 @@ class Convert(Step):
 def convert(
     factor: Factor, *, scale: Array | None = None, zeros: str | None = None, least: Any = None
 ) -> None:
-    """Change a factor in place: see `Convert`."""
+    """Convert a factor in place: see `Convert`."""
     values = factor.values
     of_rows = values[: factor.n_rows, : factor.n_components]
     if scale is not None:

@@ -45,7 +45,7 @@ _NEAREST = 0.01
 
 
 class NoSimplexError(ValueError):
-    """The counts do not spread over a simplex with the wanted number of corners."""
+    """The counts do not span a simplex with the requested number of vertices."""
 
 
 def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
@@ -89,7 +89,7 @@ def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomSta
 
 
 def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) -> Array | None:
-    """Return random rows, at least so many, in rising order; None if all are few enough."""
+    """Return at least `least` random rows in increasing order; None if counts are few."""
     if counts.nnz <= _MAX_NONZEROS:
         return None
     order = rng.permutation(counts.shape[0])
@@ -101,7 +101,7 @@ def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) 
 def singular_vectors(
     counts: CountMatrix, n_vectors: int, rows: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return U (rows, k), falling singular values (k,) and V (features, k), k <= n_vectors.
+    """Return U (rows, k), decreasing singular values (k,) and V (features, k), k <= n_vectors.
 
     There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
     """
@@ -121,7 +121,7 @@ def singular_vectors(
 def cluster_centers(
     points: Array, weights: Array, n_centers: int, rng: np.random.RandomState
 ) -> Array:
-    """Cluster weighted points to get rid of their noise."""
+    """Cluster weighted points to reduce noise."""
     k_means = KMeans(
         min(n_centers, len(points)),
         # More corners come with as many more centres and dimensions, and the start must be short.
@@ -136,7 +136,7 @@ def cluster_centers(
 
 
 def hunt_vertices(centers: Array, n_components: int) -> Array:
-    """Choose, among centres (n_centers, K - 1), the corners (K, K - 1) of the simplex around them.
+    """Choose among centres (n_centers, K - 1) the vertices (K, K - 1) of a simplex around them.
 
     Up to K = 10, 1.5 K candidates: the two centres farthest apart, then one by one the centre with
     the largest mean squared distance to those chosen before. The subset of K candidates wins whose
@@ -162,7 +162,7 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
 
 
 def mixture_weights(points: Array, vertices: Array) -> Array:
-    """Write points (m, K - 1) as mixtures (m, K) of the vertices; those outside are drawn in."""
+    """Return points (m, K - 1) as mixtures (m, K) of the vertices; clip points outside."""
     weights = _with_ones(points) @ np.linalg.inv(_with_ones(vertices))
     np.maximum(weights, 0.0, out=weights)
     return weights / weights.sum(axis=1, keepdims=True)
@@ -179,7 +179,7 @@ def _far_apart(centers: Array, n_candidates: int) -> Array:
 
 
 def _successive_projection(centers: Array, n_components: int) -> Array:
-    """Choose the longest vector again and again, each time taking its direction out of all."""
+    """Choose the longest vector repeatedly, each time projecting its direction out of all."""
     # Lifted to a height like their own size, so that corners are as far apart in angle as in place.
     height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
     lifted = np.column_stack([centers, np.full(len(centers), height)])
@@ -193,7 +193,7 @@ def _successive_projection(centers: Array, n_components: int) -> Array:
 
 
 def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
-    """Return the subset whose simplex leaves the smallest largest distance to a candidate.
+    """Return the subset whose simplex has the smallest maximum distance to the candidates.
 
     A point with barycentric coordinate b_k < 0 lies beyond the facet opposite corner k, -b_k
     heights away from it. The largest of these is a lower bound of its distance: subsets are
@@ -220,7 +220,7 @@ def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
 
 
 def _distance(point: Array, corners: Array) -> float:
-    """Return the distance of a point p to the convex hull of corners v_k.
+    """Return the distance of a point p from the convex hull of vertices v_k.
 
     The w >= 0 with the least |sum_k w_k (v_k - p)|^2 + (1 - sum_k w_k)^2 is a multiple of the
     weights of the nearest mixture of corners.

@@ -1,4 +1,4 @@
-"""Semi-supervised NMF by coordinate descent: the loss of `ssnmf`, lowered in fewer iterations.
+"""Semi-supervised NMF by coordinate descent: lowers the loss in fewer iterations.
 
 An iteration moves A, B and S as the multiplicative updates do, and reads each order of the counts
 once. With S held the rows of A, and those of B, are problems of their own:
@@ -44,19 +44,19 @@ _ROUNDING = 10
 
 
 class CoordinateDescent(SemiSupervised):
-    """Coordinate descent and Newton steps; ``before`` is the point that a fit may go back to."""
+    """Coordinate descent and Newton steps; ``before`` is the point to which a fit may return."""
 
     curvature = True
     numbers = (*SemiSupervised.numbers, "reached", "far")
 
     def start(self) -> None:
-        """Hand loadings and labels to the executor."""
+        """Put loadings and labels into the executor."""
         super().start()
         self.reached, self.far = np.inf, "kl" in self.losses
         self.copy("S", "before")
 
     def arrive(self, iteration: int) -> dict[str, Any]:
-        """Look at the present point; if its loss is higher, at that of another update."""
+        """Evaluate the point; if its loss rose, replace it by a multiplicative update."""
         seen = self.look()
         if seen["loss"] > self.reached + _ROUNDING * np.finfo(self.dtype).eps * abs(self.reached):
             self.copy("before", "S")
@@ -68,7 +68,7 @@ class CoordinateDescent(SemiSupervised):
         return seen
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Move A and B by the sums at hand, then S."""
+        """Move A and B by the current sums, then S."""
         self.copy("S", "before")
         if self.far:
             super().update(iteration, ending)
@@ -82,7 +82,7 @@ class CoordinateDescent(SemiSupervised):
         self.executor.run(DescendRows(self._design(), A, B, self.losses, scale))
 
     def _numerators(self) -> Array:
-        """Return ``X^T S``, or ``(X / S A^T)^T S``, which the curvature of a divergence has."""
+        """Return ``X^T S`` or, for the curvature of a divergence, ``(X / S A^T)^T S``."""
         (_, sums), A = self._found, self.points["S"]["A"]
         if self.losses.data == "frobenius":
             return super()._numerators()
@@ -118,7 +118,7 @@ class CoordinateDescent(SemiSupervised):
         return self._newton(B, H, np.zeros(B.shape[1]), values["down"])
 
     def _least_squares(self, rows: Array, num: Array, G: Array, own: Array | None) -> Array:
-        """Return rows (n, K) nearer to the minimum of ``b'G b / 2 - num.b``; G may be their own."""
+        """Return rows (n, K) closer to the minimum of ``b'G b / 2 - num.b``; G may vary by row."""
         start, (n, K) = _padded(rows, FLOOR), rows.shape
         problem = problem_of(start, K, "frobenius", G, np.ones(K), newton_steps=_SWEEPS_HELD)
         out, n_slices = aligned_copy(start), len(start) // LANES
@@ -148,7 +148,7 @@ class CoordinateDescent(SemiSupervised):
         return self.last
 
     def finish(self, settled: bool) -> dict[str, Any]:
-        """Stand at the last point, or at that of the best validation, with exact zeros."""
+        """Move to the last point, or to the one with the best validation, with exact zeros."""
         self.arrive(0)
         self.points.pop("before")
         return super().finish(settled)
@@ -159,14 +159,14 @@ class CoordinateDescent(SemiSupervised):
 
 
 def _padded(rows: Array, empty: float = 0.0) -> Array:
-    """Return rows (n, K) in the lanes of whole slices."""
+    """Return rows (n, K) padded to whole slices."""
     n, K = rows.shape
     lanes = in_lane_order(n, -(-n // LANES) * LANES)
     return to_lanes(rows, lanes, kernels.row_stride(K), np.float64, empty)
 
 
 def _packed(matrices: Array) -> Array:
-    """Return symmetric matrices (n, K, K), or their lower triangles (n, P), slice by slice."""
+    """Return symmetric matrices (n, K, K), or lower triangles (n, P), arranged slice by slice."""
     if matrices.ndim == 3:
         matrices = matrices[:, *np.tril_indices(matrices.shape[1])]
     n, size = matrices.shape
@@ -177,7 +177,7 @@ def _packed(matrices: Array) -> Array:
 
 @dataclass(frozen=True)
 class DescendRows(MoveRows):
-    """Moves S by coordinate descent on the losses of data and labels together."""
+    """Moves S by coordinate descent on the joint loss of data and labels."""
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -216,7 +216,7 @@ def descent_needs(
     counts: CountMatrix, n_components: int, n_targets: int, dtype: Any, losses: Losses,
     n_threads: int, plain: Needs, *, weighted: bool = False,
 ) -> Needs:  # fmt: skip
-    """Return the memory that a fit needs, from that of multiplicative updates.
+    """Return the memory of a fit, given that of multiplicative updates.
 
     `weighted`: entries have weights, so that with a norm a row has a curvature of its own.
     """

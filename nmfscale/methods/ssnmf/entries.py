@@ -1,4 +1,4 @@
-"""Weights of single counts in a semi-supervised NMF, such as 0 for those that are missing.
+"""Weights of single counts in a semi-supervised NMF, such as 0 for missing counts.
 
 An entry (i, j) of weight w_ij has the term ``w_ij d(x_ij, mu_ij)``, so that one of weight 2 counts
 as two alike. Counts come multiplied by their weights; then sums over all entries need corrections
@@ -34,20 +34,20 @@ _TYPE = np.dtype([("lane", np.int64), ("column", np.int64), ("v", np.float64)])
 
 
 class EntryWeights(NamedTuple):
-    """Weights less one of entries, a CSR matrix (n, m), and ``constant``: see `constant_of`."""
+    """Weights minus one of entries, as a CSR matrix (n, m), and ``constant``: see `constant_of`."""
 
     less_one: sp.csr_array
     constant: float
 
     def weightless(self) -> Array:
-        """Say which columns (m,) have weight 0 in every row."""
+        """Return a mask (m,) of columns with weight 0 in every row."""
         n, m = self.less_one.shape
         found: Array = np.bincount(self.less_one.indices[self.less_one.data == -1], minlength=m)
         return found == n
 
 
 def constant_of(x: Array, w: Array | float, loss: str) -> Array:
-    """Return what each entry adds to the loss whatever mu is: w x^2, or w (x log x - x)."""
+    """Return the part of each entry's loss without mu: w x^2, or w (x log x - x)."""
     if loss == "frobenius":
         return w * x * x
     found: Array = w * (x * np.log(np.where(x > 0, x, 1)) - x)
@@ -86,7 +86,7 @@ class BlockEntries:
         self.loss = float((values * mu).sum())
 
     def rows_left(self, of_all: Array) -> Array:
-        """Return sum_j w mu a_j, or sum_j w a_j, of every row, from the same without weights."""
+        """Return sum_j w mu a_j, or sum_j w a_j, for every row, from the unweighted sums."""
         found = of_all + np.asarray(self._matrix @ self._A)
         for rows in _cancelled(found, of_all):
             w = self._dense(rows)
@@ -96,7 +96,7 @@ class BlockEntries:
         return found
 
     def curvature_left_of_rows(self, G: Array) -> tuple[Array, Array]:
-        """Return sum_j w a_j a_j^T of every row, its lower triangle row by row, from A^T A.
+        """Return the lower triangles of sum_j w a_j a_j^T for every row, from A^T A.
 
         And what was added to its diagonal, (n, K), as in `curvature_left_of_columns`.
         """
@@ -112,23 +112,23 @@ class BlockEntries:
         return 1 + self._weights[rows].toarray()
 
     def of_columns(self) -> Array:
-        """Return sum_i v mu s_i, or sum_i v s_i, of every column."""
+        """Return sum_i v mu s_i, or sum_i v s_i, for every column."""
         return np.asarray(self._matrix.T @ self._S)
 
     def curvature_of_columns(self) -> Array:
-        """Return sum_i v s_i s_i^T of every column, likewise."""
+        """Return the lower triangles of sum_i v s_i s_i^T for every column."""
         return np.asarray(self._weights.T @ _products(self._S))
 
 
 def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:
-    """Yield numbers of rows in which little of a positive sum is left, some at a time."""
+    """Yield numbers of rows, in batches, in which cancellation leaves little of a positive sum."""
     rows = np.flatnonzero((left < _LITTLE * of_all).any(axis=1))
     for first in range(0, len(rows), _PIECE):
         yield rows[first : first + _PIECE]
 
 
 def columns_left(of_all: Array, corrections: Array, weightless: Array) -> Array:
-    """Return sums over the samples (m, K) with their weights, from those without."""
+    """Return weighted sums over samples (m, K), from unweighted ones."""
     found = np.maximum(of_all + corrections, _ROUNDING * of_all)
     found[weightless] = 0
     return found
@@ -137,7 +137,7 @@ def columns_left(of_all: Array, corrections: Array, weightless: Array) -> Array:
 def curvature_left_of_columns(
     G: Array, corrections: Array, weightless: Array
 ) -> tuple[Array, Array]:
-    """Return sum_i w s_i s_i^T of every column, lower triangles (m, P), and what was added (m, K).
+    """Return lower triangles (m, P) of sum_i w s_i s_i^T, and what was added to diagonals (m, K).
 
     Where next to nothing is left of its diagonal, something is added: the matrix is positive
     definite whatever rounding did to it.
@@ -148,7 +148,7 @@ def curvature_left_of_columns(
 
 
 def _raised(triangles: Array, G: Array, least: float) -> tuple[Array, Array]:
-    """Return triangles whose diagonals are at least this share of G's, and what was added.
+    """Raise diagonals of triangles to at least this share of G's; return what was added, too.
 
     Those that are zero stay.
     """

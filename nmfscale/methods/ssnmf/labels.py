@@ -1,4 +1,4 @@
-"""Labels or targets of samples in a semi-supervised NMF: their loss, and what updates need of it.
+"""Labels or targets of samples in a semi-supervised NMF: their loss and terms of updates.
 
 With mu = S B^T, targets y and weights w >= 0 of them (0: unknown) the loss, and U and V, are
 
@@ -29,7 +29,7 @@ ROWS = TARGETS, WEIGHTS, HELD_OUT
 
 
 class Supervision(NamedTuple):
-    """What is known of all samples, in the order of the counts.
+    """Labels or targets of all samples, in the order of the counts.
 
     `targets` are numbers (n, T), or numbers of classes (n,) of T classes; `weights` (n,) or (n, T);
     `held_out` (n,) marks samples whose labels only validate, and have weight 0.
@@ -42,13 +42,13 @@ class Supervision(NamedTuple):
 
 
 def pieces(n_rows: int) -> Iterator[slice]:
-    """Cut rows into ranges."""
+    """Split rows into ranges."""
     for first in range(0, n_rows, PIECE):
         yield slice(first, min(first + PIECE, n_rows))
 
 
 def wide(values: Array, n_targets: int) -> Array:
-    """Return targets (n, T) of numbers of classes, one of each row; of others, themselves."""
+    """Return targets (n, T); class numbers become one-hot rows."""
     if values.ndim == 2:
         return values
     out = np.zeros((len(values), n_targets))
@@ -82,7 +82,7 @@ def loss_of(targets: Array, weights: Array, mu: Array, loss: str) -> float:
 
 
 def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -> Values:
-    """Return ``up`` U^T S and ``down`` V^T S, the loss, and how many classes are right.
+    """Return ``up`` U^T S and ``down`` V^T S, the loss, and the number of correct classes.
 
     S (n_rows, K) in float64 are the loadings of the rows of a block. With `curvature` there is that
     in each row of B, too, lower triangles (T, K, K): sum_i w s_i s_i^T, or w y / mu^2 of them.
@@ -109,7 +109,7 @@ def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -
 
 
 def _score(targets: Array, mu: Array, held_out: Array) -> float:
-    """Return the number of classes that are right, or minus the squared error."""
+    """Return the number of correct classes, or minus the squared error."""
     mu, targets = mu[held_out], targets[held_out]
     if targets.ndim == 2:
         return -float(((targets - mu) ** 2).sum())
@@ -129,7 +129,7 @@ def of_rows(block: Block, S: Array, B: Array, loss: str) -> tuple[Array, Array]:
 
 
 def least_of(targets: Array, weights: Array, n_targets: int) -> float:
-    """Return the mean of the targets that are known, 1 where there are none."""
+    """Return the mean of the known targets, 1 if there are none."""
     if targets.ndim == 1:
         return 1 / n_targets if n_targets else 1.0
     w = np.broadcast_to(weights if weights.ndim == 2 else weights[:, None], targets.shape)
@@ -138,7 +138,7 @@ def least_of(targets: Array, weights: Array, n_targets: int) -> float:
 
 
 def _add_curvature(out: Array, each: Array, S: Array) -> None:
-    """Add sum_i w_ic s_i s_i^T, the lower triangle, to that of every target c."""
+    """Add the lower triangle of sum_i w_ic s_i s_i^T to that of every target c."""
     for k in range(S.shape[1]):
         out[:, k, : k + 1] += np.einsum("ic,il->cl", each * S[:, k : k + 1], S[:, : k + 1])
 
@@ -146,7 +146,7 @@ def _add_curvature(out: Array, each: Array, S: Array) -> None:
 def in_slices(
     block: Block, n_targets: int, n_slices: int, scale: float, dtype: Any
 ) -> tuple[Array, Array]:
-    """Return scale w y and scale w (slices, T, 16) of the rows of a block."""
+    """Return scale w y and scale w, (slices, T, 16), for the rows of a block."""
     out = [aligned_copy(np.zeros((n_slices, n_targets, LANES)), dtype) for _ in range(2)]
     for here in pieces(n_slices * LANES):
         weights = block[WEIGHTS][here]

@@ -1,4 +1,4 @@
-"""Semi-supervised NMF by multiplicative updates: X ~ S A^T and Y ~ S B^T share the loadings S.
+"""Semi-supervised NMF by multiplicative updates: X ~ S A^T and Y ~ S B^T with the same S.
 
 Haddock et al., Semi-supervised NMF models for topic modeling in learning tasks, Algorithms 1 to 3
 and equation 3, for samples in rows: their X, A S and B S are our X^T, A S^T and B S^T. The loss is
@@ -45,7 +45,7 @@ _FELL = 1e-9
 
 
 class Start(NamedTuple):
-    """Where a fit starts: S (n, K), A (m, K) and B (T, K), non-negative."""
+    """Start of a fit: non-negative S (n, K), A (m, K) and B (T, K)."""
 
     S: Array
     A: Array
@@ -53,7 +53,7 @@ class Start(NamedTuple):
 
 
 def random_start(rng: Any, shape: tuple[int, int], n_targets: int, n_components: int) -> Start:
-    """Return a start with all entries drawn from [0, 1), A first, then B, then S."""
+    """Return a random start, with entries of A, then B, then S drawn from [0, 1)."""
     (n, m), K = shape, n_components
     A, B = rng.uniform(size=(m, K)), rng.uniform(size=(n_targets, K))
     return Start(rng.uniform(size=(n, K)), A, B)
@@ -93,7 +93,7 @@ class SemiSupervised(PointMethod):
         self._found: tuple[Values, Sums] = {}, []
 
     def start(self) -> None:
-        """Hand loadings and labels to the executor."""
+        """Put loadings and labels into the executor."""
         S, A, B = self._start()
         self.put_rows("S", S, empty=FLOOR, least=FLOOR)
         A = np.ascontiguousarray(A[self.feature_order], np.float64)
@@ -125,7 +125,7 @@ class SemiSupervised(PointMethod):
         return self.lanes_of_columns(self.points["S"]["A"], FLOOR)
 
     def look(self) -> dict[str, Any]:
-        """Add up what A and B move by; return the record of the present point."""
+        """Sum the statistics by which A and B move; return the record of the current point."""
         A, B = (self.points["S"][name] for name in ("A", "B"))
         step = SumSamples(
             self._design(), A, B, self.losses, self.weights is not None, self.curvature
@@ -147,11 +147,11 @@ class SemiSupervised(PointMethod):
         }  # fmt: skip
 
     def arrive(self, iteration: int) -> dict[str, Any]:
-        """Look at the point that an update has reached, or at one that is put in its place."""
+        """Evaluate the point that an update has reached, or its replacement."""
         return self.look()
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Return the record of the present point, whose sums A and B will move by."""
+        """Return the record of the current point; A and B will move by its sums."""
         seen = self.arrive(iteration)
         if not iteration:
             return None
@@ -171,7 +171,7 @@ class SemiSupervised(PointMethod):
         return self._seen
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Move A and B by the sums at hand, then S."""
+        """Move A and B by the current sums, then S."""
         (values, sums), point = self._found, self.points["S"]
         A, B = point["A"], point["B"]
         if self.losses.data == "frobenius":
@@ -195,7 +195,7 @@ class SemiSupervised(PointMethod):
 
     @property
     def _targets_known(self) -> Array:
-        """Say of which targets (T,) a sample has a label of some weight."""
+        """Return a mask (T,) of targets with a label of positive weight in some sample."""
         known = self.known
         if known.targets.ndim == 2:
             wide = known.weights if known.weights.ndim == 2 else known.weights[:, None]
@@ -204,7 +204,7 @@ class SemiSupervised(PointMethod):
         return found > 0
 
     def finish(self, settled: bool) -> dict[str, Any]:
-        """Stand at the last point, or at that of the best validation, with exact zeros."""
+        """Move to the last point, or to the one with the best validation, with exact zeros."""
         if self.known.held_out is not None:
             last = self.look()
             if last["validation"] <= self.best:
@@ -224,7 +224,7 @@ class SemiSupervised(PointMethod):
         return seen | {"decrease": decrease}
 
     def _decrease(self, loss: float) -> float:
-        """Return the relative decrease of an iteration that has come to this loss."""
+        """Return the relative decrease of the loss in an iteration that ended at this loss."""
         if not self._unit > 0:
             return 1.0
         return max((self.last - loss) / self._unit, 0.0)
@@ -249,7 +249,7 @@ class SemiSupervised(PointMethod):
 
 
 def _multiplied(values: Array, up: Array, down: Array) -> Array:
-    """Return values * up / down, at least the floor; what has no `down` stays."""
+    """Return values * up / down, at least the floor; values with `down` 0 stay."""
     found = values * up
     np.divide(found, down, out=found, where=down > 0)
     np.copyto(found, values, where=~(down > 0))
@@ -259,7 +259,7 @@ def _multiplied(values: Array, up: Array, down: Array) -> Array:
 def multiplicative_needs(
     counts: CountMatrix, n_components: int, n_targets: int, wide: bool, dtype: Any
 ) -> Needs:
-    """Return the memory that a fit needs; `wide`: targets and weights are numbers (n, T)."""
+    """Return the memory of a fit; `wide`: targets and weights are arrays (n, T)."""
     stride, itemsize = kernels.row_stride(n_components), np.dtype(dtype).itemsize
     of_labels = 16 * n_targets if wide else 16
     lanes = -(-counts.shape[1] // LANES) * LANES

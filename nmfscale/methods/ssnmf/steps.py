@@ -1,4 +1,4 @@
-"""Steps of a semi-supervised NMF: what is done with one block of counts."""
+"""Steps of a semi-supervised NMF: the work on one block of counts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _COPIES_BLOCK, _COPIES_HELD = 6, 5
 
 
 class Losses(NamedTuple):
-    """The loss of the data and of the labels, "frobenius" or "kl"."""
+    """Losses of data and labels: "frobenius" or "kl"."""
 
     data: str
     labels: str
 
     def scale(self, supervision: float) -> float:
-        """Return what U B and V B are multiplied by in an update of S."""
+        """Return the factor of U B and V B (the terms of the labels) in an update of S."""
         twice = supervision * (2 if self.labels == "frobenius" else 1)
         return twice / (2 if self.data == "frobenius" else 1)
 
@@ -52,7 +52,7 @@ def gram(values: Array) -> Array:
 def problem_of(
     design: Array, n_components: int, loss: str, G: Array, total: Array, **how: Any
 ) -> Any:
-    """Return what the kernels solve with a factor held: G its Gram matrix, total its sums."""
+    """Return the problem of the kernels with a fixed factor: Gram matrix G, sums `total`."""
     dtype = design.dtype
     if loss == "frobenius":
         how |= {"step": kernels.SQUARES, "gram": np.ascontiguousarray(G, dtype)}
@@ -68,7 +68,7 @@ def rows_in_float64(block: Block, n_components: int) -> Array:
 
 @dataclass(frozen=True)
 class SumSamples(Step):
-    """Adds up what A and B move by, and what the present point is worth.
+    """Sums the statistics by which A and B move, and the loss at the current point.
 
     `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`
     that of A and B is added up, too; of a divergence of the data it stands for numerators.
@@ -86,16 +86,16 @@ class SumSamples(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("S", *labels.ROWS, *entries.ROWS))
 
     @property
     def sums_numerators(self) -> bool:
-        """Whether numerators are added up."""
+        """Whether numerators are summed."""
         return not (self.curvature and self.losses.data == "kl")
 
     def empty_sums(self) -> Sums:
-        """Return arrays for numerators or curvature, and for corrections by weights of entries."""
+        """Return zero arrays for numerators or curvature, and for corrections by entry weights."""
         (m, K), n_lanes = self.A.shape, len(self.design)
         packed = kernels.packed_size(K)
         out = [np.zeros((n_lanes // LANES, K if self.sums_numerators else packed, LANES))]
@@ -106,7 +106,7 @@ class SumSamples(Step):
         return out
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the share of a block."""
+        """Add the contribution of a block."""
         K, S = self.A.shape[1], block["S"]
         sliced, plain = sliced_counts(block.counts, len(S)), rows_in_float64(block, K)
         G, log_mu = gram(plain), np.zeros(len(self.design))
@@ -130,7 +130,7 @@ class SumSamples(Step):
 
 @dataclass(frozen=True)
 class MoveRows(Step):
-    """Moves S by a multiplicative update; `design` and `A` are as in `SumSamples`."""
+    """Moves S by a multiplicative update; for `design` and `A` see `SumSamples`."""
 
     design: Any
     A: Array
@@ -143,7 +143,7 @@ class MoveRows(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -176,7 +176,7 @@ class MoveRows(Step):
 
 
 def in_lanes(values: Array, like: Array, empty: float = 0.0) -> Array:
-    """Return rows (n_rows, K) in memory of the shape of a row array, which has `empty` besides."""
+    """Return rows (n_rows, K) in the shape of a row array; the padding holds `empty`."""
     out = aligned_copy(np.full(like.shape, empty), like.dtype)
     out[: len(values), : values.shape[1]] = values
     return out
@@ -185,7 +185,7 @@ def in_lanes(values: Array, like: Array, empty: float = 0.0) -> Array:
 def _hold_back(
     out: Array, S: Array, pseudo: Array, rate: Array, down: Array, left: Array | None, data: str
 ) -> None:
-    """Shorten steps of S where those of two different losses together may raise them.
+    """Shorten steps of S where the sum of two different losses might rise.
 
     `down` is the Gram matrix or the sums of A, `left` (n_rows, K) what rows have in their place.
     With r the step of one loading, divided by it, both losses are at most
@@ -220,18 +220,18 @@ def _hold_back(
 
 @dataclass(frozen=True)
 class Clean(Step):
-    """Makes parameters that are not above a least value zero."""
+    """Sets parameters to zero that are not above a threshold."""
 
     source: str
     least: float
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source,), (self.source,))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Clean the rows of a block."""
+        """Process the rows of a block."""
         values = block[self.source]
         out = block.empty(self.source, values)
         np.multiply(values, values > np.float64(self.least) * (1 + 1e-6), out=out)
@@ -240,7 +240,7 @@ class Clean(Step):
 
 @dataclass(frozen=True)
 class Represent(Step):
-    """Finds loadings of new rows by their counts alone, with A held.
+    """Finds loadings of new rows from their counts alone, with A fixed.
 
     For a norm they are at the optimum, by coordinate descent; for a divergence they take `n_steps`
     multiplicative steps from loadings that are all the same.
@@ -256,11 +256,11 @@ class Represent(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(entries.ROWS, ("represented",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Find those of the rows of a block."""
+        """Find the loadings of the rows of a block."""
         K, sliced = self.A.shape[1], sliced_counts(block.counts, len(self.design))
         n_lanes = LANES * (len(block.counts.offset) - 1)
         start = aligned_copy(np.zeros((n_lanes, self.design.shape[1])))
@@ -292,7 +292,7 @@ class Represent(Step):
 
 
 def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) -> None:
-    """Find the loadings of rows that have weights of entries, whose Gram matrices are their own."""
+    """Find the loadings of rows with entry weights, each with its own Gram matrix."""
     if not len(given):
         return
     given, nobody, lower = given.copy(), np.zeros((1, len(G))), np.tril_indices(len(G))

@@ -1,4 +1,4 @@
-"""Dirichlet distributions: expected logarithms, divergences, their prior, posteriors of rows."""
+"""Dirichlet distributions: expected logarithms, divergences, priors, posteriors of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_ALPHA, MOST_ALPHA = 1e-6, 1e6
 
 
 def expected_log(values: Array, axis: int, n_threads: int) -> Array:
-    """Return E log of the coordinates, psi(a_k) - psi(sum a), along an axis, in float64."""
+    """Return E log x_k = psi(a_k) - psi(sum a) along an axis, in float64."""
     total = np.ascontiguousarray(values.sum(axis=axis, keepdims=True))
     found, of_total = np.empty_like(values), np.empty_like(total)
     kernels.digamma(values, found, n_threads=n_threads)
@@ -85,7 +85,7 @@ def _newton_step(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
 
 @dataclass(frozen=True)
 class InferDirichlet(InferRows):
-    """Moves Dirichlet posteriors; `learns` says whether sums of Et afterwards are wanted."""
+    """Updates Dirichlet posteriors; `learns`: sum the expected logs Et afterwards."""
 
     learns: bool = False
 
@@ -94,7 +94,7 @@ class InferDirichlet(InferRows):
     def terms(
         self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
     ) -> tuple[Array, Values]:
-        """Return what rows add to the ELBO besides their counts; how far they went, and Et."""
+        """Return terms of rows in the ELBO beyond the counts, their change, and Et."""
         K = len(self.alpha)
         bounds, change, logs = np.empty(n_rows), np.zeros(K), np.zeros(K)
         for first in range(0, n_rows, PIECE):

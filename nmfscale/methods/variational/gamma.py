@@ -1,4 +1,4 @@
-"""Gamma distributions: priors of the rows of a factor, posteriors of rows, their rates and bound.
+"""Gamma distributions: priors and posteriors of rows of a factor, their rates and bound.
 
 Row i of a factor has K parameters theta_ik ~ Gamma(a_k, r) (shape, rate), and q(theta_ik) =
 Gamma(gamma_ik, rho_ik).  The other factor enters by its column sums S_k.  Given the shares of the
@@ -34,7 +34,7 @@ _MOST_STEPS, _REACHED = 200, 1e-14
 
 @dataclass(frozen=True)
 class GammaPrior:
-    """Prior of the rows of a factor: shapes (K,), and rates (K,) or what the rate is drawn from.
+    """Prior of rows of a factor: shapes (K,), and rates (K,) or the hyperprior of the rate.
 
     `drawn` is shape s and rate t of that.
     """
@@ -44,7 +44,7 @@ class GammaPrior:
     drawn: tuple[float, float] | None = None
 
     def own_rates(self, values: Array, sums: Array) -> Array:
-        """Return what rows add to the rates of q: expected rates (n, 1), or the fixed (K,)."""
+        """Return the part of rows in the rates of q: expected rates (n, 1), or fixed rates (K,)."""
         if self.drawn is None:
             assert self.rate is not None
             return self.rate
@@ -65,7 +65,7 @@ class GammaPrior:
         return found
 
     def bound(self, values: Array, own: Array, sums: Array, n_threads: int) -> Array:
-        """Return what rows add to the ELBO besides their counts, and what the sums add.
+        """Return terms of rows, and of the sums, in the ELBO beyond the counts.
 
         ``sum_k [log G(gamma) - log G(a) + (a - gamma) psi(gamma) + a log(r / rho)]``, and of a rate
         that is drawn, in place of the log r, ``-KL`` of its posterior but for what cancels.
@@ -85,7 +85,7 @@ class GammaPrior:
 
 @dataclass(frozen=True)
 class InferGamma(InferRows):
-    """Moves Gamma posteriors.
+    """Updates Gamma posteriors.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class InferGamma(InferRows):
         self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
         made: dict[str, Array],
     ) -> None:  # fmt: skip
-        """Move the rows from `gamma` into `after`."""
+        """Update the rows of `gamma` into `after`."""
         K, total = len(self.alpha), np.zeros(gamma.shape[1], gamma.dtype)
         if self.prior.drawn is None:
             total[:K] = self.sums + self.prior.rate
@@ -147,7 +147,7 @@ class InferGamma(InferRows):
     def terms(
         self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
     ) -> tuple[Array, Values]:
-        """Return what rows add to the ELBO besides their counts; how far they went, and sums."""
+        """Return terms of rows in the ELBO beyond the counts, their change, and sums."""
         K, prior = len(self.alpha), self.prior
         bounds, change, totals = np.empty(n_rows), np.zeros(K), np.zeros(K)
         for first in range(0, n_rows, PIECE):

@@ -1,4 +1,4 @@
-"""Gamma noise of mean one on the factors of a topic model: its posterior, and how strong it is.
+"""Gamma noise of mean one on the factors of a topic model: its posterior and its strength.
 
 With u ~ Gamma(theta, theta) (shape, rate; mean 1, variance 1 / theta) and counts n that are Poisson
 with mean m u, the posterior is Gamma(theta + n, theta + m), and the best theta maximises
@@ -24,7 +24,7 @@ _ROUNDS, _TOLERANCE = 60, 1e-10
 
 
 class Posterior(NamedTuple):
-    """Expectations under Gamma(theta + n, theta + m), and what it adds to a bound.
+    """Expectations under Gamma(theta + n, theta + m), and its terms in the bound.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Posterior(NamedTuple):
 
 
 def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
-    """Return the posteriors of pairs with counts n and expected counts m, all in float64.
+    """Return the posteriors for counts n and expected counts m, in float64.
 
     E[log p - log q] = g(theta) - n E log u + m E u.
     """
@@ -58,7 +58,7 @@ def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
 
 
 def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
-    """Return the theta that maximises g, between its bounds, for each pair.
+    """Return the theta within its bounds that maximises g, for each entry.
 
     Newton's method in log theta from `start`, with bisection where it leaves the bracket.
     """
@@ -98,14 +98,14 @@ def _slope(theta: Array, n: Array, m: Array, n_threads: int) -> Array:
 
 
 def _bend(theta: Array, n: Array, m: Array) -> Array:
-    """Return g'', the derivative of that."""
+    """Return g'', the derivative of `_slope`."""
     found: Array = m / (theta * (theta + m)) - (m - n) / (theta + m) ** 2
     found += _trigamma(theta + n) - _trigamma(theta)
     return found
 
 
 def _trigamma(x: Array) -> Array:
-    """Return psi', to eight digits: enough for a step, and ten times as fast as SciPy's."""
+    """Return psi' to eight digits: enough for a step, and ten times faster than SciPy."""
     found = np.zeros_like(x)
     for i in range(6):
         found += 1 / (x + i) ** 2

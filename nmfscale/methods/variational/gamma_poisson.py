@@ -51,21 +51,21 @@ _ROUNDS = 200
 def drawn_priors(
     of_loadings: Array, of_factors: float, shapes: Array, means: Array
 ) -> tuple[GammaPrior, GammaPrior]:
-    """Return priors of loadings and factors whose rates are drawn, with these shapes and means."""
+    """Return priors of loadings and factors with random rates, from these shapes and means."""
     rows, columns = ((float(s), float(s / mean)) for s, mean in zip(shapes, means, strict=True))
     of_columns = np.full(len(of_loadings), of_factors)
     return GammaPrior(of_loadings, drawn=rows), GammaPrior(of_columns, drawn=columns)
 
 
 def dispersion(totals: Array) -> float:
-    """Return the variance of totals over their mean, at least that of Poisson counts, 1."""
+    """Return the variance of totals divided by their mean, at least 1 (Poisson counts)."""
     totals = np.asarray(totals, np.float64)
     mean = float(totals.mean())
     return max(float(totals.var()) / mean, 1.0) if mean > 0 else 1.0
 
 
 class HeldGammas:
-    """Factors of q(beta) = Gamma(lambda, rates) in lane order, (m, K), as the rows need them.
+    """Factors of q(beta) = Gamma(lambda, rates) in lane order, (m, K), in the form for rows.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ def hold(
     topics: Array, totals: Array | None, prior: GammaPrior | None, n_lanes: int, dtype: Any,
     n_threads: int,
 ) -> tuple[Held, Array]:  # fmt: skip
-    """Return factors as the rows need them, and S; without a prior they are points.
+    """Return factors in the form for rows, and S; without a prior they are point estimates.
 
     `totals` is T, and of points S, if that is not 1.
     """
@@ -112,7 +112,7 @@ def hold(
 
 
 class VariationalGammaPoisson(MeanFieldTopics):
-    """Gamma-Poisson factorization; a point has ``topics`` (m, K), lambda or W, and ``totals``, T.
+    """Gamma-Poisson factorization; a point is ``topics`` (m, K), lambda or W, and ``totals`` T.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
         return {"topics": topics, "totals": np.sqrt(counts * mean_T / mean_S)}
 
     def hold(self, shared: Shared, n_steps: int) -> tuple[Held, InferGamma]:
-        """Return the factors of a point as the rows need them, and the step of the rows."""
+        """Return the factors of a point in the form for rows, and the step of the rows."""
         held, sums = hold(
             shared["topics"], shared["totals"], self.of_columns,
             len(self.executor.layout.column_order), self.dtype, self.executor.n_threads,
@@ -161,18 +161,18 @@ class VariationalGammaPoisson(MeanFieldTopics):
         return held, step
 
     def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
-        """Return factors, and T, after a plain step."""
+        """Return factors and T after a plain step."""
         if self.of_columns is None:
             return {"topics": shares_of(expected, shared["topics"]), "totals": shared["totals"]}
         expected += self.of_columns.shape
         return {"topics": expected, "totals": found["totals"]}
 
     def change(self, before: Shared, after: Shared) -> dict[str, float]:
-        """Say how far T went."""
+        """Return the change of T."""
         return {"change_totals": float(np.abs(after["totals"] / before["totals"] - 1).max())}
 
     def feasible(self, shared: Shared) -> Shared:
-        """Return a point whose factors sum to one where they have no prior, or are above it."""
+        """Return a feasible point: factors sum to one without a prior, or else are above it."""
         if self.of_columns is None:
             return shared | {"topics": points_of(shared["topics"])}
         np.maximum(shared["topics"], self.of_columns.shape, out=shared["topics"])

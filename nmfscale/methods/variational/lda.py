@@ -55,7 +55,7 @@ _LEAST_TOTAL = 1e-290
 
 
 class HeldTopics:
-    """Topics (m, K), lambda in lane order or W where `eta` is 0, as the rows need them.
+    """Topics (m, K), lambda in lane order or W if `eta` is 0, in the form for rows.
 
     Its `bound` is the last line of the ELBO.
     """
@@ -102,7 +102,7 @@ def random_topics(rng: Any, shape: tuple[int, int], eta: float) -> Array:
 
 
 class VariationalLDA(MeanFieldTopics):
-    """Variational LDA; a point has ``topics`` (m, K) in lane order, and ``alpha`` (K,).
+    """Variational LDA; a point is ``topics`` (m, K) in lane order and ``alpha`` (K,).
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class VariationalLDA(MeanFieldTopics):
         return {"topics": topics, "alpha": self._alpha}
 
     def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferDirichlet]:
-        """Return the topics of a point as the rows need them, and the step of the rows."""
+        """Return the topics of a point in the form for rows, and the step of the rows."""
         n_lanes = len(self.executor.layout.column_order)
         held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.executor.n_threads)
         infer = InferDirichlet(
@@ -139,7 +139,7 @@ class VariationalLDA(MeanFieldTopics):
         return held, infer
 
     def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
-        """Return topics, and alpha, after a plain step."""
+        """Return topics and alpha after a plain step."""
         alpha = shared["alpha"]
         if self.estimate != "none":
             mean = found["logs"] / self.counts.shape[0]
@@ -150,11 +150,11 @@ class VariationalLDA(MeanFieldTopics):
         return {"topics": shares_of(expected, shared["topics"]), "alpha": alpha}
 
     def change(self, before: Shared, after: Shared) -> dict[str, float]:
-        """Say how far alpha went."""
+        """Return the change of alpha."""
         return {"change_prior": float(np.abs(after["alpha"] / before["alpha"] - 1).max())}
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
-        """Return a point whose topics sum to one where they have no prior, or are above it."""
+        """Return a feasible point: topics sum to one without a prior, or else are above it."""
         if self.eta == 0:
             return shared | {"topics": points_of(shared["topics"])}
         np.maximum(shared["topics"], self.eta, out=shared["topics"])
@@ -165,7 +165,7 @@ class VariationalLDA(MeanFieldTopics):
         return shared["alpha"]
 
     def online(self, topics: Array, weight: float, n_samples: float) -> Array:
-        """Return topics (m, K) after a step towards those of the present counts, a batch.
+        """Return topics (m, K) after an online step towards those of the current batch.
 
         lambda <- (1 - weight) lambda + weight (eta + n_samples / n sum_i x_ij phi_ijk)
         """
@@ -191,7 +191,7 @@ class VariationalLDA(MeanFieldTopics):
 
 
 def scale_to_largest(shares: Array, logs: Array, shift: Array) -> None:
-    """Divide each row of ``exp(logs)`` by its largest, of which `shift` is the logarithm."""
+    """Divide each row of ``exp(logs)`` by its maximum; `shift` is the log of the maximum."""
     largest = shares.max(axis=1)
     none = largest == 0  # features without counts, and next to no prior
     shares[none], largest[none] = np.exp(logs[none] - shift[none, None]), 1
@@ -199,7 +199,7 @@ def scale_to_largest(shares: Array, logs: Array, shift: Array) -> None:
 
 
 def shares_of(expected: Array, topics: Array) -> Array:
-    """Return expected counts (m, K) as shares of their topics; one without any stays as it was."""
+    """Normalise expected counts (m, K) of each topic; a topic without counts stays unchanged."""
     totals = expected.sum(axis=0)
     return np.divide(expected, totals, out=topics.copy(), where=totals > 0)
 
@@ -211,7 +211,7 @@ def proportions(gamma: Array) -> Array:
 
 
 def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
-    """Return gamma (n, K) of samples in which only some features were measured, for all features.
+    """Return gamma (n, K), for all features, of samples with only some features measured.
 
     What is above the prior is the expected counts of each topic. They are divided by the part of
     the topic that was measured, `shares` (K,), and keep their total.
@@ -240,7 +240,7 @@ def dirichlet_inference(
 
 
 def lda_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
-    """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
+    """Return the memory of a fit, including that of a Poisson NMF as its start."""
     return mean_field_needs(
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
         topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,

@@ -1,4 +1,4 @@
-"""Mean-field inference with momentum, for any model whose updates never lower a bound.
+"""Mean-field inference with momentum, for any model whose updates never decrease the bound.
 
 A point is the row array ``gamma``, shapes of the posterior of every sample, and shared arrays that
 are held in this process; all are positive.  One iteration, counts read once:
@@ -43,14 +43,14 @@ FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
 
 @dataclass(frozen=True)
 class ExtrapolateLog(Step):
-    """Goes on from ``next``, away from ``before``, on logarithms; no further down than `least`."""
+    """Extrapolates logarithms from ``next`` away from ``before``, but not below `least`."""
 
     momentum: float
     least: Any = None
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays(("next", "before"), ("gamma",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -65,7 +65,7 @@ class ExtrapolateLog(Step):
 
 
 class MeanField(PointMethod):
-    """Points and row arrays ``gamma``, ``next``, ``before`` and ``best``: see the top of this file.
+    """Mean-field fit; points and row arrays ``gamma``, ``next``, ``before``, ``best``: see above.
 
     A step may make another row array, ``theta``.
 
@@ -95,25 +95,25 @@ class MeanField(PointMethod):
         self._totals = counts.column_totals[self.feature_order].astype(np.float64)
 
     def sum_counts(self, design: Array, source: str) -> Step:
-        """Return the step that adds up the counts of each topic in features, for `counts_of`."""
+        """Return the step that sums the counts of each topic in features, for `counts_of`."""
         parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
         return SumColumns(design, self.n_components, parts, source=source)
 
     def counts_of(self, sums: Sums, design: Array) -> Array:
-        """Return expected counts (m, K) of each topic, in lane order, from what was added up."""
+        """Return expected counts (m, K) of each topic, in lane order, from the sums."""
         found = rows_of_sums(sums[0], self.counts.shape[1])
         found *= design[: len(found), : self.n_components]
         return found
 
     @abstractmethod
     def look(self) -> dict[str, Any]:
-        """Make the plain point ``next``; return the record of the point where the fit stands.
+        """Compute the plain point ``next``; return the record of the current point.
 
         The record has ``elbo`` and what vanishes at an optimum.
         """
 
     def momentum_of(self, count: int) -> float:
-        """Return the momentum at such a count of iterations."""
+        """Return the momentum for this count of iterations."""
         return min((count - 1) / (count + 2), MOST_MOMENTUM)
 
     def _looked(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class MeanField(PointMethod):
         return found | {"momentum": self.beta, "bytes_read": self.executor.bytes_read}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
-        """Make a plain step, and see on the way what the present point is worth."""
+        """Take a plain step, and on the way compute the bound at the current point."""
         self._seen = self._looked()
         if not iteration:
             return None
@@ -134,7 +134,7 @@ class MeanField(PointMethod):
         return self._seen | {"elbo": max(reached, self.best["elbo"]), "reached": reached}
 
     def update(self, iteration: int, ending: bool) -> None:
-        """Judge the point, and go to the next; or back to the best."""
+        """Judge the point; move to the next one, or return to the best."""
         reached, best = self._seen["elbo"], self.best.get("elbo", -math.inf)
         fell = bool(self.best) and reached < best - NOISE[self.dtype.name] * abs(best)
         if reached >= best:
@@ -165,15 +165,15 @@ class MeanField(PointMethod):
         self.executor.apply(ExtrapolateLog(self.beta, self.least(shared)))
 
     def feasible(self, shared: Shared) -> Shared:
-        """Return shared arrays that were extrapolated as a point may have them."""
+        """Return extrapolated shared arrays, made feasible."""
         return shared
 
     def least(self, shared: Shared) -> Array | None:
-        """Return what no plain step goes below in a row of ``gamma``, (K,), if there is that."""
+        """Return the lower bound (K,) of rows of ``gamma`` after a plain step, if there is one."""
         return None
 
     def finish(self, settled: bool) -> dict[str, Any]:
-        """Stand at the last plain point, or at the best if that is higher."""
+        """Move to the last plain point, or to the best point if that is higher."""
         self.executor.drop("before")
         seen = self._looked()
         if seen["elbo"] < self.best["elbo"]:
@@ -188,7 +188,7 @@ class MeanField(PointMethod):
 
 
 class Start(NamedTuple):
-    """Where a fit starts: topics (m, K), and gamma (n, K), by default inferred.
+    """Start of a fit: topics (m, K), and gamma (n, K), which is inferred by default.
 
     Topics are moved `rounds` times first, gamma beginning anew each time.
     """
@@ -199,7 +199,7 @@ class Start(NamedTuple):
 
 
 class Held(Protocol):
-    """Topics as the rows need them.
+    """Topics in the form for rows.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class Held(Protocol):
 
 
 class MeanFieldTopics(MeanField):
-    """Mean-field inference of counts that topics share; a point has ``topics`` (m, K), lane order.
+    """Mean-field inference of topics; a point has ``topics`` (m, K) in lane order.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ class MeanFieldTopics(MeanField):
 
     @abstractmethod
     def hold(self, shared: Shared, n_steps: int) -> tuple[Held, Step]:
-        """Return the topics of a point as the rows need them, and the step of the rows.
+        """Return the topics of a point in the form for rows, and the step of the rows.
 
         The step makes row arrays ``next`` and ``theta``, and finds ``bound`` and ``change``.
         """
@@ -271,7 +271,7 @@ class MeanFieldTopics(MeanField):
 
     @abstractmethod
     def change(self, before: Shared, after: Shared) -> dict[str, float]:
-        """Say how far what is not topics went."""
+        """Return the change of the shared arrays other than topics."""
 
     def start(self) -> None:
         """Move to the start."""
@@ -294,14 +294,14 @@ class MeanFieldTopics(MeanField):
         self.copy("gamma", "best")
 
     def _put(self, gamma: Array, rows: Array) -> None:
-        """Hand gamma to the executor: for each sample, that row."""
+        """Put gamma into the executor: for each sample, its row."""
         order, folder = self.executor.layout.row_order, self.executor.folder
         order = np.where(order < 0, -1, rows[order])
         lanes = to_lanes(gamma, order, self.stride, self.dtype, 1.0, folder=folder)
         self.executor.put("gamma", lanes)
 
     def look(self) -> dict[str, Any]:
-        """Make the plain point ``next``; return the record of the point where the fit stands."""
+        """Compute the plain point ``next``; return the record of the current point."""
         return self._step(self.n_steps)
 
     def _step(self, n_steps: int) -> dict[str, Any]:
@@ -327,7 +327,7 @@ class MeanFieldTopics(MeanField):
 
 
 def points_of(topics: Array) -> Array:
-    """Return topics (m, K) whose columns sum to one; those of nothing are flat."""
+    """Return topics (m, K) whose columns sum to one; empty columns become flat."""
     totals = topics.sum(axis=0, dtype=np.float64)
     flat = np.full(topics.shape, 1 / len(topics))
     return np.divide(topics, totals, out=flat, where=totals > 0)
@@ -337,7 +337,7 @@ def mean_field_needs(
     counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, rows: int, task: int,
     topics: int, scratch: int = 0,
 ) -> Needs:  # fmt: skip
-    """Return the memory that a fit needs, that of a Poisson NMF as its start included.
+    """Return the memory of a fit, including that of a Poisson NMF as its start.
 
     Of `rows` row arrays in memory, `task` in a task and `topics` arrays (m, K), at once.
     """

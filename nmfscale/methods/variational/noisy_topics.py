@@ -1,4 +1,4 @@
-"""The noisy topic model by variational EM (mean field), with momentum.
+"""The noisy topic model, by variational EM (mean field) with momentum.
 
 Component k gives z_ijk of the counts x_ij = sum_k z_ijk, and
 
@@ -55,7 +55,7 @@ _COPIES_ROWS, _COPIES_TASK, _COPIES_FACTORS = 7, 6, 26
 
 @dataclass(frozen=True)
 class Movement(Step):
-    """Adds up loadings before and after a step, and how far each component's went."""
+    """Sums loadings before and after a step, and the change of each component."""
 
     n_components: int
     source: str = "gamma"
@@ -63,11 +63,11 @@ class Movement(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         return RowArrays((self.source, self.target))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add up the rows of a block."""
+        """Add the rows of a block."""
         K, n = self.n_components, block.n_rows
         before, after = block[self.source], block[self.target]
         change = np.zeros(K)
@@ -81,7 +81,7 @@ class Movement(Step):
 
 
 class Start(NamedTuple):
-    """Where a fit starts: loadings (n, K), means (m,), counts (m, K) of the topics in features.
+    """Start of a fit: loadings (n, K), means (m,), counts (m, K) of topics in features.
 
     Without these u is one.
     """
@@ -92,14 +92,14 @@ class Start(NamedTuple):
 
 
 class FixedParameters(NamedTuple):
-    """Samples (n,) whose loadings stay as they start, and features (m,) whose means do."""
+    """Masks of samples (n,) with fixed loadings, and of features (m,) with fixed means."""
 
     samples: Array | None = None
     features: Array | None = None
 
     @property
     def free(self) -> bool:
-        """Whether nothing is fixed, so that only the product of loadings and means is known."""
+        """Whether nothing is fixed, so that loadings and means are determined up to scale only."""
         return self.samples is None and self.features is None
 
 
@@ -107,7 +107,7 @@ def find_start(
     counts: CountMatrix, executor: Executor, n_components: int, init: str, rng: Any, dtype: Any,
     L: Array | None = None, mu: Array | None = None,
 ) -> Start:  # fmt: skip
-    """Return a start, from loadings and means where they are given."""
+    """Return a start, with loadings and means if these are given."""
     of_topics = None
     if L is None and init == "random":
         L = rng.gamma(1.0, size=(counts.shape[0], n_components))
@@ -128,7 +128,7 @@ def find_start(
 
 
 class NoisyTopics(MeanField):
-    """A point has ``counts`` n and ``theta`` (m, K), ``means`` mu (m,), ``totals`` S (K,).
+    """Noisy topics; a point: ``counts`` n, ``theta`` (m, K), ``means`` mu (m,), ``totals`` S (K,).
 
     Means and what is (m, K) are in lane order, in float64; ``gamma`` is the loadings.  The m of
     q(u) is ``mu_j S_k`` of the point; momentum moves S beside the loadings, of which it is the sum
@@ -183,7 +183,7 @@ class NoisyTopics(MeanField):
             self.executor.put("fixed", per_lane(self.fixed.samples, self.executor.layout.row_order))
 
     def look(self) -> dict[str, Any]:
-        """Make the plain point ``next``; return the record of the point where the fit stands."""
+        """Compute the plain point ``next``; return the record of the current point."""
         point, K, n_threads = self.points["gamma"], self.n_components, self.executor.n_threads
         mu, theta = point["means"], point["theta"]
         noise = posterior_of(theta, point["counts"], np.outer(mu, point["totals"]), n_threads)
@@ -207,13 +207,13 @@ class NoisyTopics(MeanField):
         }
 
     def _design(self, noise: Posterior) -> tuple[Array, Array]:
-        """Return exp(E log u) for the rows, features divided by their largest; logs of these."""
+        """Return exp(E log u) for the rows, with features divided by their maximum; log maxima."""
         shift = noise.log.max(axis=1)
         shares = np.exp(noise.log - shift[:, None])
         return shift, self.lanes_of_columns(shares, LEAST, least=LEAST)
 
     def _next(self, found: Array, noise: Posterior, totals: Array) -> dict[str, Array]:
-        """Return the shared arrays after a plain step, from counts of the topics in features."""
+        """Return the shared arrays after a plain step, from the counts of topics in features."""
         point = self.points["gamma"]
         means = self._totals / np.maximum((noise.mean * totals).sum(axis=1), LEAST)
         if self._fixed_features is not None:
@@ -224,7 +224,7 @@ class NoisyTopics(MeanField):
                 "theta": theta.reshape(found.shape)}  # fmt: skip
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
-        """Return a point whose theta are between their bounds."""
+        """Return a feasible point, with theta within its bounds."""
         found = shared | {"theta": np.clip(shared["theta"], LEAST_THETA, MOST_THETA)}
         if self._fixed_features is not None:
             found["means"][self._fixed_features] = self.points["gamma"]["means"][
@@ -262,14 +262,14 @@ def factors_of(point: dict[str, Array]) -> Array:
 
 
 def _distance(one: Array, other: Array) -> float:
-    """Return the largest distance of two topics of the same number, in total variation."""
+    """Return the largest total variation distance between topics of the same number."""
     moved = one / np.maximum(one.sum(axis=0), LEAST)
     moved -= other / np.maximum(other.sum(axis=0), LEAST)
     return float(np.abs(moved, out=moved).sum(axis=0).max()) / 2
 
 
 def noisy_topic_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
-    """Return the memory that a fit needs, that of a Poisson NMF as its start included."""
+    """Return the memory of a fit, including that of a Poisson NMF as its start."""
     return mean_field_needs(
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
         topics=_COPIES_FACTORS,

@@ -1,4 +1,4 @@
-"""Posteriors of samples with topics held: a step of a fit, and inference of new samples."""
+"""Posteriors of samples with fixed topics: a step of a fit, and inference of new samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COPIES_BLOCK, _COPIES_HELD = 5, 6
 
 @dataclass(frozen=True)
 class InferRows(Step):
-    """Moves the posterior of every sample, topics held; says what it was worth where it began.
+    """Updates the posterior of every sample with fixed topics; reports the bound before the update.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class InferRows(Step):
 
     @property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays."""
+        """Names of the row arrays that the step uses."""
         if self.target is None:
             return RowArrays((self.source,), ("bound",))
         return RowArrays((self.source,), (self.target, "theta"), (self.target,))
@@ -96,11 +96,11 @@ class InferRows(Step):
         self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
         made: dict[str, Array],
     ) -> None:  # fmt: skip
-        """Move the rows from `gamma` into `after`."""
+        """Update the rows of `gamma` into `after`."""
         kernels.update_rows(sliced, self.problem(gamma), gamma, after, n_threads=n_threads, **made)
 
     def problem(self, gamma: Array, total: Array | None = None) -> Any:
-        """Return the row problem; `total` are rates."""
+        """Return the row problem; `total` holds rates."""
         alpha, K = np.zeros(gamma.shape[1], gamma.dtype), len(self.alpha)
         alpha[:K] = self.alpha
         return kernels.RowProblem(
@@ -112,7 +112,7 @@ class InferRows(Step):
     def terms(
         self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
     ) -> tuple[Array, Values]:
-        """Return what rows add to the ELBO besides their counts, and ``change``, how far they went.
+        """Return terms of rows in the ELBO beyond the counts, and ``change``.
 
         Where there is no `after` only the former.
         """
@@ -175,6 +175,6 @@ def inference_needs(counts: CountMatrix, n_components: int) -> Needs:
 
 
 def topics_in_lanes(counts: CountMatrix, topics: Array, n_threads: int) -> tuple[Array, int]:
-    """Return topics (m, K) in the order of the lanes of counts, and the number of lanes."""
+    """Return topics (m, K) in the lane order of the counts, and the number of lanes."""
     order = counts.layout(n_threads).column_order
     return np.ascontiguousarray(topics[order[: counts.shape[1]]], np.float64), len(order)
