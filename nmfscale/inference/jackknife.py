@@ -50,6 +50,8 @@ def jackknife_fit(
     tol: float = 1e-3,
     max_iter: int = 200,
     verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
 ) -> JackknifeFit:
     r"""Estimate standard errors of a few frequencies or group means without refitting.
 
@@ -87,6 +89,8 @@ def jackknife_fit(
         Maximum number of products with the Hessian for each number.
     verbose : int, default=0
         1 shows a progress bar of the numbers.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
 
     Returns
     -------
@@ -162,7 +166,8 @@ def jackknife_fit(
             "model was fitted with measured=, which the jackknife does not support: use "
             "bootstrap_fit."
         )
-    counts, given = counts_of_fit(model, X, as_counts(X, integer="allow", whom="X"))
+    counts = as_counts(X, integer="allow", whom="X", layer=layer, raw=raw)
+    counts, given = counts_of_fit(model, X, counts)
     n, m = counts.shape
     chosen = _checked_entries(entries, model, counts.feature_names, m)
     named: Any = {"sample_names": given.sample_names, "whom": "X"}

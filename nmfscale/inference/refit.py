@@ -65,6 +65,8 @@ def bootstrap_fit(
     checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
 ) -> BootstrapFit:
     """Bootstrap whole fits: the uncertainty of topics, mean proportions and proportions.
 
@@ -120,6 +122,8 @@ def bootstrap_fit(
         with the same bits.
     verbose : int, default=0
         1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
 
     Returns
     -------
@@ -163,7 +167,7 @@ def bootstrap_fit(
     check_weighting(weighting)
     _check_estimator(estimator)
     client = resolve_client(client, None)
-    counts = _counts_of(X, estimator.memory_limit, client)
+    counts = _counts_of(X, estimator.memory_limit, client, layer=layer, raw=raw)
     fitted = _fitted(estimator, counts, n_threads)
     counts, given = counts_of_fit(fitted, X, counts)
     n, m = counts.shape
@@ -223,10 +227,12 @@ def _check_estimator(estimator: Any) -> None:
         )
 
 
-def _counts_of(X: Any, memory_limit: Any, client: Any) -> CountMatrix:
+def _counts_of(X: Any, memory_limit: Any, client: Any, **part: Any) -> CountMatrix:
     """Open counts; other files than packed stores are streamed here, with a limit only."""
     in_memory = memory_limit is None or client is not None
-    counts = as_counts(X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit)
+    counts = as_counts(
+        X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit, **part
+    )
     if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
         raise ValueError(
             "X is read from its file piece by piece, and a cluster needs a packed store "

@@ -253,6 +253,12 @@ def test_counts_are_matched_with_those_of_the_fit_by_name(data):
     assert list(other.to_frame().feature) == ["f3", "f19"] * 3
     spread = other.components.replicates - plain.components.estimate
     assert np.abs(spread).max() < 0.1
+    adata = named(X, order)
+    adata.layers["counts"], adata.X = adata.X, np.log1p(adata.X)
+    for ask, more in ((bootstrap_fit, {"n_replicates": 2, "random_state": 0}), (jackknife_fit, {})):
+        of_layer = ask(model, adata, groups=labels, layer="counts", **more).group_means
+        of_counts = ask(model, named(X, order), groups=labels, **more).group_means
+        assert_array_equal(of_layer.lower, of_counts.lower)
     with pytest.raises(ValueError, match="such as 'f19': pass the counts that it was fitted to"):
         bootstrap_fit(model, named(X)[:, :19])
 
