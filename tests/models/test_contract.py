@@ -5,7 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
@@ -124,6 +124,76 @@ load = partial(
 )
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
+N, M = X.shape
+rng = np.random.default_rng(2)
+START = {"L": rng.uniform(0.1, 1, (N, 3)), "F": rng.uniform(0.1, 1, (M, 3))}
+BATCH = np.resize(["one", "two"], N)
+MEASURED = {
+    "measured": np.array([X[BATCH == name].any(axis=0) for name in ("one", "two")]),
+    "batch": BATCH,
+}
+FIXED = {"fixed_samples": np.arange(N) % 5 == 0, "fixed_features": np.arange(M) % 7 == 0}
+ROW_WEIGHTS = {"row_weights": np.arange(N) % 3 * 0.7}
+HELD = START | FIXED | ROW_WEIGHTS | {"size_factors": rng.uniform(0.5, 2, N)}
+PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
+# entries that were not observed, and entries that count less
+ENTRIES = {
+    "data_weights": np.where(rng.uniform(size=X.shape) < 0.2, 0, rng.integers(1, 3, X.shape))
+}
+TARGETS = {"y": LABELS, "label_weights": rng.uniform(0.5, 1, N)}
+EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
+OPTIONS = {
+    nmfscale.PoissonNMF: [
+        EM, EM | NOT_AHEAD | ROW_WEIGHTS, EM | HELD, EM | MEASURED | PRIORS, NOT_AHEAD,
+        {"solver": "joint-em", "l1_penalty": 1.0}, {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
+        {"dtype": "float32"}, {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS,
+        PRIORS | ROW_WEIGHTS, PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1},
+        MEASURED, MEASURED | PRIORS | ROW_WEIGHTS,
+    ],
+    nmfscale.TopicModel: [
+        EM, {"solver": "joint-em"}, {"init": "clusters", "dtype": "float32"}, PRIORS,
+        {"prior_factors": 1.1, "n_components": 1}, MEASURED, ROW_WEIGHTS,
+    ],
+    nmfscale.LDA: [
+        {"estimate_prior": "vector"}, {"estimate_prior": "symmetric", "init": "random"},
+        {"doc_topic_prior": 0.3, "inner_iter": 3}, {"topic_word_prior": 0.0}, NOT_AHEAD,
+        {"dtype": "float32", "n_init": 2},
+    ],
+    nmfscale.GammaPoisson: [
+        {"hierarchical": True, "dtype": "float32"}, {"hierarchical": True, "inner_iter": 3},
+        {"init": "random", "n_init": 2}, NOT_AHEAD,
+    ],
+    nmfscale.NoisyTopicModel: [
+        {"init": "random", "n_init": 2}, {"L": START["L"], "mu": X.mean(axis=0) + 0.1} | FIXED,
+        NOT_AHEAD, {"dtype": "float32"},
+    ],
+    nmfscale.AnchorNMF: [
+        {"weighting": "tf-idf"}, {"weighting": "documents"}, {"projection": 20},
+        {"weighting": "tf-idf", "projection": 20}, {"anchors": [5, 9], "dtype": "float32"},
+    ],
+    nmfscale.SSNMF: [
+        *(TARGETS | {"losses": losses, "solver": solver} | entries
+          for losses, entries in (("FF", ENTRIES), ("FD", {}), ("DF", {}), ("DD", ENTRIES))
+          for solver in ("mu", "cd")),
+        {"y": None}, TARGETS | {"dtype": "float32", "n_init": 2, "validation_fraction": 0.3},
+    ],
+}  # fmt: skip
+
+
+def with_options(estimator, options):
+    """A model with options: parameters of the estimator, and arguments of `fit`."""
+    known = inspect.signature(estimator).parameters
+    variant = {name: value for name, value in options.items() if name in known}
+    given = {name: value for name, value in options.items() if name not in known}
+    words = [f"{n}={v}" if isinstance(v, str | int | float) else n for n, v in options.items()]
+    named = "-".join([estimator.__name__, *words])
+    return pytest.param(Model(estimator, None, variant=variant, given=given), id=named)
+
+
+every_option = pytest.mark.parametrize(
+    "model", [with_options(kind, options) for kind, all_of in OPTIONS.items() for options in all_of]
+)
+
 
 def numbers(fitted, but=("seconds", "bytes_read")):
     """All numbers and arrays of numbers that a fit sets, as bytes."""
@@ -215,6 +285,20 @@ def test_same_numbers_in_every_place(fit, model, place, n_threads):
     one, other = fit("memory", model), fit(place, model, n_threads=n_threads)
     assert numbers(other) == numbers(one)
     assert (other.history_["bytes_read"][-1] > 0) == (place != "memory")
+
+
+@pytest.mark.parametrize("place", ["store", pytest.param("cluster", marks=pytest.mark.slow)])
+@every_option
+def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch):
+    internals.small_blocks(monkeypatch, 600)
+    # from its twelfth iteration on, "auto" keeps curvature
+    n_iter = 14 if model.estimator in (nmfscale.PoissonNMF, nmfscale.TopicModel) else 5
+    model = replace(model, options={"max_iter": n_iter, "tol": 0})
+    if "data_weights" in model.given:  # which are for counts in memory
+        if place == "cluster":
+            pytest.skip("weights of entries need counts in memory")
+        place = "memory"
+    assert numbers(fit(place, model, n_threads=2)) == numbers(fit("memory", model))
 
 
 @every_model
