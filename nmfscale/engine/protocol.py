@@ -99,7 +99,11 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Work on one block. Return a few numbers and small arrays: see `combine`."""
+        """Work on one block, and return a few numbers and small arrays: see `combine`.
+
+        The share of the block is added to each entry of `sums` in one addition. The result is then
+        the same however many blocks a task adds up.
+        """
 
 
 class Outcome(NamedTuple):

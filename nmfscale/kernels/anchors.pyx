@@ -122,6 +122,7 @@ def squares(const index_type[::1] index, const count_type[::1] count, const int6
     cdef const int64_t[::1] cuts = pieces_of(offset)
     cdef Py_ssize_t i, j, m = order.shape[0]
     cdef double[:, :, ::1] found = np.zeros((2, PIECES, m))   # sums; scratch space for one row
+    cdef double total
     if not index.shape[0]:
         scales[:] = 0
         return
@@ -129,9 +130,11 @@ def squares(const index_type[::1] index, const count_type[::1] count, const int6
                     use_threads_if=index.shape[0] > 1 << 14):
         squares_of_piece(&index[0], &count[0], &offset[0], cuts[i], cuts[i + 1], &weights[0],
                          unit, &scales[0], &found[1, i, 0], &found[0, i, 0])
-    for i in range(PIECES):
-        for j in range(m):
-            out[0, order[j]] += found[0, i, j]
+    for j in range(m):
+        total = found[0, 0, j]
+        for i in range(1, PIECES):
+            total += found[0, i, j]
+        out[0, order[j]] += total
 
 
 cdef void squares_of_piece(const index_type *index, const count_type *count, const int64_t *offset,

@@ -217,14 +217,3 @@ def test_a_stream_gives_the_same_everywhere_and_follows_the_rules(executors, mon
         assert "use run" in error or "reads 'lanes'" in error
     error = everywhere(executors, stream("made", Odd(makes=("made",))))
     assert "did not make its row array 'made'" in error
-
-
-@pytest.mark.parametrize("weighting", ["counts", "tf-idf"])
-def test_anchors_on_a_cluster_are_those_of_memory(weighting, client, store):
-    def fit(source, **options):
-        model = nmfscale.AnchorNMF(5, weighting=weighting, n_threads=1)
-        return within(WALL, lambda: model.fit(source, **options))
-
-    one, other = fit(X), fit(store, client=client)
-    for name in ("anchors_", "components_", "loadings_"):
-        assert bits(getattr(other, name)) == bits(getattr(one, name))

@@ -32,16 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 slow = pytest.mark.slow
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 BLOCK = 500
-rng = np.random.default_rng(1)
-START = {"L": rng.uniform(0.1, 1, (len(X), 3)), "F": rng.uniform(0.1, 1, (X.shape[1], 3))}
-HELD = {
-    "row_weights": np.arange(len(X)) % 3,
-    "size_factors": rng.uniform(0.5, 2, len(X)),
-    "fixed_topics": np.arange(3) == 1,
-    "fixed_features": np.arange(X.shape[1]) % 7 == 0,
-    "fixed_samples": np.arange(len(X)) % 5 == 0,
-}
-PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +66,7 @@ def opened(monkeypatch):
 
 
 def fit(source, client=None, fitted=None, limit=WALL, **options):
-    how = {"checkpoint", "checkpoint_every", "resume", *HELD, *START} & set(options)
+    how = {"checkpoint", "checkpoint_every", "resume"} & set(options)
     how = {name: options.pop(name) for name in how}
     fitted = fitted or model(**{"max_iter": 3} | options)
     return within(limit, lambda: fitted.fit(source, client=client, **how))
@@ -89,30 +79,6 @@ def fit(source, client=None, fitted=None, limit=WALL, **options):
 def test_same_bits(client, store, dtype):
     # from its twelfth iteration on, the method keeps curvature
     options = {"dtype": dtype, "max_iter": 15}
-    assert bits(fit(store, client, **options)) == bits(fit(X, **options))
-
-
-@pytest.mark.parametrize(
-    "options", [{"solver": "joint-em"}, {"solver": "em", "inner_iter": 1}], ids=str
-)
-def test_same_bits_of_solvers_that_add_up_over_blocks(client, store, options, monkeypatch):
-    options |= {"max_iter": 6}
-    expected = bits(fit(X, **options))
-    assert bits(fit(store, client, **options)) == expected
-    internals.read_anew(monkeypatch)
-    assert bits(fit(store, memory_limit="1TB", **options)) == expected
-
-
-@slow
-def test_same_bits_with_weights_and_what_is_held(client, store):
-    options = START | HELD | PRIORS
-    assert bits(fit(store, client, **options)) == bits(fit(X, **options))
-
-
-@slow
-@pytest.mark.parametrize(("prior", "n_components"), [("prior_factors", 1), ("prior_loadings", 20)])
-def test_same_bits_with_priors(client, store, prior, n_components):
-    options = {prior: PRIORS[prior], "n_components": n_components, "max_iter": 15}
     assert bits(fit(store, client, **options)) == bits(fit(X, **options))
 
 

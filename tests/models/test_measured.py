@@ -5,7 +5,6 @@ import numpy as np
 import oracle
 import pandas as pd
 import pytest
-from clusters import WALL, cluster_of, within
 from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 
@@ -184,17 +183,6 @@ def test_the_same_bits_everywhere(solver, tmp_path, monkeypatch):
         interrupted(model, X, tmp_path / "state", 9, resume=True)
         model.fit(X, measured=MEASURED[:, ::-1] | (X.sum(axis=0) > 0), batch=BATCH,
                   checkpoint=tmp_path / "state", resume=True)  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_same_bits_on_a_cluster(tmp_path, monkeypatch):
-    internals.small_blocks(monkeypatch, 400)
-    store = nmfscale.write_store(X, tmp_path / "counts.nmf").path
-    expected = nmfscale.TopicModel(K, **SHORT).fit(X, **GIVEN)
-    with cluster_of(2, active=False) as client:
-        fit = nmfscale.TopicModel(K, **SHORT).fit
-        found = within(WALL, lambda: fit(store, client=client, **GIVEN))
-    assert numbers(found) == numbers(expected)
 
 
 def test_batches_and_features_are_matched_by_name():

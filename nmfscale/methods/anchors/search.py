@@ -251,7 +251,7 @@ def anchor_needs(
         row=K * (own + itemsize) + 16,
         shared=m * _PER_FEATURE * 8 + n_given * m * 8 + (topics // 2 if itemsize == 4 else 0),
         sums=max(topics, directions),
-        start=directions,
+        start=directions * 2,
         task_row=K * own * 2 + 16,
         task_shared=m * _PER_FEATURE * 8 + max(topics, directions),
         saved_row=K * own + 8,

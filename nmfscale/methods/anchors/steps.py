@@ -212,14 +212,16 @@ class Project(Step):
                 *columns_of(counts), self.weights, self.order, nowhere, scales,
                 n_threads=n_threads, unit=True,
             )  # fmt: skip
+        share = np.zeros_like(sums[0])
         for first, directions in self._directions(block.number, len(counts.offset) - 1):
             if scales is not None:
                 rows = slice(first * LANES, first * LANES + len(directions))
                 directions *= np.sqrt(scales[rows])[:, None]
             kernels.project(
-                *columns_of(counts), self.order, directions, sums[0], first=first,
+                *columns_of(counts), self.order, directions, share, first=first,
                 n_threads=n_threads,
             )  # fmt: skip
+        sums[0] += share
         return {}
 
     def _directions(self, number: int, n_slices: int) -> Iterator[tuple[int, Array]]:
