@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.base import CountMatrix
+from ..counts.warn import warn_caller
 from ..methods.poisson.priors import gamma_prior
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
@@ -204,6 +205,13 @@ class HeldFactors(CountModel):
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
         measured, batch = known.get("measured"), known.get("batch")
+        of_fit = getattr(self, "measured_", None)
+        if measured is None and of_fit is not None and self._features is None:
+            warn_caller(
+                f"{type(self).__name__} was fitted with measured=, and nothing says what was "
+                "measured in X: all features are taken as measured in all samples. Pass measured= "
+                "and batch= as to fit, or measured=[True, True, ...] if that is so."
+            )
         found = measured_features(counts, measured, batch)
         if found is None:
             return self

@@ -294,8 +294,10 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
             for name, row in measured.items()
         }
     else:
-        measured = of_features(measured, counts, "measured", axis=1)
-    if batch is not None and (hasattr(measured, "index") or isinstance(measured, dict)):
+        axis = min(getattr(measured, "ndim", 2), 2) - 1  # a Series is of one batch
+        measured = of_features(measured, counts, "measured", axis=axis)
+    of_batches = isinstance(measured, dict) or hasattr(measured, "columns")
+    if batch is not None and of_batches:
         wanted = name_array(names)
         measured = matched(measured, wanted, "measured", of="batches", whom="batch")
     mask = np.atleast_2d(np.asarray(measured))

@@ -134,7 +134,10 @@ def test_loadings_and_scores_of_samples():
     assert score == pytest.approx((shares - constant + entropy) / X.sum(), rel=1e-6)
     assert one.perplexity(X, **GIVEN) == pytest.approx(np.exp(-score))
     held_out = {"completion": 0.5, "random_state": 0}
-    assert one.score(X, **held_out, **GIVEN) > one.score(X, **held_out) + 0.01
+    with pytest.warns(UserWarning, match="nothing says what was measured in X: all features are"):
+        taken_as_zeros = one.score(X, **held_out)
+    assert one.score(X, **held_out, **GIVEN) > taken_as_zeros + 0.01
+    assert one.score(X, **held_out, measured=[True] * M) == taken_as_zeros
 
 
 def test_topics_without_a_feature_in_a_batch():
@@ -198,6 +201,13 @@ def test_batches_and_features_are_matched_by_name():
         assert numbers(found) == numbers(expected)
     with pytest.raises(ValueError, match="measured has no entry for 1 of the 2 batches .*'b'"):
         nmfscale.PoissonNMF(K).fit(counts, measured={"a": MEASURED[0]}, batch=batch)
+    a = BATCH == "a"
+    of_one = [
+        nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=given)
+        for given in (MEASURED[0], measured.loc["a"])
+        for counts in [nmfscale.as_counts(pd.DataFrame(X[a], columns=names))]
+    ]
+    assert numbers(of_one[0]) == numbers(of_one[1])
     with pytest.raises(ValueError, match="measured is a dict by batch: give batch"):
         nmfscale.PoissonNMF(K).fit(counts, measured=by_name)
 
