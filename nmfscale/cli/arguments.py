@@ -45,7 +45,8 @@ _EXAMPLES = {
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
   nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
-  nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB""",
+  nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB
+  nmfscale transform model.h5 new.nmf -o loadings.npy --workers 4""",
     "info": """examples:
   nmfscale info cells.h5ad
   nmfscale info model.h5
@@ -179,6 +180,7 @@ def _transform(command: argparse.ArgumentParser) -> None:
     )
     add("--missing", choices=("error", "restrict", "zero"), default="error", help=what)
     add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
+    _add_cluster_options(command, "the work")
     _add_run_options(command)
 
 
@@ -362,6 +364,12 @@ def _add_job_options(command: argparse.ArgumentParser, job: str, result: str) ->
     add("--checkpoint", type=_PATH, metavar="DIR", help=f"folder for the state of {job}")
     what = f"continue from the newest checkpoint, if there is one; then replaces {result}"
     add("--resume", action="store_true", help=what)
+    _add_cluster_options(command, job)
+
+
+def _add_cluster_options(command: argparse.ArgumentParser, job: str) -> None:
+    """Add the options that choose a Dask cluster for a job."""
+    add = command.add_argument
     where = command.add_mutually_exclusive_group().add_argument
     where("--scheduler", metavar="ADDRESS", help="a running Dask cluster, as tcp://host:8786")
     where("--workers", type=_COUNT, metavar="N", help=f"start N processes of Dask for {job}")

@@ -123,11 +123,11 @@ def _announce(running: Any, folder: str | None) -> None:
 
 
 @contextmanager
-def fit_client(arguments: argparse.Namespace) -> Iterator[Any]:
-    """Yield the Dask client for a fit, or None for a fit in this process."""
+def cluster_client(arguments: argparse.Namespace) -> Iterator[Any]:
+    """Yield the Dask client for a job, or None for a job in this process."""
     before = logging.root.manager.disable
     if not arguments.debug:
-        # Dask logs tracebacks of errors that the fit handles, or reports in one line.
+        # Dask logs tracebacks of errors that the job handles, or reports in one line.
         logging.disable(logging.CRITICAL)
     try:
         with _client(arguments) as client:

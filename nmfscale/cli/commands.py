@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
-from .cluster import fit_client
+from .cluster import cluster_client
 from .files import (
     TABLES,
     check_inputs,
@@ -70,7 +70,7 @@ def fit(arguments: argparse.Namespace) -> int:
     if drawn:
         seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
         arguments.seed = seed  # None if the resumed fit had none
-    with terminated_as_interrupted(), fit_client(arguments) as client:
+    with terminated_as_interrupted(), cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{arguments.input}\n{in_shell_words(counts.report())}")
@@ -191,9 +191,10 @@ def transform(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     model.set_params(verbose=int(not arguments.quiet))
-    counts = read_input(arguments)
     where = target if as_it_goes else None
-    loadings = model.transform(counts, out=where, missing=arguments.missing)
+    with terminated_as_interrupted(), cluster_client(arguments) as client:
+        counts = read_input(arguments, streamed=client is not None)
+        loadings = model.transform(counts, out=where, missing=arguments.missing, client=client)
     if not as_it_goes:
 
         def write(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_hdf5, atomic_write
-from .cluster import fit_client
+from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import (
     TEXT_TABLES,
@@ -229,7 +229,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
         )
         how["random_state"] = None if goes_on else arguments.seed
     how |= {"n_threads": arguments.threads, "verbose": int(not arguments.quiet)}
-    with terminated_as_interrupted(), fit_client(arguments) as how["client"]:
+    with terminated_as_interrupted(), cluster_client(arguments) as how["client"]:
         yield model, labels, targets, how
     if drawn:
         say(f"seed            {arguments.seed}")

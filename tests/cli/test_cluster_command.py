@@ -15,6 +15,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 
 import dask
+import internals
 import numpy as np
 import psutil
 import pytest
@@ -371,6 +372,23 @@ class TestFit:
         assert result == 42
         left = set(psutil.Process().children(recursive=True)) - before
         assert [member for member in left if "resource_tracker" not in str(member.cmdline())] == []
+
+    def test_transform(self, words, plain, tmp_path, monkeypatch):
+        internals.small_blocks(monkeypatch, 200)
+        assert main(words) == 0
+        model, counts = tmp_path / "model.h5", tmp_path / "counts.npz"
+        words = ["transform", *map(str, [model, counts]), "--quiet", "-o"]
+        sessions = internals.note_sessions(monkeypatch)
+        for name, more in (
+            ("here.npy", []),
+            ("there.npy", ["--scheduler", plain.said["address"]]),
+            ("own.npz", ["--workers", "1", "--memory-limit", "100GB"]),
+        ):
+            assert main([*words, str(tmp_path / name), *more]) == 0
+        assert len(sessions) == 2
+        here = np.load(tmp_path / "here.npy")
+        np.testing.assert_array_equal(np.load(tmp_path / "there.npy"), here)
+        np.testing.assert_array_equal(np.load(tmp_path / "own.npz")["loadings"], here)
 
     def test_refusals(self, words, closed, certificates, tmp_path, capsys):
         address = closed.said["address"]

@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from clusters import cluster_of
 from count_files import write_h5ad
 from numpy.testing import assert_array_equal
 from small_fits import run
@@ -236,6 +237,32 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
         finally:
             tracemalloc.stop()
         assert peak < 10 * block + n * 100 < whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", [True, False])
+def test_loadings_from_a_cluster_come_a_few_blocks_at_a_time(
+    tmp_path, monkeypatch, few_steps, sees
+):
+    internals.small_blocks(monkeypatch, 6000)
+    internals.workers_see(monkeypatch, sees, sees)
+    internals.stream_together(monkeypatch, 1)
+    n, K = 60_000, 64
+    counts = sparse_rows(n)
+    pack(as_counts(counts), tmp_path / "counts.nmf")
+    one = nmfscale.PoissonNMF(K, max_iter=2, tol=0, init="random", random_state=0, n_threads=1)
+    one.fit(counts[:300])
+    with cluster_of(2, active=False) as client:
+        one.transform(counts[:6000], client=client)  # what is imported late
+        tracemalloc.start()
+        try:
+            out = tmp_path / "loadings.npy"
+            found = one.transform(tmp_path / "counts.nmf", out=out, client=client)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < n * K * 8 / 2
+    assert_array_equal(found[:500], one.transform(counts[:500]))
 
 
 @pytest.mark.slow

@@ -77,6 +77,21 @@ def test_workers_are_killed_all_the_time(client, store, monkeypatch):
     assert killer.kills >= 3
 
 
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_worker_is_killed_in_each_part_of_a_transform(client, store, monkeypatch, sees):
+    fitted, killer = fit(X), Killer(client, most=3)
+
+    def kill_and_wait(results, batch, note):
+        killer()
+        return results(batch, note)
+
+    internals.workers_see(monkeypatch, sees, sees)
+    internals.stream_together(monkeypatch, 1)
+    internals.around_results(monkeypatch, kill_and_wait)
+    found = within(WALL, lambda: fitted.transform(store, client=client))
+    assert found.tobytes() == fitted.transform(X).tobytes() and killer.kills == 3
+
+
 @pytest.mark.parametrize("most_bytes", [0, 1 << 30])
 def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
     internals.save_sums_below(monkeypatch, most_bytes)
