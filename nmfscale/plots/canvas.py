@@ -175,11 +175,20 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
 
 
 def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
-    """Return a pandas object with its entries in the order of an index, if both have names.
+    """Return a pandas object or dict with its entries in the order of an index.
 
-    This is the rule of `nmfscale.counts.names`, implemented with pandas. A RangeIndex does not
-    count as names.
+    This is the rule of `nmfscale.counts.names`, implemented with pandas. Entries stay as they are
+    if one side has no names. A RangeIndex does not count as names.
     """
+    if isinstance(values, dict):
+        if not hasattr(names, "isin") or type(names).__name__ == "RangeIndex":
+            raise ValueError(
+                f"{argument} is a dict, but {whom} has no names to look up in it: pass a DataFrame "
+                f"with names, or {argument} as a list."
+            )
+        import pandas
+
+        values = pandas.Series(list(values.values()), pandas.Index(list(values)), dtype=object)
     own: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
     if not hasattr(own, "isin") or not hasattr(names, "isin"):
         return values

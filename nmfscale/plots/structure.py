@@ -189,9 +189,11 @@ def structure_plot(
     proportions : array-like of shape (n_samples, n_topics)
         Non-negative loadings.  Every row is divided by its sum; rows of zeros are drawn blank.
     groups : array-like of shape (n_samples,), default=None
-        Label of each sample.  A pandas categorical keeps the order of its categories; other labels
-        are sorted, numbers by size.  Samples without a label form the group "(no group)".  None
-        draws one group.  If there is no space for all labels, those of larger groups are shown.
+        Label of each sample.  A Series, or a dict of labels by name, is matched by name with the
+        index of `proportions`, if that is a DataFrame.  A pandas categorical keeps the order of
+        its categories; other labels are sorted, numbers by size.  Samples without a label form the
+        group "(no group)".  None draws one group.  If there is no space for all labels, those of
+        larger groups are shown.
     max_samples : int, default=2000
         If there are more samples, a random subset of about this size is drawn, by group size.
     topic_names : sequence of str, default=None

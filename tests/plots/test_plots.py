@@ -221,7 +221,15 @@ class TestStructurePlot:
         expected = outlines(structure_plot(shares, ["x", "y", "z"]))
         more = pandas.concat([groups, pandas.Series(["v"], index=["other"])])
         category = groups[::-1].astype("category")
-        for given in (groups, groups[::-1], more[::-1], category, groups.rename(str)[::-1]):
+        by_name = dict(zip(names[::-1], "zyx", strict=True))
+        for given in (
+            groups,
+            groups[::-1],
+            more[::-1],
+            category,
+            groups.rename(str)[::-1],
+            by_name,
+        ):
             assert outlines(structure_plot(shares, given)) == expected
         turned = groups[::-1]
         by_position = outlines(structure_plot(shares, ["z", "y", "x"]))
@@ -230,6 +238,8 @@ class TestStructurePlot:
         assert outlines(structure_plot(shares.to_numpy(), turned)) == by_position
         with pytest.raises(ValueError, match=rf"no entry for 1 names in prop.* {names[1]!r}: add"):
             structure_plot(shares, groups.drop(names[1]))
+        with pytest.raises(ValueError, match="groups is a dict, but proportions has no names"):
+            structure_plot(shares.to_numpy(), by_name)
         with pytest.raises(ValueError, match=f"groups has a name twice, {names[0]!r}"):
             structure_plot(shares, pandas.concat([groups, groups[:1]]))
 
