@@ -84,4 +84,4 @@ def read_arrays(path: str) -> Arrays:
     try:
         return load_arrays(path)
     except DamagedFileError as error:
-        raise ClusterError(f"{error}. Fit again, or resume from a checkpoint.") from error
+        raise ClusterError(f"{error}. Start again, or resume a fit from a checkpoint.") from error

@@ -64,9 +64,9 @@ def partition_size_within(
         while (need := besides + n_tasks * _task_bytes(needs, layout, size)) > _SHARE * limit:
             if size == 1 or n_blocks * FAN_IN > size * MOST_PARTITIONS:
                 raise MemoryLimitError(
-                    f"worker {worker} may hold {readable(limit)}, and the fit needs workers of "
+                    f"worker {worker} may hold {readable(limit)}, and the work needs workers of "
                     f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with "
-                    "more memory or fewer threads, or fit fewer components."
+                    "more memory or fewer threads, or use fewer components."
                 )
             size //= FAN_IN
     return size

@@ -22,6 +22,7 @@ from clusters import WALL, cluster_of, soon, tasks_known, within
 from count_files import write_h5ad
 from numpy.testing import assert_allclose
 from oracle_gamma_poisson import elbo_of as of_gamma_poisson
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
 
@@ -520,3 +521,32 @@ def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     assert seed == one.seed_ and isinstance(seed, int)
     again = model.made_at_random(random_state=seed).fit(X, **model.given)
     assert numbers(again) == numbers(one) and again.seed_ == seed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", [True, False])
+def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
+    fit, client, monkeypatch, sees
+):
+    """What is sent along with each block: priors, sizes, batches, weights of entries."""
+    internals.workers_see(monkeypatch, sees, sees)
+    rng, groups = np.random.default_rng(0), np.resize([0, 1], len(X))
+    there = np.ones((2, X.shape[1]), bool)
+    there[1, :20] = False
+    counts = X * there[groups]
+    priors = {"prior_loadings": (1 + rng.random((len(X), 3)), 0.5)}
+    poisson = nmfscale.PoissonNMF(3, max_iter=8, tol=0, random_state=0, n_threads=1)
+    ssnmf = {kind: Model(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")}
+    batches = {"measured": there, "batch": groups}
+    of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
+    for one, calls in (
+        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches]),
+        (clone(poisson).set_params(**priors).fit(X), [{}, batches]),
+        *((model.make(max_iter=8).fit(X, LABELS), [of_weights]) for model in ssnmf.values()),
+    ):
+        for given in calls:
+            here = one.transform(counts, **given)
+            found = within(WALL, lambda: one.transform(counts, client=client, **given))  # noqa: B023
+            assert found.tobytes() == here.tobytes()
+    there = within(WALL, lambda: poisson.score(counts, client=client, **batches))
+    assert there == poisson.score(counts, **batches)
