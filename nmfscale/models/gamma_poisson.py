@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.rows_pass import RowsPass
 from ..methods.variational import lda
@@ -23,7 +23,6 @@ from ..methods.variational.gamma_poisson import (
     drawn_priors,
     gamma_inference,
 )
-from ..methods.variational.mean_field import Start, points_of
 from ..methods.variational.posteriors import Inference, inference_needs
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
@@ -31,9 +30,9 @@ from .validation import (
     LEAST_PRIOR,
     MOST_PRIOR,
     SHAPE,
+    checked_posteriors,
     checked_prior,
     checked_size,
-    checked_start,
     gamma_priors,
 )
 
@@ -289,26 +288,18 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
         counts, options = self._counts_of_fit(X, options)
-        dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
+        dtype, K, deep = self._dtype(), self.n_components, self.hierarchical
         of_rows, of_columns = self._priors(counts)
-        factors, gamma = components_shape, loadings_shape
-        if factors is not None:
-            deep = self.hierarchical
-            factors = of_features(factors, counts, "components_shape", axis=1)
-            factors = checked_start(factors, (K, m), "components_shape", positive=deep).T
-            factors = factors if deep else points_of(factors)
-        if gamma is not None:
-            gamma = of_samples(gamma, counts, "loadings_shape")
-            gamma = checked_start(gamma, (n, K), "loadings_shape")
-        eta = float(self.shape_factors) if self.hierarchical else 0.0
+        factors, gamma = checked_posteriors(
+            counts, K, deep, components_shape=components_shape, loadings_shape=loadings_shape
+        )
+        eta = float(self.shape_factors) if deep else 0.0
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalGammaPoisson:
-            def start() -> Start:
-                if factors is not None:
-                    return Start(factors, gamma)
-                found = lda.find_start(counts, executor, self.init, of_rows.shape, eta, rng, dtype)
-                return found if gamma is None else Start(found.topics, gamma)
-
+            start = partial(
+                lda.find_start, counts, executor, self.init, of_rows.shape, eta, rng, dtype,
+                factors, gamma,
+            )  # fmt: skip
             return self._method(
                 counts, executor, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, momentum=self.extrapolate,

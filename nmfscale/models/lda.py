@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, cast
 
@@ -12,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import of_features, of_samples
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
@@ -20,11 +20,11 @@ from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
 from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
-from ..methods.variational.mean_field import Start, points_of
+from ..methods.variational.mean_field import Start
 from ..methods.variational.posteriors import Inference, inference_needs
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
-from .validation import checked_start, dirichlet_priors
+from .validation import checked_posteriors, dirichlet_priors
 
 Array = NDArray[Any]
 
@@ -343,24 +343,16 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
         counts, options = self._counts_of_fit(X, options)
-        dtype, (n, m), K = self._dtype(), counts.shape, self.n_components
-        topics, gamma = topic_word_posterior, doc_topic_posterior
-        if topics is not None:
-            name = "topic_word_posterior"
-            topics = of_features(topics, counts, name, axis=1)
-            topics = checked_start(topics, (K, m), name, positive=eta > 0).T
-            topics = topics if eta > 0 else points_of(topics)
-        if gamma is not None:
-            gamma = of_samples(gamma, counts, "doc_topic_posterior")
-            gamma = checked_start(gamma, (n, K), "doc_topic_posterior")
+        dtype, K = self._dtype(), self.n_components
+        topics, gamma = checked_posteriors(
+            counts, K, eta > 0, topic_word_posterior=topic_word_posterior,
+            doc_topic_posterior=doc_topic_posterior,
+        )  # fmt: skip
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalLDA:
-            def start() -> Start:
-                if topics is not None:
-                    return Start(topics, gamma)
-                found = lda.find_start(counts, executor, self.init, alpha, eta, rng, dtype)
-                return found if gamma is None else Start(found.topics, gamma)
-
+            start = partial(
+                lda.find_start, counts, executor, self.init, alpha, eta, rng, dtype, topics, gamma
+            )
             return self._method(
                 counts, executor, start, alpha, eta, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, estimate=self._estimated,

@@ -25,6 +25,7 @@ from ..counts.names import (
 from ..methods.factors import Constraints
 from ..methods.measured import Measured
 from ..methods.poisson.priors import gamma_prior, real_numbers
+from ..methods.variational.mean_field import points_of
 from ..storage.atomic import user_path
 
 Array = NDArray[Any]
@@ -215,6 +216,24 @@ def check_penalty(l1_penalty: float, solver: str) -> None:
             f"l1_penalty={l1_penalty} does not go with solver={solver!r}, which does not normalise "
             "F; use solver='joint-em', or prior_loadings and prior_factors."
         )
+
+
+def checked_posteriors(
+    counts: CountMatrix, n_components: int, positive: bool, **given: Any
+) -> tuple[Array | None, Array | None]:
+    """Return parameters of topics (m, K) and of samples (n, K) to start from, as far as given.
+
+    `given` are those of topics (K, m), then those of samples, under their names in messages. Topics
+    that need not be `positive` are points, whose columns sum to one.
+    """
+    (n, m), ((name, topics), (of_rows, gamma)) = counts.shape, given.items()
+    if topics is not None:
+        topics = of_features(topics, counts, name, axis=1)
+        topics = checked_start(topics, (n_components, m), name, positive=positive).T
+        topics = topics if positive else points_of(topics)
+    if gamma is not None:
+        gamma = checked_start(of_samples(gamma, counts, of_rows), (n, n_components), of_rows)
+    return topics, gamma
 
 
 def constraints_of(

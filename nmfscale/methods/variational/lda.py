@@ -80,9 +80,13 @@ class HeldTopics:
 
 def find_start(
     counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: float, rng: Any,
-    dtype: Any,
+    dtype: Any, topics: Array | None = None, gamma: Array | None = None,
 ) -> Start:  # fmt: skip
-    """Return a start: random topics, or expected counts of a Poisson NMF."""
+    """Return a start: topics and gamma as given, random topics, or those of a Poisson NMF."""
+    if topics is not None:
+        return Start(topics, gamma)
+    if gamma is not None:
+        return Start(find_start(counts, executor, init, alpha, eta, rng, dtype).topics, gamma)
     K = len(alpha)
     if init == "random":
         return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
