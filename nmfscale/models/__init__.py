@@ -1,6 +1,6 @@
 """Estimators with the interface of scikit-learn."""
 
-# first: it says so if the kernels are not compiled
+# first: raises a clear error if the kernels are not compiled
 from .base import CountModel
 
 # isort: split
@@ -17,7 +17,7 @@ __all__ = [
     "TopicModel",
 ]  # fmt: skip
 
-# What `nmfscale fit --model` calls them; its options are the parameters of the class.
+# Names for `nmfscale fit --model`, whose options are the parameters of the class.
 MODELS: dict[str, type[CountModel]] = {
     "topic": TopicModel,
     "poisson": PoissonNMF,

@@ -27,7 +27,7 @@ from .validation import checked_anchors, checked_array
 
 Array = NDArray[Any]
 
-# The share of samples without loadings that is warned of.
+# Share of samples without loadings from which to warn.
 _MANY = 0.1
 
 
@@ -35,64 +35,65 @@ _MANY = 0.1
 class AnchorNMF(CountModel):
     """Non-negative matrix factorization with anchors: one pass for each topic, no iterations.
 
-    Every topic has an anchor, a feature that stands for it alone: anchors are chosen one after the
-    other, each the feature whose counts are farthest from all combinations of those before
-    (successive projection, which is QR with column pivots [1]_). All other features are then
-    written as non-negative combinations of the anchors, by least squares, each a convex problem of
-    its own [2]_. So the result is unique, and the first topics' anchors are the same for any number
-    of topics.
+    Every topic has an anchor, a feature that occurs in this topic only. Anchors are chosen one
+    after the other: each is the feature whose counts are farthest from all combinations of earlier
+    anchors (successive projection, which is QR with column pivots [1]_). All other features are
+    then written as non-negative combinations of the anchors by least squares, a convex problem for
+    each feature [2]_. So the result is unique, and the first anchors are the same for any number of
+    topics.
 
-    Topics have unit norm. Loadings, of new samples too, are the counts of the anchors, scaled: a
-    sample in which none of the anchors occurs has none.
+    Topics have unit norm. Loadings, also of new samples, are the scaled counts of the anchors: a
+    sample without any anchor has loadings 0.
 
     Parameters
     ----------
     n_components : int, default=10
         Number of topics K.
     anchors : sequence of str or int, default=None
-        Features, by name or number, that are the first anchors; the others are found.
+        Features, by name or number, to use as the first anchors; the fit finds the others.
     weighting : {"counts", "tf-idf", "documents"} or callable, default="counts"
-        What is done to the counts where anchors are chosen; topics are always those of the counts.
-        With "counts" [2]_ nothing: the first anchor is the feature of largest norm. "documents"
-        gives all samples norm 1; "tf-idf" multiplies features by ``log((1 + n) / (1 + n_j)) + 1``
-        before, n_j the number of samples with feature j, and is recommended for topics of text:
-        rarer words are chosen, and the topics predict held-out words better. A function gets the
-        counts, and returns numbers by which samples (n,) and features (m,) are multiplied, or None.
+        Weighting of the counts for the choice of anchors; topics always describe the unweighted
+        counts. "counts" [2]_: no weighting; the first anchor is the feature with the largest norm.
+        "documents" scales all samples to norm 1; "tf-idf" first multiplies feature j by ``log((1 +
+        n) / (1 + n_j)) + 1``, where n_j is the number of samples with the feature. It is
+        recommended for text: it chooses rarer words, and the topics predict held-out words better.
+        A function is called with the counts and returns weights of samples (n,) and of features
+        (m,), each an array or None.
     projection : int, default=None
-        Choose anchors in a Gaussian projection of the samples to so many dimensions, a few times
-        `n_components`: files are then read twice in all, not once for each anchor. A few anchors
-        may differ.
+        Number of dimensions, a few times `n_components`, of a Gaussian projection of the samples in
+        which anchors are chosen: files are then read twice in all, instead of once for each anchor.
+        A few anchors may differ.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`; `random_state` is for `projection` alone.
+        As in :class:`PoissonNMF`; `random_state` is used for `projection` only.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Topics, each of norm 1. There are fewer than `n_components` where the counts have no more
-        that are independent, or the fit was stopped.
+        Topics, each of norm 1. There are fewer than `n_components` if the counts have a lower rank
+        or the fit was interrupted.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Counts of the anchors in the samples that were fitted, over `diffuseness_`.
+        Counts of the anchors in the fitted samples, divided by `diffuseness_`.
     anchors_ : ndarray of shape (n_components,), int64
         Numbers of the anchors, in the order in which they were chosen.
     anchor_names_ : ndarray of shape (n_components,), or None
-        Their names, where features have names.
+        Names of the anchors, if features have names.
     distances_ : ndarray of shape (n_components,), float64
-        How far the (weighted) counts of each anchor are from all combinations of those before: the
-        diagonal of R. Where they stop falling steeply, more topics add little.
+        Distance of the (weighted) counts of each anchor from all combinations of earlier anchors:
+        the diagonal of R. Once they stop falling steeply, more topics add little.
     diffuseness_ : ndarray of shape (n_components,), float64
-        Weight lambda_k of the anchor in its topic [2]_: 1 where the topic is its anchor and nothing
-        else; the smaller, the more diffuse the topic.
+        Weight lambda_k of the anchor in its topic [2]_: 1 if the topic consists of its anchor only;
+        smaller values mean a more diffuse topic.
     reconstruction_err_ : float
-        Frobenius norm of the counts less ``loadings_ @ components_``.
+        Frobenius norm of the counts minus ``loadings_ @ components_``.
     history_ : structured ndarray
         One record for each anchor: ``iteration``, ``seconds`` since the start of the fit,
-        ``spanned``, the share of the sum of squares of the (weighted) counts that combinations of
-        the anchors so far reach, ``residual``, the largest distance of a feature from these over
-        the largest norm, and ``bytes_read`` from files so far.
+        ``spanned``, the share of the sum of squares of the (weighted) counts that the anchors so
+        far span, ``residual``, the largest distance of a feature from their span, divided by the
+        largest norm, and ``bytes_read`` from files so far.
     converged_ : bool
-        Whether the fit was not stopped before the end.
+        Whether the fit was completed.
     gap_ : None
-        Nothing is left to gain.
+        Always None: nothing is left to gain.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
 sample_totals_, feature_totals_, unseen_features_, seed_
         As in :class:`PoissonNMF`.
@@ -141,7 +142,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
     }
     _why_not_merged = "each has one anchor"
 
-    # An anchor is an iteration; the fit ends before when no feature is left, at distance 0.
+    # Each anchor is an iteration; the fit ends early when all features have distance 0.
     n_init = 1
     tol, gain_tol = float(np.finfo(np.float64).tiny), 0.0
 
@@ -181,23 +182,23 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         Raises
         ------
         ValueError
-            If the counts or a parameter are not valid, all counts are 0, or anchors that were given
-            are combinations of each other.
+            If the counts or a parameter are not valid, all counts are 0, or given anchors are
+            combinations of each other.
         OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
             As :meth:`PoissonNMF.fit`.
 
         Warns
         -----
         ConvergenceWarning
-            If there are fewer anchors than asked for: the counts have no more that are independent,
-            or Ctrl-C ended the fit. A second Ctrl-C raises KeyboardInterrupt at once.
+            If there are fewer anchors than requested because the counts have a lower rank, or
+            Ctrl-C ended the fit. A second Ctrl-C raises KeyboardInterrupt at once.
         UserWarning
-            If more than a tenth of the samples have counts, but none of the anchors, so that their
-            loadings are all 0; :meth:`transform` warns likewise.
+            If more than a tenth of the samples have counts but no anchor, so that all their
+            loadings are 0; :meth:`transform` warns likewise.
 
         Examples
         --------
-        An anchor that is given comes first:
+        A given anchor comes first:
 
         >>> from nmfscale import AnchorNMF
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]

@@ -69,8 +69,8 @@ class _Iterated:
 class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     """Base of the estimators of counts; a `Method` defines the fit.
 
-    Parameters are fields of a dataclass, which makes the `__init__` that scikit-learn looks at.
-    Fields of this class are parameters of all models.
+    Parameters are fields of a dataclass, which generates the `__init__` that scikit-learn inspects.
+    The fields of this class are parameters of all models.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -87,9 +87,9 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         "callback": [callable, None],
     }
     _method: ClassVar[type[Method]]
-    # the column of the history that a table of fits has; None takes the objective
+    # the column of the history in a table of fits; None means the objective
     _reported: ClassVar[str | None] = None
-    # Axes of its arrays besides those of all: see `nmfscale.models.persistence`.
+    # Axes of its own arrays, in addition to the common ones: see `nmfscale.models.persistence`.
     _axes: ClassVar[dict[str, str]] = {}
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.
     loadings_are_proportions: ClassVar[bool] = False
@@ -118,13 +118,13 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            As :meth:`transform` gives them. ``loadings_`` holds those that the fit itself ended
-            with, which agree to the tolerance of the fit where the loadings of a sample are unique
-            and were not held.
+            Loadings as computed by :meth:`transform`. ``loadings_`` holds the loadings at the end
+            of the fit; they agree up to the tolerance of the fit if the loadings of a sample are
+            unique and were not fixed.
         """
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
-        # checked and arranged once for both
+        # checked and arranged once for fit and transform
         arguments = given.kwargs
         options = FitOptions.pop(arguments)
         counts = self._explained(self._fit(X, options, **arguments))
@@ -209,7 +209,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         try:
             yield
         except BaseException:
-            # neither half fitted nor with names that are not those of the factors
+            # so that the model is never half fitted, and its names match its factors
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
@@ -219,7 +219,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     ) -> tuple[CountMatrix, FitOptions]:
         """Return the counts of a fit, and its options with the client to use, if any.
 
-        `refusal` says why a cluster cannot be.
+        `refusal` is the reason why a cluster cannot be used.
         """
         layer, raw = options.layer, options.raw
         counts, client = self._read_for(X, options.client, refusal, layer=layer, raw=raw)
@@ -257,7 +257,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             {name: plain(value) for name, value in self.get_params(deep=False).items()},
             caller_name=type(self).__name__,
         )
-        # which Python, and so scikit-learn, take for numbers
+        # booleans, which Python and scikit-learn treat as numbers
         for name, value in self.get_params(deep=False).items():
             allowed = {"boolean", "verbose"} & set(map(str, self._parameter_constraints[name]))
             if isinstance(value, bool) and not allowed:
@@ -300,7 +300,8 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
         ``make(counts, executor, rng)`` makes the method, without finding its start. `parts` and
-        `about` say what a checkpoint is of: arrays and numbers that a fit must share to resume it.
+        `about` identify the fit of a checkpoint: arrays and numbers that must be equal to resume
+        it.
         """
         rng, seed = self._generator(), self.random_state
         n_threads = self._threads(counts)
@@ -329,7 +330,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
                 method = make(counts, executor, rng)
                 monitor.seed = self.seed_
                 with single_blas_thread():
-                    # Ctrl-C ends this at once: there is no model yet
+                    # Ctrl-C ends this at once, because there is no model yet
                     with progress.shown(self.verbose, "start"):
                         iteration = begin(method, monitor, saved, rng)
                     with monitor:
@@ -338,7 +339,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
                             method.result(), monitor.history, monitor.converged, monitor.reason,
                             monitor.gap,
                         )  # fmt: skip
-                self.seed_ = monitor.seed  # that of a fit that was resumed
+                self.seed_ = monitor.seed  # the seed of the resumed fit
                 del method, executor
                 if best is None or result.objective > best.objective:
                     best = result

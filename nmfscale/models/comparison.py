@@ -21,7 +21,7 @@ Array = NDArray[Any]
 METRICS = {
     "lift": lift_correlations_of, "cosine": cosines_of, "bhattacharyya": affinities_of,
 }  # fmt: skip
-# An entry below this share of the sum of its row is next to nothing.
+# An entry below this share of the sum of its row counts as almost zero.
 _NOTHING = 1e-8
 
 
@@ -32,17 +32,17 @@ class TopicMatch:
     Attributes
     ----------
     similarities : ndarray of shape (K_a, K_b), float64
-        Of each topic of a with each of b, between 0 and 1.
+        Similarity of each topic of a with each topic of b, between 0 and 1.
     pairs : ndarray of shape (min(K_a, K_b), 2), int
-        Topics of a and b that belong together, in the order of a: the sum of their similarities is
-        as large as it can be.
+        Matched topics of a and b, in the order of a: the matching with the largest sum of
+        similarities.
     order : ndarray of shape (K_b,), int
-        Topics of b in the order of those of a, and after them those without a partner:
+        Topics of b in the order of their matches in a, followed by unmatched ones:
         ``b.reorder_topics(match.order)``.
     names_a, names_b : tuple of str
-        What the topics are called.
+        Names of the topics.
     n_features : int
-        Features that were compared.
+        Number of compared features.
     """
 
     similarities: Array
@@ -74,7 +74,7 @@ class TopicMatch:
         Returns
         -------
         pandas.DataFrame
-            Columns ``a``, ``b``, ``similarity``; missing where there is no partner.
+            Columns ``a``, ``b``, ``similarity``; missing for unmatched topics.
         """
         import pandas as pd
 
@@ -95,9 +95,9 @@ class TopicMatch:
 def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     """Match the topics of two fits one to one.
 
-    Each topic has one partner at most, and the sum of the similarities of partners is as large as
-    it can be (an assignment problem). Fits may have different numbers of topics, and may be of
-    different estimators: only frequencies of features within topics matter.
+    Each topic has at most one match, and the sum of the similarities of matched topics is as large
+    as possible (an assignment problem). Fits may have different numbers of topics and different
+    estimators: only frequencies of features within topics are compared.
 
     Parameters
     ----------
@@ -105,40 +105,41 @@ def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
         Two fits, or their ``components_``.
     metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
         Similarity of two topics with frequencies f and g. "lift": the correlation of their lifts
-        over the mean p of all topics of both fits, features weighted by p, which is the cosine of
-        ``(f - p) / sqrt(p)`` and ``(g - p) / sqrt(p)``, the metric of correspondence analysis;
-        negative ones are 0, and where a fit has one topic only p is not subtracted. "cosine": the
-        cosine of f and g, for which frequent features count most. "bhattacharyya": the cosine of
-        their square roots, ``sum_j sqrt(f_j g_j)``.
+        relative to the mean p of all topics of both fits, with features weighted by p. This is the
+        cosine of ``(f - p) / sqrt(p)`` and ``(g - p) / sqrt(p)``, the metric of correspondence
+        analysis; negative values become 0, and p is not subtracted if a fit has one topic only.
+        "cosine": the cosine of f and g, which frequent features dominate. "bhattacharyya": the
+        cosine of their square roots, ``sum_j sqrt(f_j g_j)``.
 
     Returns
     -------
     TopicMatch
-        Similarities, pairs, and what has no partner.
+        Similarities, matched pairs, and unmatched topics.
 
     Raises
     ------
     NotFittedError
         If a model is not fitted.
     ValueError
-        If the fits have no feature in common or, where one has no names of features, different
-        numbers of them; if components are not finite and non-negative.
+        If the fits have no feature in common; if one has no names of features and their numbers of
+        features differ; if components are not finite and non-negative.
 
     Warns
     -----
     UserWarning
-        If features of one fit are not in the other: only those of both are compared.
+        If features of one fit are missing in the other: only common features are compared.
 
     Notes
     -----
-    Features are matched by name where both sides have names.
+    Features are matched by name if both fits have names.
 
-    In cells all topics share the genes that every cell expresses, so that plain cosines of partners
-    and of others are hardly different. Between refits of six topics to seven tenths of 3,774 blood
-    cells partners have lift correlations of 0.85, and the best of the others 0.28 (cosines: 0.95
-    and 0.87); simulated spots with eight topics 0.98 and 0.02 (cosines: 1.00 and 0.88); beer
-    reviews with eight topics 0.75 and 0.24 (0.94 and 0.74). Of ten topics of newsgroups 97% of
-    the pairs are those whose loadings are correlated, and 82% by cosines.
+    In single-cell data all topics share the genes that every cell expresses, so plain cosines
+    hardly distinguish matched topics from unmatched ones. Between refits of six topics to 70% of
+    3,774 blood cells, matched topics have lift correlations of 0.85, and the best unmatched ones
+    0.28 (cosines: 0.95 and 0.87); with eight topics of simulated spots the numbers are 0.98 and
+    0.02 (cosines: 1.00 and 0.88), with eight topics of beer reviews 0.75 and 0.24 (0.94 and 0.74).
+    With ten topics of newsgroups, 97% of the matches by lift agree with those by correlation of
+    loadings, and 82% of the matches by cosine.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
         )
     if not (np.isfinite(values) & (values >= 0)).all():
         raise ValueError(f"{argument}: components must be finite and non-negative.")
-    # those of a DataFrame are in its index
+    # names of topics of a DataFrame are in its index
     names = fit.index if hasattr(fit, "columns") else topic_names_of(fit, len(values))
     sums = values.sum(axis=1, keepdims=True)
     return np.divide(values, sums, out=np.zeros_like(values), where=sums > 0), tuple(
@@ -233,30 +234,30 @@ class FitSummary:
     n_components : int
         Number of topics.
     objective : str or None
-        The column of ``history_`` that the value is from: "loglik" (Poisson, ``loglik_`` of a
+        The column of ``history_`` of the value: "loglik" (Poisson, ``loglik_`` of a
         :class:`PoissonNMF`), "loglik_multinomial" (``loglik_`` of a :class:`TopicModel`), "elbo",
         "minus_loss", ...
     value : float or None
-        The objective at the end. It compares fits of one class to the same counts alone.
+        The objective at the end. Comparable only between fits of one class to the same counts.
     score : float or None
-        Mean log-probability of a count of `X`, if it was given: compares all that have counts.
+        Mean log-probability of a count of `X`, if `X` was given: comparable between all models of
+        counts.
     residual : float or None
-        The largest KKT residual at the end or, for other models, the largest change.
+        The largest KKT residual at the end or, for models without one, the largest change.
     n_iter : int or None
         Number of iterations.
     seconds : float or None
         Time of the fit.
     stop_reason : str or None
-        Why it ended.
+        Why the fit ended.
     gap : float or None
-        About what was left to be gained of the objective from the same start, see
-        :class:`PoissonNMF`.
+        Estimated remaining gain of the objective from the same start, see :class:`PoissonNMF`.
     similarity, least_similarity : float
-        Mean and least similarity of topics to their partners in the first fit.
+        Mean and smallest similarity of topics to their matches in the first fit.
     n_unmatched : int
-        Topics without a partner there.
+        Number of topics without a match in the first fit.
     sparsity_components, sparsity_loadings : float or None
-        Share of the entries that are next to nothing: less than 1e-8 of the sum of their row.
+        Share of the entries that are almost zero: less than 1e-8 of the sum of their row.
     """
 
     name: str
@@ -284,9 +285,9 @@ class FitComparison:
     Attributes
     ----------
     fits : tuple of FitSummary
-        One for each fit.
+        Summary of each fit.
     matches : dict of str to TopicMatch
-        Topics of the first fit (a) and of each (b), by the name of the fit.
+        Match of the topics of the first fit (a) with those of each fit (b), by name of the fit.
     """
 
     fits: tuple[FitSummary, ...]
@@ -298,7 +299,7 @@ class FitComparison:
         Returns
         -------
         pandas.DataFrame
-            The attributes of :class:`FitSummary`; the index has the names.
+            A column for each attribute of :class:`FitSummary`; the index holds the names of fits.
         """
         import pandas as pd
 
@@ -334,26 +335,26 @@ def compare_fits(
     Parameters
     ----------
     models : dict of str to fitted model
-        Fits by name. Topics of all are compared with those of the first.
+        Fits by name. The topics of all fits are compared with those of the first.
     X : counts of shape (n_samples, n_features), default=None
-        Counts that every model is scored on, see :meth:`PoissonNMF.score`; without, there is no
-        score. Models that predict labels, whose score needs these, have none.
+        Counts on which every model is scored, see :meth:`PoissonNMF.score`; by default there are no
+        scores. Models that predict labels have none, as their score needs labels.
     metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
         As in :func:`match_topics`.
     layer, raw
-        As in :meth:`PoissonNMF.fit`: the part of an AnnData object or .h5ad file that is scored.
+        As in :meth:`PoissonNMF.fit`: the part of an AnnData object or .h5ad file to score.
 
     Returns
     -------
     FitComparison
-        With a summary of each fit; its ``to_frame()`` is a table.
+        Summary of each fit; ``to_frame()`` returns a table.
 
     Raises
     ------
     NotFittedError
         If a model is not fitted.
     ValueError
-        If there are no models, or as :func:`match_topics`.
+        If there are no models, or as in :func:`match_topics`.
 
     Warns
     -----

@@ -37,7 +37,7 @@ Array = NDArray[Any]
 class CountFactorization(HeldFactors):
     """Base of the estimators that fit counts by a product of two non-negative factors.
 
-    A model says with `_keep`, `_loadings_of` and `_held` what it makes of a Poisson NMF.
+    A model defines by `_keep`, `_loadings_of` and `_held` how it represents a Poisson NMF.
     """
 
     solver: str = "auto"
@@ -97,12 +97,12 @@ class CountFactorization(HeldFactors):
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
-            Loadings to start from; `init` serves where they are not given. Zeros are raised to
-            1e-10, which EM alone ("em", "joint-em") is slow to leave.
+            Loadings to start from; by default `init` determines them. Zeros are raised to 1e-10, a
+            value that EM alone ("em", "joint-em") is slow to leave.
         F : array-like of shape (n_features, n_components), default=None
-            Factors to start from, likewise.
+            Factors to start from; the same holds for them.
         row_weights : array-like of shape (n_samples,), default=None
-            Weight of each sample, non-negative: one of weight 2 counts as two alike.
+            Non-negative weight of each sample: a sample of weight 2 counts like two equal samples.
         size_factors : array-like of shape (n_samples,), default=None
             Known positive sizes s_i: the expected counts are ``s_i (L F^T)_ij``.
         fixed_topics : array-like of bool of shape (n_components,), default=None
@@ -112,31 +112,31 @@ class CountFactorization(HeldFactors):
         fixed_samples : array-like of bool of shape (n_samples,), default=None
             Samples whose rows of `L` stay as given.
         measured : array-like of bool of shape (n_batches, n_features), default=None
-            Which features were measured in each batch of samples, such as donors with other gene
-            panels that were put together by an outer join. Entries of features that were not
-            measured have no part in the likelihood: they are missing, not 0. Rows are in the sorted
-            order of the labels in `batch`, or have these as index of a DataFrame or keys of
-            a dict of rows. By default everything was measured. Not for solver="joint-em", nor for
-            starts that see all entries, "topic-score" and "nndsvd": "auto" is then a random start,
-            best of several (`n_init`).
+            Which features were measured in each batch of samples, for example if donors with
+            different gene panels were combined by an outer join. Entries of unmeasured features are
+            not part of the likelihood: they are missing, not 0. Rows are in the sorted order of the
+            labels in `batch`, or are matched by the index of a DataFrame or the keys of a dict of
+            rows. By default everything was measured. Not available with solver="joint-em", nor with
+            starts that use all entries, "topic-score" and "nndsvd"; "auto" is then a random start,
+            preferably the best of several (`n_init`).
         batch : array-like of shape (n_samples,), default=None
-            Label of the batch of each sample; None if `measured` has one row, for all samples.
+            Label of the batch of each sample; None if `measured` has a single row for all samples.
         checkpoint : str or path-like, default=None
-            Folder in which the state of the fit is saved while it runs. With
-            `n_init` > 1 each restart has a folder in it. It serves one fit at a time.
+            Folder in which the fit saves its state while it runs. With `n_init` > 1 each start has
+            a subfolder. Only one fit at a time can use a folder.
         checkpoint_every : float, default=60.0
             Seconds between checkpoints; 0 saves every iteration.
         resume : bool, default=False
-            Go on from the newest checkpoint in the folder, if there is one. The fit ends with the
-            same bits as one that was never stopped, wherever the counts are now.
+            Continue from the newest checkpoint in the folder, if there is one. The result is the
+            same to the bit as without interruption, even if the counts are stored elsewhere now.
         client : distributed.Client, default=None
-            Dask cluster whose workers do the work, with the same bits (solvers that do without
-            whole columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default that of
-            the client that is active and not asynchronous, for counts in files and dask arrays, or
-            this process. Workers that see the store and the folder of `checkpoint` (else the
-            system's temporary folder) read and write there; to others everything is sent. Counts
-            that are no packed store are packed first; those of a single block are fitted in this
-            process.
+            Dask cluster whose workers run the fit, with the same bits (for solvers that do not need
+            whole columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default counts in
+            files and dask arrays use the active client, if there is one and it is not asynchronous;
+            all other fits run in this process. Workers that can access the store and the folder of
+            `checkpoint` (or else the system's temporary folder) read and write there; data are sent
+            to all other workers. Counts that are not in a packed store are packed first; counts of
+            a single block are fitted in this process.
         layer : str, default=None
             Layer of an AnnData object, or .h5ad file, to fit in place of ``X``.
         raw : bool, default=False
@@ -150,38 +150,38 @@ class CountFactorization(HeldFactors):
         Raises
         ------
         ValueError
-            If the counts or a parameter are not valid, or something is to be held that was not
+            If the counts or a parameter are not valid, or something is to be fixed that was not
             given.
         OSError
-            If a file is not there, cannot be read, or there is no room for what is written.
+            If a file is missing or cannot be read, or a disk is full.
         MemoryLimitError
             If the fit needs more than `memory_limit`: a MemoryError.
         FloatingPointError
-            If numbers overflow, which takes counts or a start many orders of magnitude from usual.
+            If numbers overflow: only with counts or a start of extreme magnitudes.
         CheckpointError
-            If another fit uses the folder, or the checkpoints in it are of another, or damaged: a
-            ValueError.
+            If another fit uses the folder, or its checkpoints belong to a different fit or are
+            damaged: a ValueError.
         ClusterError
-            If the workers, or the scheduler, are gone for good, or a task fails again and again: a
+            If the workers or the scheduler are lost for good, or a task fails repeatedly: a
             RuntimeError.
 
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the model is then
-            the best so far. A second Ctrl-C raises KeyboardInterrupt at once.
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit; the model is the best
+            so far. A second Ctrl-C raises KeyboardInterrupt at once.
         UserWarning
             If there are more components than samples or features.
 
         Notes
         -----
         Arguments that have an entry, or a row, for each sample or feature are matched with those of
-        `X` by name where both sides have names, as a Series or DataFrame has in its index: order
-        does not matter, and a missing name is an error. Else they are taken by position.
+        `X` by name if both have names, such as the index of a Series or DataFrame: order does not
+        matter, and a missing name is an error. Otherwise they are matched by position.
 
         Examples
         --------
-        Known factors stay, new ones are found beside them:
+        Known factors stay fixed while new ones are estimated:
 
         >>> import numpy as np
         >>> from nmfscale import PoissonNMF

@@ -44,11 +44,12 @@ class GammaPoisson(CountModel):
     """Gamma-Poisson factorization by variational inference.
 
     The counts are modelled as ``x_ij ~ Poisson(sum_k theta_ik beta_jk)`` with loadings ``theta_ik ~
-    Gamma(a_k, r_k)`` (shape, rate). Factors beta are points whose columns sum to one [1]_, [2]_
-    (Algorithm 7): with one rate for all components this is :class:`LDA` with topics as points and
-    a model of the totals beside (Lemma E.3). Or it is hierarchical [3]_, [4]_: ``beta_jk ~ Gamma(c,
-    eta_j)`` and ``theta_ik ~ Gamma(a, xi_i)`` with rates xi_i of each sample and eta_j of each
-    feature that are drawn from Gamma distributions, so that depth and abundance are no topics.
+    Gamma(a_k, r_k)`` (shape, rate). Factors beta are point estimates whose columns sum to one [1]_,
+    [2]_ (Algorithm 7): with one rate for all components this is :class:`LDA` with point estimates
+    of topics, plus a model of the totals (Lemma E.3). The hierarchical model [3]_, [4]_ has
+    ``beta_jk ~ Gamma(c, eta_j)`` and ``theta_ik ~ Gamma(a, xi_i)`` with Gamma priors on the rates
+    xi_i of samples and eta_j of features, so that sequencing depth and abundance do not become
+    topics.
 
     The posterior is approximated by independent Gamma distributions, whose evidence lower bound
     (ELBO) is maximised with momentum, from a fit of a :class:`PoissonNMF`. The ELBO never falls.
@@ -58,84 +59,85 @@ class GammaPoisson(CountModel):
     n_components : int, default=10
         Number of components K.
     hierarchical : bool, default=False
-        Whether factors have a prior, and rates are drawn.
+        Whether factors have a prior, and rates have Gamma priors.
     shape_loadings : float or array-like of shape (n_components,), default=None
-        Shapes a of the prior of loadings; None takes 1 / K, or 0.3 if hierarchical.
+        Shapes a of the prior of loadings; None means 1 / K, or 0.3 if hierarchical.
     rate_loadings : float or array-like of shape (n_components,), default=None
-        Rates r of that prior, if not hierarchical; None takes the one with which the expected
-        total of a sample is the mean total.
+        Rates r of the prior of loadings, if not hierarchical; None means the rate at which the
+        expected total of a sample equals the mean total.
     shape_factors : float, default=0.3
         Shape c of the prior of factors, if hierarchical.
     shape_rates : float or array-like of shape (2,), default=1.0
         Shapes of the priors of xi_i and of eta_j, if hierarchical.
     mean_rates : float or array-like of shape (2,), default=None
-        Means of these; None takes what [4]_ takes, the variance of the totals, of samples and of
-        features, over their mean, and at least 1.
+        Means of the priors of xi_i and of eta_j, if hierarchical; None means, as in [4]_, the
+        variance of the totals (of samples and of features) divided by their mean, at least 1.
     init : {"poisson", "random"}, default="poisson"
-        Where to start: from a fit of a :class:`PoissonNMF`, or from random factors, of which the
-        fit ends lower.
+        Start: a fit of a :class:`PoissonNMF`, or random factors, from which the ELBO ends lower.
     max_iter : int, default=2000
-        Iterations at most, one pass over the counts each; those of the start are not counted.
+        Maximum number of iterations, each one pass over the counts; iterations of the start are not
+        counted.
     tol, gain_tol : float, default=1e-5, None
-        Largest change of an iteration with which the fit has converged: as in :class:`LDA`, with
-        totals of loadings in place of the prior.
+        Tolerances of convergence, as in :class:`LDA`, with totals of loadings in place of the
+        prior.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
-        Rounds on each sample in an iteration of `fit`, at most.
+        Maximum number of updates of each sample in an iteration of `fit`.
     max_sample_update_iter : int, default=500
-        Rounds on each sample, at most, where its loadings are found with factors held.
+        Maximum number of updates of each sample when loadings are inferred with fixed factors.
     mean_change_tol : float, default=1e-4
-        Rounds on a sample end when the shapes of its posterior change by less on average.
+        Updates of a sample end when the shapes of its posterior change by less than this on
+        average.
     extrapolate : bool, default=True
         Momentum.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`. Parameters of factors are kept in float64 in a fit.
+        As in :class:`PoissonNMF`. During a fit, parameters of factors are float64.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Expected factors, the transpose of beta; rows sum to one if not hierarchical.
     components_shape_ : ndarray of shape (n_components, n_features), float64
-        Shapes of their posterior; if not hierarchical the factors.
+        Shapes of the posterior of factors; the factors themselves if not hierarchical.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Expected loadings of the samples that were fitted.
+        Expected loadings of the fitted samples.
     loadings_shape_ : ndarray of shape (n_samples, n_components)
-        Shapes of their posterior. Its rates are ``1 + rate_loadings_``, or if hierarchical
-        ``sample_rates_[:, None] + components_.sum(axis=1)``.
+        Shapes of the posterior of loadings. Its rates are ``1 + rate_loadings_`` or, if
+        hierarchical, ``sample_rates_[:, None] + components_.sum(axis=1)``.
     shape_loadings_, rate_loadings_ : ndarray of shape (n_components,)
-        a and r; if hierarchical there is no r: None.
+        a and r; r is None if hierarchical.
     sample_rates_, feature_rates_ : ndarray of shape (n_samples,) and (n_features,), float64
-        Expected rates xi and eta, if hierarchical; else None.
+        Expected rates xi and eta if hierarchical, otherwise None.
     loadings_totals_ : ndarray of shape (n_components,), float64
-        Sums of the expected loadings, if hierarchical; else None. The posterior rates of factors
-        are ``feature_rates_[:, None] + loadings_totals_``.
+        Sums of the expected loadings if hierarchical, otherwise None. The posterior rates of
+        factors are ``feature_rates_[:, None] + loadings_totals_``.
     shape_factors_, shape_rates_, mean_rates_ : float and ndarray of shape (2,)
-        c, and shapes and means of the priors of xi and eta, if hierarchical; else None.
+        c, and shapes and means of the priors of xi and eta, if hierarchical; otherwise None.
     elbo_ : float
-        Evidence lower bound of the log-probability of all counts. `score` is that of samples
-        alone, factors held, per count.
+        Evidence lower bound of the log-probability of all counts. `score` is the bound for samples
+        alone, with fixed factors, per count.
     history_ : structured ndarray
-        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
-        the best so far, ``change_components``, ``change_loadings``, ``change_totals`` (see `tol`),
-        ``momentum``, and ``bytes_read`` from files so far.
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
+        ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_totals``
+        (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
     -----
-    The ELBO is of the Poisson counts, with their factorials: it can be compared with that of
-    another :class:`GammaPoisson`, plain or not, but with that of :class:`LDA` only up to the
-    log-probability of the totals and the number of orders.
+    The ELBO is that of Poisson counts, with their factorials: it is comparable with that of any
+    other :class:`GammaPoisson`, but with that of :class:`LDA` only up to the log-probability of the
+    totals and the number of orders.
 
-    Held-out counts are probable because no expected count is zero: that of a :class:`PoissonNMF`
-    whose expected counts are raised to 1e-4, say, is about as high.
+    Held-out counts have a high probability because no expected count is zero: a :class:`PoissonNMF`
+    with expected counts raised to, say, 1e-4 scores about as high.
 
-    Shapes of the prior are held, so that samples of fewer than some 100 counts may each be given to
-    one component, and new ones are then explained worse than by one component for all: compare
-    ``score(completion=0.5)`` with that of one component, or fit :class:`LDA`, which estimates its
-    prior.
+    Shapes of the prior are fixed. Samples with fewer than about 100 counts may therefore each be
+    assigned to a single component, which explains new samples worse than a single component for
+    all: compare ``score(completion=0.5)`` with that of a model with one component, or fit
+    :class:`LDA`, which estimates its prior.
 
     References
     ----------
@@ -228,14 +230,14 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         y : None
             Ignored.
         components_shape : array-like of shape (n_components, n_features), default=None
-            Shapes of the posterior of factors to start from, positive, or if not hierarchical the
-            factors; `init` serves where they are not given.
+            Positive shapes of the posterior of factors to start from (the factors themselves if not
+            hierarchical); by default `init` determines the start.
         loadings_shape : array-like of shape (n_samples, n_components), default=None
-            Positive shapes of the posterior of loadings to start from, likewise; by default they
-            are inferred where `components_shape` is given.
+            Positive shapes of the posterior of loadings to start from; by default they are inferred
+            if `components_shape` is given.
         checkpoint, checkpoint_every, resume, client, layer, raw
-            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
-            does not look for it again.
+            As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
+            resumed fit does not search for it again.
 
         Returns
         -------
@@ -245,11 +247,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Raises
         ------
         ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As in :meth:`PoissonNMF.fit`, which also says when it warns.
+            As in :meth:`PoissonNMF.fit`, which also lists the warnings.
 
         Examples
         --------
-        A fit goes on from where another ended:
+        A fit continues from the end of another one:
 
         >>> from nmfscale import GammaPoisson
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]

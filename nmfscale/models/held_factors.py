@@ -41,45 +41,47 @@ class HeldFactors(CountModel):
     ) -> Array:
         """Return the loadings of old or new samples, with the factors held fixed.
 
-        Every sample is a convex problem of its own and is solved to high accuracy: its loadings do
-        not depend on the other samples, but for rounding where some have counts above 65,535.
+        Every sample is a separate convex problem, which is solved to high accuracy: its loadings do
+        not depend on the other samples, except for rounding if some samples have counts above
+        65,535.
 
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
         out : str or path-like, default=None
-            File ending in ``.npy`` to write the loadings to, a block of samples at a time: they
-            are then never in memory as a whole. It appears whole or not at all; an existing file
+            File ending in ``.npy`` to which the loadings are written, a block of samples at a time,
+            so that they are never in memory as a whole. It is written atomically; an existing file
             is replaced.
         size_factors : array-like of shape (n_samples,), default=None
-            Known sizes, as in :meth:`fit`.
+            Known sizes of samples, as in :meth:`fit`.
         measured, batch
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
         missing : {"error", "restrict", "zero"}, default="error"
-            What becomes of features of the fit that `X` lacks. "error" refuses them. "restrict" is
-            for features that were not measured, such as genes of another assay: they take no part,
-            and loadings are those with which the others are explained best. "zero" is for features
-            whose absence means a count of 0, such as words of texts with a vocabulary of their own.
+            How to treat features of the fit that `X` lacks. "error" raises an error. "restrict" is
+            for features that were not measured, such as genes missing in a different assay: they
+            are left out, and loadings are those that best explain the remaining features. "zero" is
+            for features whose absence means a count of 0, such as words of texts with a different
+            vocabulary.
         client : distributed.Client, default=None
-            Cluster that does the work, as in :meth:`fit`, with the bits of this process. None takes
-            the active client for counts in files. The loadings come back a block at a time.
+            Cluster that does the work, as in :meth:`fit`, with the same bits as in this process.
+            None means the active client for counts in files. Loadings are returned block by block.
         layer, raw
             As in :meth:`fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Loadings: float32 for counts in float32 unless `dtype` says otherwise, else float64.
+            Loadings: float32 for counts in float32 unless `dtype` is set, otherwise float64.
             With `out`, a read-only memory map of the file.
 
         Raises
         ------
         ValueError
-            If the counts or sizes are not valid, features of the model are missing, or `out` is no
-            name of such a file.
+            If the counts or sizes are not valid, features of the model are missing, or `out` does
+            not end in ``.npy``.
         MemoryLimitError
-            If `memory_limit` is not enough, or for counts in a file the memory that is free.
+            If `memory_limit` or, for counts in a file, the free memory is too small.
         FileNotFoundError
             If the folder of `out` does not exist.
         ClusterError
@@ -88,22 +90,22 @@ class HeldFactors(CountModel):
         Warns
         -----
         UserWarning
-            If features had to be matched by name, or one side has no names; if there are counts of
-            features that had none in the fit (``unseen_features_``): they are left out.
+            If features had to be matched by name, or only the fit or `X` has names; if there are
+            counts of features that had none in the fit (``unseen_features_``), which are left out.
 
         Notes
         -----
-        Where the fit and `X` both have names of features, those of `X` are brought into the order
-        of the fit and others are left out, with the bits of counts that had them so. A DataFrame
-        may have more columns; one that has the columns of the fit in another order is refused, as
-        scikit-learn demands of every estimator: give ``X[model.feature_names_in_]``. Without names,
-        features are taken in the order of the fit.
+        If the fit and `X` both have names of features, the features of `X` are arranged in the
+        order of the fit, and features that the fit does not have are left out. The result is the
+        same to the bit as for counts in this order. A DataFrame may have more columns; one with the
+        columns of the fit in a different order is refused, as scikit-learn requires of every
+        estimator: pass ``X[model.feature_names_in_]``. Without names, features must be in the order
+        of the fit.
 
-        With ``missing="restrict"`` the expected count of a sample is that of the features that `X`
-        has. Loadings mean what they mean elsewhere: amounts of whole topics, and for a
-        :class:`TopicModel` their shares, of the counts that all features of the fit would have. A
-        topic with few counts among the features that are there has less certain loadings, and one
-        with none has loadings of 0.
+        With ``missing="restrict"`` only the features that `X` has are fitted. Loadings keep their
+        meaning: amounts of whole topics (for a :class:`TopicModel` their shares) in the counts that
+        all features of the fit would have. The loadings of a topic with few counts among the
+        available features are less certain; those of a topic with none are 0.
 
         Examples
         --------
@@ -143,13 +145,13 @@ class HeldFactors(CountModel):
         X, y, completion, random_state, missing, client, layer, raw
             As in :meth:`LDA.score`.
         measured, batch
-            As in :meth:`transform`. Probabilities are those of a count among the features that were
-            measured in a sample.
+            As in :meth:`transform`. Probabilities of a count refer to the features that were
+            measured in its sample.
 
         Returns
         -------
         float
-            As :meth:`LDA.score` without posteriors.
+            As in :meth:`LDA.score`, without posteriors.
 
         Raises
         ------

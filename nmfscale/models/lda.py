@@ -28,13 +28,13 @@ from .validation import checked_posteriors, dirichlet_priors
 
 Array = NDArray[Any]
 
-# Attributes that are of a fit and its samples, and do not outlive a batch.
+# Attributes of a fit and its samples, which a batch of `partial_fit` deletes.
 _OF_A_FIT = {
     "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
     "loadings_",    "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
 }  # fmt: skip
 
-# What is less of a topic is the floor of points that are zero.
+# Smaller entries of a topic are the floor of points that are zero.
 _LEAST_SHARE = 1e-12
 
 
@@ -42,11 +42,11 @@ _LEAST_SHARE = 1e-12
 class LDA(CountModel):
     """Latent Dirichlet allocation by variational inference.
 
-    A sample has topic proportions drawn from a Dirichlet distribution, and its counts are draws
-    from topics that are drawn from another. The posterior is approximated by independent Dirichlet
-    distributions of every sample and every topic, whose evidence lower bound (ELBO) is maximised
-    [1]_: by the updates of [2]_ (Algorithm 5), with momentum, from the topics of a
-    :class:`TopicModel`. The ELBO never falls.
+    The topic proportions of each sample are drawn from a Dirichlet distribution, and its counts are
+    drawn from topics, which are drawn from a second Dirichlet distribution. The posterior is
+    approximated by independent Dirichlet distributions of every sample and every topic, whose
+    evidence lower bound (ELBO) is maximised [1]_: by the updates of [2]_ (Algorithm 5), with
+    momentum, from the topics of a :class:`TopicModel`. The ELBO never falls.
 
     Parameters
     ----------
@@ -54,42 +54,44 @@ class LDA(CountModel):
         Number of topics K.
     doc_topic_prior : float or array-like of shape (n_components,), default=None
         Parameters alpha of the Dirichlet prior of topic proportions. None estimates them from the
-        counts, starting from 1 / K; `partial_fit` stays at 1 / K.
+        counts, starting from 1 / K (`partial_fit` keeps 1 / K).
     topic_word_prior : float, default=None
-        Parameter eta of the Dirichlet prior of topics; None takes 1 / K. With 0 topics are
-        estimated as points, without a prior, as in [2]_: an ELBO of such a fit and one of a fit
-        with a prior are not comparable.
+        Parameter eta of the Dirichlet prior of topics; None means 1 / K. With 0, topics are point
+        estimates without a prior, as in [2]_; the ELBO of such a fit is not comparable with that of
+        a fit with a prior.
     estimate_prior : {"none", "symmetric", "vector"}, default=None
-        Whether alpha stays as given, or is estimated from there by `fit`: one number for all
-        topics, or one for each [4]_. It costs next to no time. None takes "vector" where
-        `doc_topic_prior` is None, else "none". See Notes for short samples.
+        Whether alpha stays as given ("none"), or `fit` estimates it from there: one number for all
+        topics ("symmetric"), or one for each ("vector") [4]_. The estimate costs almost no time.
+        None means "vector" if `doc_topic_prior` is None, otherwise "none". For short samples see
+        Notes.
     init : {"topic-model", "random"}, default="topic-model"
-        Where to start: from a fit of a :class:`TopicModel`, or from random topics, of which the
-        fit ends far lower.
+        Start: a fit of a :class:`TopicModel`, or random topics, from which the ELBO ends far lower.
     max_iter : int, default=500
-        Iterations at most, one pass over the counts each; those of the start are not counted.
+        Maximum number of iterations, each one pass over the counts; iterations of the start are not
+        counted.
     tol : float, default=1e-5
-        The fit has converged when an iteration without momentum would change no topic, and the
-        topics of no more than this share of the counts, by more than `tol` (total variation), and
-        the prior by no more than this share. With 0 exactly `max_iter` iterations are run.
+        The fit has converged if an iteration without momentum would change no topic by more than
+        `tol` in total variation, the topics of at most a share `tol` of the counts, and the prior
+        by at most a share `tol`. With 0, exactly `max_iter` iterations are run.
     gain_tol : float, default=None
-        As in :class:`PoissonNMF`, of the ELBO; None takes `tol` / 100.
+        As in :class:`PoissonNMF`, for the ELBO; None means `tol` / 100.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=1
-        Rounds on each sample in an iteration of `fit`, at most.
+        Maximum number of updates of each sample in an iteration of `fit`.
     max_doc_update_iter : int, default=500
-        Rounds on each sample, at most, where its proportions are found with topics held.
+        Maximum number of updates of each sample when proportions are inferred with fixed topics.
     mean_change_tol : float, default=1e-4
-        Rounds on a sample end when the parameters of its posterior change by less on average.
+        Updates of a sample end when the parameters of its posterior change by less than this on
+        average.
     extrapolate : bool, default=True
         Momentum.
     total_samples : float, default=1e6
-        Samples that `partial_fit` is to see in all.
+        Total number of samples that `partial_fit` will see.
     learning_decay, learning_offset : float, default=0.7, 10.0
         Batch t of `partial_fit` has weight ``(learning_offset + t) ** -learning_decay`` [3]_.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`. Parameters of topics are kept in float64 in a fit.
+        As in :class:`PoissonNMF`. During a fit, parameters of topics are float64.
 
     Attributes
     ----------
@@ -99,36 +101,37 @@ class LDA(CountModel):
         Parameters lambda of the posterior of the topics (what scikit-learn calls ``components_``);
         without a prior, the topics.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Expected topic proportions of the samples that were fitted; rows sum to one.
+        Expected topic proportions of the fitted samples; rows sum to one.
     doc_topic_posterior_ : ndarray of shape (n_samples, n_components)
-        Parameters gamma of their posterior.
+        Parameters gamma of the posterior of proportions.
     doc_topic_prior_ : ndarray of shape (n_components,)
         alpha, as given or estimated.
     topic_word_prior_ : float
         eta.
     elbo_ : float
-        Evidence lower bound: of the log-probability of all counts as draws in their order, without
-        the number of orders. `score` is that of samples alone, topics held, per count.
+        Evidence lower bound of the log-probability of all counts as ordered draws, without the
+        number of orders. `score` is the bound for samples alone, with fixed topics, per count.
     history_ : structured ndarray
-        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
-        the best so far, ``change_components``, ``change_loadings``, ``change_prior`` (see `tol`),
-        ``momentum``, and ``bytes_read`` from files so far.
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
+        ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_prior``
+        (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
     n_batch_iter_ : int
-        Batches that `partial_fit` has seen.
+        Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
     -----
-    With alpha held at 1 / K, fits to short samples are far worse than a single topic at completing
-    new samples: each sample is given to one topic, and topics have no words in common. An alpha
-    that is estimated grows where samples are short. The perplexity of one half of new samples given
-    the other, divided by that of one topic, with K = 20 and pieces of 8 words: docstrings 0.90
-    (alpha held: 1.44), newsgroups 1.01 (2.17), articles of NeurIPS 1.00 (1.92); from 100 words on
-    both are alike, 0.54 to 0.96. ``benchmarks/short_documents.py`` measures this. Where samples say
-    next to nothing of topics, as these newsgroups, the estimate is too small, as it is that of
-    approximate posteriors, and with rare words one topic may be better by 3%.
+    With alpha fixed at 1 / K, fits to short samples are far worse than a single topic in document
+    completion: each sample is assigned to one topic, and topics have no words in common. An
+    estimated alpha grows if samples are short. Perplexities of document completion (one half of new
+    samples given the other) with K = 20 and pieces of 8 words, divided by those of a single topic:
+    docstrings 0.90 (fixed alpha: 1.44), newsgroups 1.01 (2.17), articles of NeurIPS 1.00 (1.92).
+    From 100 words on, both are similar, 0.54 to 0.96. ``benchmarks/short_documents.py`` measures
+    this. If samples hold almost no information on topics, as these newsgroups, the estimate of
+    alpha is too small because posteriors are approximate, and with rare words a single topic may be
+    better by 3%.
 
     References
     ----------
@@ -195,7 +198,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     }
     _of_topics = ("doc_topic_prior",)
 
-    # of a restricted copy: what part of each topic its features are, (K,)
+    # in a restricted copy: the share of each topic in its features, (K,)
     _shares = cast("Array | None", None)
 
     def fit(
@@ -221,14 +224,14 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         y : None
             Ignored.
         topic_word_posterior : array-like of shape (n_components, n_features), default=None
-            Parameters lambda to start from, positive, or without a prior topics; `init` serves
-            where they are not given.
+            Positive parameters lambda to start from (topics if there is no prior); by default
+            `init` determines the start.
         doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
-            Positive parameters gamma to start from, likewise; by default they are inferred where
+            Positive parameters gamma to start from; by default they are inferred if
             `topic_word_posterior` is given.
         checkpoint, checkpoint_every, resume, client, layer, raw
-            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
-            does not look for it again.
+            As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
+            resumed fit does not search for it again.
 
         Returns
         -------
@@ -238,11 +241,11 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Raises
         ------
         ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As in :meth:`PoissonNMF.fit`, which also says when it warns.
+            As in :meth:`PoissonNMF.fit`, which also lists the warnings.
 
         Examples
         --------
-        A fit goes on from where another ended:
+        A fit continues from the end of another one:
 
         >>> from nmfscale import LDA
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
@@ -265,12 +268,13 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     ) -> Self:
         """Update the topics with one batch of new samples (online variational inference).
 
-        A fit to all samples at once ends higher in less time, also from a file larger than memory.
+        A fit to all samples at once reaches a higher ELBO in less time, even from a file larger
+        than memory.
 
         Parameters
         ----------
         X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`; `total_samples` says how many there will be in all.
+            As in :meth:`fit`; `total_samples` is the total number of samples to come.
         y : None
             Ignored.
         layer, raw
@@ -279,9 +283,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Returns
         -------
         self : object
-            With new topics; proportions are found by :meth:`transform`. The first batch starts
-            from random topics, or those that a fit ended with are moved; what else that fit left
-            of its samples is gone.
+            Estimator with updated topics; :meth:`transform` infers proportions. The first batch
+            starts from random topics or from the topics of a previous fit, whose attributes of
+            samples are deleted.
 
         Raises
         ------
@@ -394,7 +398,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         sums = (model.topic_word_posterior_.sum(axis=1) for model in (found, self))
         found._shares = np.divide(*sums)
         found._shares[found._shares < _LEAST_SHARE] = 0
-        if self.topic_word_prior_ == 0:  # points are to sum to one
+        if self.topic_word_prior_ == 0:  # point estimates must sum to one
             scale = np.where(found._shares > 0, found._shares, 1)
             found.topic_word_posterior_ = found.topic_word_posterior_ / scale[:, None]
         return found

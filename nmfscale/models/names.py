@@ -24,7 +24,7 @@ Array = NDArray[Any]
 def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
     """Store the number and names of the features of a fit.
 
-    scikit-learn wants `feature_names_in_` for text alone; names of other types are in
+    scikit-learn reserves `feature_names_in_` for text; names of other types are in
     `feature_labels_`.
     """
     for name in {"feature_names_in_", "feature_labels_"} & vars(estimator).keys():
@@ -50,20 +50,20 @@ def matched_counts(
 ) -> tuple[CountMatrix, Array | None]:
     """Return new counts with the features in the order of the fit, matched by name.
 
-    Where one side has no names, there must be as many features as in the fit. A DataFrame whose
-    columns are those of the fit in another order is refused, as scikit-learn demands.
+    If the fit or the counts have no names, the number of features must be that of the fit. A
+    DataFrame with the columns of the fit in a different order is refused, as scikit-learn requires.
 
-    Features of the fit that are not there are an error; or they are left out of the counts
-    ("restrict"), and a mask (m,) of those that are there is returned besides; or they have counts
-    of 0 ("zero"). `remedy`: what the error advises where there is no choice of `missing`.
+    `missing` says how to treat features of the fit that the counts lack: raise an error; leave them
+    out and also return a mask (m,) of the others ("restrict"); or set their counts to 0 ("zero").
+    `remedy` is the advice of the error if `missing` cannot be chosen.
     """
-    # of a DataFrame with columns of text; other columns are no concern of scikit-learn
+    # only for a DataFrame with text columns; scikit-learn ignores other columns
     is_frame = _is_frame(X) and _get_feature_names(X) is not None
     names, known = counts.feature_names, names_of(estimator, 1)
     whom = type(estimator).__name__
     if names is None or known is None:
         _check_n_features(estimator, counts, reset=False)
-        if is_frame or names is None:  # warns if names are on one side only
+        if is_frame or names is None:  # warns if only the fit or X has names
             _check_feature_names(estimator, X if is_frame else None, reset=False)
         _warn_of_one_side(estimator, names, whom)
         return counts, None

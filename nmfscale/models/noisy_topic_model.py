@@ -36,72 +36,73 @@ class NoisyTopicModel(CountModel):
     """Topic model whose topics are the means of the features times Gamma noise.
 
     Counts are ``x_ij ~ Poisson(sum_k l_ik mu_j u_jk)``, where ``u_jk ~ Gamma(theta_jk, theta_jk)``
-    (shape, rate) has mean one and variance ``1 / theta_jk`` [1]_. In most pairs of a feature and a
-    topic theta is large and the feature as frequent as everywhere; a small theta marks a feature
-    that departs from its mean in the topic. The posterior of u is approximated by independent Gamma
-    distributions, and loadings l, means mu and theta maximise the evidence lower bound (ELBO),
-    which never falls, by variational EM with momentum.
+    (shape, rate) has mean one and variance ``1 / theta_jk`` [1]_. For most pairs of a feature and a
+    topic theta is large, and the feature has its mean frequency in the topic; a small theta marks a
+    feature that departs from its mean in the topic. The posterior of u is approximated by
+    independent Gamma distributions, and loadings l, means mu and theta maximise the evidence lower
+    bound (ELBO), which never falls, by variational EM with momentum.
 
-    Every theta is estimated from one topic's counts of one feature. That needs many samples, topics
-    that are told apart by many features, and samples that are mostly of one topic: see Notes.
+    Every theta is estimated from the counts of one feature in one topic. This needs many samples,
+    topics that differ in many features, and samples with one dominant topic: see Notes.
 
     Parameters
     ----------
     n_components : int, default=10
         Number of topics K.
     init : {"poisson-nmf", "random"}, default="poisson-nmf"
-        Where to start: from a fit of a :class:`PoissonNMF`, or from random loadings with u = 1, of
-        which the fit ends in far worse loadings.
+        Start: a fit of a :class:`PoissonNMF`, or random loadings with u = 1, from which the fit
+        ends in far worse loadings.
     max_iter : int, default=500
-        Iterations at most, one pass over the counts each; those of the start are not counted.
+        Maximum number of iterations, each one pass over the counts; iterations of the start are not
+        counted.
     tol : float, default=1e-6
-        The fit has converged when an iteration without momentum would change no expected topic, and
-        the topics of no more than this share of the counts, by more than `tol` (total variation).
-        With 0 exactly `max_iter` iterations are run.
+        The fit has converged if an iteration without momentum would change no expected topic by
+        more than `tol` in total variation, and the topics of at most a share `tol` of the counts.
+        With 0, exactly `max_iter` iterations are run.
     gain_tol : float, default=None
-        As in :class:`LDA`; None takes `tol` / 10.
+        As in :class:`LDA`; None means `tol` / 10.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     extrapolate : bool, default=True
         Momentum.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`. All but loadings is kept in float64 in a fit.
+        As in :class:`PoissonNMF`. During a fit, all parameters except loadings are float64.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Expected factors ``mu_j E u_jk``.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Loadings l of the samples that were fitted: about the counts that each topic gave them.
+        Loadings l of the fitted samples: approximately the counts from each topic.
     mu_ : ndarray of shape (n_features,), float64
-        Means of the features; they sum to one, unless something was held.
+        Means of the features; they sum to one unless something was fixed.
     theta_ : ndarray of shape (n_components, n_features), float64
-        Inverse variances of u, between 1e-4 and 1e4, which stands for no noise.
+        Inverse variances of u, between 1e-4 and 1e4; the latter means no noise.
     topic_counts_, expected_counts_ : ndarray of shape (n_components, n_features), float64
         Expected counts n_jk of each topic in each feature, and ``m_jk = mu_j sum_i l_ik``, what
         they would be without noise: the posterior of u_jk is
         ``Gamma(theta_jk + n_jk, theta_jk + m_jk)``.
     elbo_ : float
-        Evidence lower bound of the log-probability of all counts. `score` is that of samples alone,
-        the posterior of u held, per count, as a multinomial log-likelihood.
+        Evidence lower bound of the log-probability of all counts. `score` is the multinomial
+        log-likelihood of samples alone, with the posterior of u fixed, per count.
     history_ : structured ndarray
-        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``elbo``,
-        the best so far, ``change_components``, ``change_loadings`` (see `tol`), ``momentum``, and
-        ``bytes_read`` from files so far.
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
+        ``elbo`` (the best so far), ``change_components``, ``change_loadings`` (see `tol`),
+        ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
     -----
-    Where few pairs are noisy, topics hardly differ and their loadings cannot be found: the ELBO is
-    then higher for wrong loadings, and does not tell which of several starts is the better.
+    If few pairs are noisy, topics hardly differ and their loadings cannot be estimated: the ELBO is
+    then higher for wrong loadings and does not show which of several starts is better.
 
-    Where most pairs have no noise, ``abs(n - m) / sqrt(m)`` ranks pairs as well as theta, or
-    better; neither says much where m is small.
+    If most pairs have no noise, ``abs(n - m) / sqrt(m)`` ranks pairs as well as theta, or better;
+    neither is informative if m is small.
 
-    Loadings have no prior: those of samples of fewer than some 100 counts are of one topic each,
-    and say little of other counts of these samples. :class:`LDA` is for such samples.
+    Loadings have no prior: a sample with fewer than about 100 counts gets a single topic, which
+    predicts other counts of the sample poorly. Use :class:`LDA` for such samples.
 
     References
     ----------
@@ -166,16 +167,16 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         y : None
             Ignored.
         L : array-like of shape (n_samples, n_components), default=None
-            Loadings to start from, with u = 1; `init` serves where they are not given.
+            Loadings to start from, with u = 1; by default `init` determines the start.
         mu : array-like of shape (n_features,), default=None
-            Means of the features to start from; by default their shares of the counts.
+            Means of the features to start from; by default the shares of features in the counts.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
             Samples whose rows of `L` stay as given.
         fixed_features : array-like of bool of shape (n_features,), default=None
             Features whose `mu` stays as given.
         checkpoint, checkpoint_every, resume, client, layer, raw
-            As in :meth:`PoissonNMF.fit`. Checkpoints begin once the start is found, and resuming
-            does not look for it again.
+            As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
+            resumed fit does not search for it again.
 
         Returns
         -------
@@ -190,11 +191,12 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` iterations were not enough, or Ctrl-C ended the fit: the best so far.
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit; the model is the best
+            so far.
 
         Examples
         --------
-        Loadings and means are known, and only the noise is estimated:
+        With known loadings and means, only the noise is estimated:
 
         >>> import numpy as np
         >>> from nmfscale import NoisyTopicModel, simulate_noisy_topics
@@ -220,7 +222,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         L, mu, fixed = self._given(counts, L, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
         if mu is not None and mu.any():
-            # a power of two, which changes no digit: floors are for means that sum to about one
+            # a power of two, which keeps all digits: floors assume means that sum to about one
             scale = 2.0 ** np.round(np.log2(mu.sum()))
             L, mu = None if L is None else L * scale, mu / scale
 
@@ -240,7 +242,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         if not fixed.free:
             found["L"] /= np.asarray(scale, dtype)
             found["means"] *= scale
-        if fixed.samples is not None:  # to the bit: not raised to the floor
+        if fixed.samples is not None:  # exactly as given: not raised to the floor
             found["L"][fixed.samples] = given[fixed.samples]
         self.loadings_, self.mu_ = found["L"], found["means"]
         self.theta_, self.topic_counts_, self.expected_counts_ = (

@@ -19,8 +19,8 @@ Attributes of kind "str" are arrays of bytes.  Text, such as ``feature_names`` (
 ``sample_names`` (n,) and ``topic_names`` (K,), is a group.  Checksums and text are those of
 `nmfscale.storage.arrays`.
 
-Format 1 is read as well: its checksums know no shapes, so that a parameter which was reshaped is
-not found, and text has its type in an attribute ``dtype``.
+Format 1 can be read as well: its checksums do not include shapes, so a reshaped parameter is not
+detected, and the type of text is in an attribute ``dtype``.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from .topics import AXES
 FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2
 
-# Attributes with a value for each topic that are no numbers of a fit.
+# Attributes with a value for each topic that are not numeric results of a fit.
 _LABELS = {"topic_names_", "anchors_", "anchor_names_", "fixed_topics_"}
 _WORDS = "model", "nmfscale_version", "created"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 _TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}
-# What reading may come to in a file that is not as it was written.
+# Errors that reading a damaged file may raise.
 _DAMAGE = AttributeError, KeyError, OSError, RuntimeError, StopIteration, TypeError, UnicodeError
 
 
 def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator to a model file, atomically.
 
-    Stored are its constructor's parameters and every attribute that ends with one underscore and
-    is a number, a string, a boolean, None or an array.
+    The file holds the constructor's parameters and every attribute that ends with one underscore
+    and is a number, a string, a boolean, None or an array.
     """
     check_is_fitted(estimator, "components_")
     with atomic_hdf5(target_of(path)) as (file, _):
@@ -90,8 +90,7 @@ def load_model(
     Returns
     -------
     BaseEstimator
-        Of the class that was saved, with the same parameters and, bit for bit, the same fitted
-        attributes.
+        Estimator of the saved class, with the same parameters and fitted attributes, bit for bit.
 
     Raises
     ------
@@ -100,7 +99,7 @@ def load_model(
     ValueError
         If the file is not a model file, is damaged or incomplete, or comes from a newer version.
     OSError
-        If a writer holds the file, or the disk cannot be read, for half a minute.
+        If a writer locks the file, or the disk cannot be read, for half a minute.
 
     Examples
     --------
@@ -177,7 +176,7 @@ def _is_text(kind: str) -> bool:
 
 def _store(file: Any, name: str, value: Any, kind: str) -> None:
     if _is_text(kind):
-        # names of other types, such as the numbers of a pandas index, are kept as their text
+        # names of other types, such as the numbers of a pandas index, are stored as text
         put_names(file, name, value)
     elif kind == "str":
         put_text(file, name, value)
@@ -188,7 +187,7 @@ def _store(file: Any, name: str, value: Any, kind: str) -> None:
 def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     """Return the JSON form of a parameter; arrays are written to datasets of the file."""
     if value is None or isinstance(value, bool | int | float | str):
-        # Also turns np.float64, a float by inheritance, into what json writes exactly.
+        # Also converts np.float64, a subclass of float, to what json writes exactly.
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, np.bool_ | np.number):
         return value.item()

@@ -23,138 +23,141 @@ class PoissonNMF(CountFactorization):
     Parameters
     ----------
     n_components : int, default=10
-        Number of components (topics) K. More than there are samples or features are warned of.
+        Number of components (topics) K. A warning is given if there are more than samples or
+        features.
     solver : {"auto", "em", "joint-em", "ccd", "scd", "sn", "newton"}, default="auto"
-        - "auto": a Newton step on each row of L (far from the optimum after an EM step) and one on
-          each row of F (after an EM step where a feature has few counts and all counts make one
-          block), with momentum; begins in float32 where that loses nothing, and ends in `dtype`.
-          The fastest.
+        - "auto": a Newton step on each row of L (after an EM step if far from the optimum) and on
+          each row of F (after an EM step if a feature has few counts and all counts are in one
+          block), with momentum; begins in float32 if nothing is lost by it, and ends in `dtype`.
+          The fastest solver.
         - "em", "ccd", "scd": alternating Poisson regression by EM, cyclic and sequential coordinate
           descent, the methods of [1]_; "sn" is coordinate descent with the step size of scalar
-          Newton [2]_, which never raises the loss of a row; "newton" an EM and a Newton step on
-          both sides.
-        - "joint-em": both factors from the same expected counts (PLSA) [3]_; takes neither priors
-          nor anything that is to stay fixed.
+          Newton [2]_, which never raises the loss of a row; "newton" takes an EM step and a Newton
+          step on L and on F.
+        - "joint-em": both factors from the same expected counts (PLSA) [3]_; supports neither
+          priors nor fixed parameters.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
-        Where to start, see :func:`nmfscale.methods.poisson.initialize.initialize`; an array of
+        Start of the fit, see :func:`nmfscale.methods.poisson.initialize.initialize`; an array of
         shape (n_samples,) holds cluster labels.
     max_iter : int, default=1000
-        Iterations at most, one pass over the rows and one over the columns each.
+        Maximum number of iterations, each one pass over the rows and one over the columns.
     tol : float, default=1e-4
         The fit has converged when the largest KKT residual, relative to the mean total of a sample
-        (for L) and of a feature (for F), is at most `tol`, and no more than 0.5 (or 5,000 times
-        `tol`) of the log-likelihood is expected to be left. With 0 exactly `max_iter` iterations
+        (for L) and of a feature (for F), is at most `tol`, and the expected remaining gain in
+        log-likelihood is at most 0.5 (or 5,000 times `tol`). With 0, exactly `max_iter` iterations
         are run.
     gain_tol : float, default=None
-        The fit also ends, on a plateau, when the last third of its iterations gained no more than
-        this share of the log-likelihood and no more is expected (see `gap_`), or when thirty
-        iterations did not raise it. None takes `tol` / 1000; with 0 only `tol` ends a fit.
+        The fit also ends, on a plateau, if the last third of its iterations gained at most this
+        share of the log-likelihood and the expected remaining gain is no larger (see `gap_`), or if
+        thirty iterations did not increase it. None means `tol` / 1000; with 0 only `tol` ends a
+        fit.
     n_init : int, default=1
-        Number of starts; the fit with the highest likelihood is kept. `converged_` says that a fit
-        is at a maximum, not that it is a good one.
+        Number of starts; the fit with the highest likelihood is kept. `converged_` means that a fit
+        is at a local maximum, not that the maximum is a good one.
     inner_iter : int, default=None
-        Steps on each row in an iteration; None takes 4 for "em", "scd" and "sn", 1 for "ccd" and
+        Steps on each row in an iteration; None means 4 for "em", "scd" and "sn", 1 for "ccd" and
         "newton". Not used by "auto" and "joint-em".
     extrapolate : bool, default=True
-        Momentum for "auto", the extrapolation of Ang and Gillis for the others. Not used by
-        "joint-em".
+        Whether to use momentum ("auto") or the extrapolation of Ang and Gillis (the other solvers).
+        Not used by "joint-em".
     prior_factors, prior_loadings : float, array-like or tuple, default=None
-        Gamma prior, given as shape alpha or (alpha, rate): the fit is the maximum of the posterior.
-        alpha is at least 1: a number, one for each component, or an array of the shape of F
-        (n_features, n_components) or L; the rate is 1 unless given, but 0 for an alpha of 1, which
-        is no prior.
+        Gamma prior, given as shape alpha or (alpha, rate): the fit maximises the posterior. alpha
+        is at least 1: a number, one for each component, or an array of the shape of F (n_features,
+        n_components) or L. The default rate is 1, but 0 for an alpha of 1, which means no prior.
     l1_penalty : float, default=0.0
-        Penalty on the sum of the loadings (times the sizes, where these are known), with
-        solver="joint-em", which keeps the sums of components at one. It divides the loadings by
-        ``1 + l1_penalty`` and changes nothing else: no component, no share, and no loading becomes
-        zero for it (Lemma 6.1 of [3]_). `callback` and progress see the fit without it.
+        Penalty on the sum of the loadings (times known sizes) with solver="joint-em", which keeps
+        the sums of components at one. It only divides the loadings by ``1 + l1_penalty``:
+        components and shares do not change, and no loading becomes zero (Lemma 6.1 of [3]_).
+        `callback` and progress show the fit without the penalty.
     integer : {"warn", "allow", "require"}, default="warn"
-        What to do about counts that are not whole numbers.
+        How to treat counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
-        Type of the factors and of the arithmetic in which a fit ends. None takes float64, whatever
+        Type of the factors and of the arithmetic at the end of a fit. None means float64, whatever
         the type of the counts: the same counts give the same bits in any type. With None,
         ``transform`` returns float32 for counts in float32, as scikit-learn expects. "float32"
-        takes half the memory for the factors, but its rounding can hide what is left to be gained.
-        Sums over samples are float64 always.
+        halves the memory of the factors, but its rounding can hide remaining gains. Sums over
+        samples are always float64.
     n_threads : int, default=None
-        Threads, at most 4,096; -1 takes all processors this process may use, and so does None for
-        work of a million nonzero counts times components or more. Less gains next to nothing from a
-        second thread, and None takes one. A number in the environment variable
-        ``NMFSCALE_NUM_THREADS`` stands for None whatever the work. One in a process that was forked
-        from one that has used several. The result does not depend on it.
+        Number of threads, at most 4,096; -1 means all processors that this process may use. None
+        means the same if nonzero counts times components are a million or more, and otherwise one
+        thread, as small work gains almost nothing from a second. The environment variable
+        ``NMFSCALE_NUM_THREADS`` sets the number for None. A process that was forked from one that
+        has used several threads uses one. The result does not depend on the number.
     memory_limit : float or str, default=None
-        Bytes that the process may hold, such as ``"2GB"``. Counts in a file then stay there: what
-        does not fit is read in every iteration, and loadings that do not fit are kept on disk.
-        What cannot fit is refused, by ``transform`` and ``score`` as well. None stands for the
-        memory that is free.
+        Maximum memory of the process in bytes, or text such as ``"2GB"``. Counts in a file that do
+        not fit are read from it in every iteration, and loadings that do not fit are kept on disk.
+        A fit, ``transform`` or ``score`` that cannot run within the limit is refused. None means
+        the free memory.
     random_state : int, RandomState instance or None, default=None
-        Seed of the start. None draws one, see `seed_`. The likelihood has many local maxima:
-        fits that have converged from different seeds can differ by thousands, and `n_init` keeps
-        the best of several.
+        Seed of the start. None draws a seed, see `seed_`. The likelihood has many local maxima:
+        log-likelihoods of converged fits from different seeds can differ by thousands; `n_init`
+        keeps the best of several.
     verbose : int, default=0
         1 shows a progress bar on standard error, 2 prints every iteration; both also show the
-        stages of the start, and how far :meth:`transform` and :meth:`score` are.
+        stages of the start and the progress of :meth:`transform` and :meth:`score`.
     callback : callable, default=None
-        Called with a dict after every iteration; a true answer ends the fit.
+        Function that is called with a dict after every iteration; the fit ends if it returns a true
+        value.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Factors, the transpose of F.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Loadings L of the samples that were fitted.
+        Loadings L of the fitted samples.
     history_ : structured ndarray
-        One record an iteration: ``iteration``, ``seconds`` since the start of the fit, ``loglik``,
-        ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors`` (relative, as for
-        `tol`), ``change_loadings`` and ``change_factors`` (largest change relative to the mean),
-        ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``, and ``bytes_read`` from
-        files so far. The residuals are measured at iterations 20, 40, 80, ..., at the last one and
-        wherever they may be near `tol`. Between, they are seen nearby, where the next update of a
-        factor starts, and multiplied by the ratio of the two when they were measured last.
-        ``pandas.DataFrame(model.history_)`` makes a table.
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
+        ``loglik``, ``loglik_multinomial``, ``deviance``, ``kkt_loadings``, ``kkt_factors``
+        (relative, as for `tol`), ``change_loadings`` and ``change_factors`` (largest change
+        relative to the mean), ``zeros_loadings`` and ``zeros_factors`` (shares), ``momentum``, and
+        ``bytes_read`` from files so far. The residuals are measured at iterations 20, 40, 80, ...,
+        at the last one, and whenever they may be near `tol`. In between they are estimated: the
+        residual at the point where the next update of a factor starts, times the ratio of both at
+        the last measurement. ``pandas.DataFrame(model.history_)`` gives a table.
     loglik_ : float
         Poisson log-likelihood of the fit; with priors, plus the log prior without its constant;
-        less the l1 penalty.
+        minus the l1 penalty.
     converged_, interrupted_ : bool
-        Whether the KKT residual is at most `tol`, and whether the fit was ended by Ctrl-C.
+        Whether the fit converged (see `tol`), and whether Ctrl-C ended it.
     stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
-        Why the fit ended: see `tol` and `gain_tol`; "precision" where rounding in float32 hides
-        whether anything is left to be gained.
+        Why the fit ended: see `tol` and `gain_tol`; "precision" if rounding in float32 hides any
+        remaining gain.
     gap_ : float or None
-        About how much the log-likelihood (of other models what they maximize) would still rise from
-        this start, as far as the last iterations tell: their gains shrink by a ratio that is taken
-        to last. None where rounding hides it.
+        Estimate of how much the log-likelihood (or the objective of other models) would still rise
+        from this start, extrapolated from the shrinking gains of the last iterations as a geometric
+        series. None if rounding hides it.
     seed_ : int or None
-        The seed of the start: `random_state`, or the one that was drawn for None, with which a fit
+        Seed of the start: `random_state`, or the seed that was drawn for None; a fit with this seed
         has the same bits. None if `random_state` is a RandomState.
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int
         Number of features.
     unseen_features_ : ndarray of shape (n_features,), bool
-        Features without any count in the fit, of which nothing was given either, neither factors
-        that are held nor priors of their own. Their counts in new samples are left out.
+        Features without any count in the fit, and without fixed factors or priors of their own.
+        Their counts in new samples are left out.
     feature_names_in_, sample_names_ : ndarray of str
-        Names, where the input has them. Without, `sample_names_` is None, the other is not there.
-        Names of samples may also be numbers, bytes, or tuples of them.
+        Names, if the input has them. Otherwise `sample_names_` is None, and `feature_names_in_`
+        does not exist. Names of samples may also be numbers, bytes, or tuples of them.
     feature_labels_ : ndarray of shape (n_features,), object
-        Names of features that are not all text: numbers, bytes, or tuples of a MultiIndex. Only
-        then is it there, in place of `feature_names_in_`, which scikit-learn keeps for text.
-        Features of new counts are matched with those of the fit by name, see :meth:`transform`.
+        Names of features that are not all text: numbers, bytes, or tuples of a MultiIndex. It
+        exists only in this case, in place of `feature_names_in_`, which scikit-learn reserves for
+        text. Features of new counts are matched with those of the fit by name, see
+        :meth:`transform`.
     sample_totals_ : ndarray of shape (n_samples,), float64
-        Sum of the counts of each sample that was fitted. Samples with a total of 0 say nothing of
-        topics: :func:`permutation_test` and its like leave them out.
+        Sum of the counts of each fitted sample. Samples with a total of 0 hold no information on
+        topics: :func:`permutation_test` and similar functions leave them out.
     feature_totals_ : ndarray of shape (n_features,), float64
-        Sum of the counts of each feature that was fitted.
+        Sum of the counts of each feature in the fit.
     row_weights_ : ndarray of shape (n_samples,), float64, or None
     fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
-        What :meth:`fit` was given. :func:`bootstrap_fit` fits again with the same.
+        Arguments of :meth:`fit`, which :func:`bootstrap_fit` uses again.
     measured_ : ndarray of shape (n_batches, n_features), bool, or None
     batch_ : ndarray of shape (n_samples,), int, or None
-        Features of each batch, and the number of the batch of each sample, where `measured` was
-        given to :meth:`fit` and is not true throughout.
+        Features of each batch, and the batch number of each sample, if `measured` was passed to
+        :meth:`fit` and is not True everywhere; otherwise None.
     topic_names_ : ndarray of shape (n_components,), object
-        Names of topics, where :meth:`rename_topics` has given them.
+        Names of topics, if they were set by :meth:`rename_topics`.
 
     References
     ----------
@@ -181,13 +184,13 @@ class PoissonNMF(CountFactorization):
     def poisson_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the loadings and factors of the fitted Poisson NMF.
 
-        A further fit of either model can start from them: ``model.fit(X, L=L, F=F)``.
+        A further fit of either model can start from these factors: ``model.fit(X, L=L, F=F)``.
 
         Returns
         -------
         L : ndarray of shape (n_samples, n_components)
-            Loadings. Those of a :class:`TopicModel` include the size factors of the samples, so
-            that its expected counts are ``L @ F.T``.
+            Loadings. For a :class:`TopicModel` they include the size factors of the samples, so
+            that expected counts are ``L @ F.T``.
         F : ndarray of shape (n_features, n_components)
             Factors, of the same dtype.
 

@@ -29,10 +29,10 @@ from .validation import checked_array
 
 Array = NDArray[Any]
 
-# The tolerances that the paper chose, by the loss of the data.
+# The tolerances of the paper, by the loss of the data.
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
 _SOLVERS: dict[str, type[SemiSupervised]] = {"mu": SemiSupervised, "cd": CoordinateDescent}
-# Options of fit that transform has, too.
+# Options that transform shares with fit.
 _OF_BOTH = "client", "layer", "raw", "data_weights"
 
 
@@ -46,7 +46,8 @@ class SSNMF(SupervisedModel):
 
     with R and Q squared Frobenius norms ``sum (x - mu)^2``, or divergences
     ``sum x log(x / mu) - x + mu``. Samples are rows here; in the paper they are columns. Samples
-    without a label count in R alone. New samples get loadings by R, and labels by ``S B^T``.
+    without a label count in R only. The loadings of new samples minimise R, and their labels are
+    predicted by ``S B^T``.
 
     Parameters
     ----------
@@ -55,55 +56,56 @@ class SSNMF(SupervisedModel):
     losses : {"FF", "FD", "DF", "DD"} or tuple of two of {"frobenius", "kl"}, default="DD"
         Loss of the data, then of the labels: F for the Frobenius norm, D for the divergence.
     supervision : float, default=100.0
-        Weight of the labels in the loss, lambda in the paper. It goes with the scale of the data:
-        for TF-IDF rows of norm one the paper took 100 (FF, DF), 10 (FD) and 1000 (DD).
+        Weight of the labels in the loss, lambda in the paper. Its best value depends on the scale
+        of the data: for TF-IDF rows of norm one the paper uses 100 (FF, DF), 10 (FD) and 1000 (DD).
     solver : {"mu", "cd"}, default="mu"
-        How the loss is lowered. "mu": multiplicative updates, as in the paper. "cd": coordinate
-        descent on the losses of data and labels together, HALS where both are norms; it reaches a
-        lower loss in less time, which does not make a better classifier (see Notes).
+        Algorithm. "mu": multiplicative updates, as in the paper. "cd": coordinate descent on the
+        joint loss of data and labels, which is HALS if both losses are norms; it reaches a lower
+        loss in less time, which does not mean a better classifier (see Notes).
     max_iter : int, default=50
         Iterations at most.
     tol : float, default=None
-        The fit has converged when an iteration lowers the loss by less than `tol` times the loss
-        after the first iteration, or with ``solver="cd"`` times the loss before; None takes that of
-        the paper, 1e-3 where the loss of the data is the divergence, else 1e-4. It depends on the
-        start and on `supervision`, so that values do not carry over. With 0 exactly `max_iter`
+        The fit has converged if an iteration lowers the loss by less than `tol` times the loss
+        after the first iteration (with ``solver="cd"``: times the previous loss). None means the
+        value of the paper, 1e-3 if the loss of the data is the divergence, otherwise 1e-4. A
+        suitable value depends on the start and on `supervision`. With 0, exactly `max_iter`
         iterations are run.
     validation_fraction : float, default=None
-        Share of the labels of each class that are held out. The fit ends at the iteration that
-        predicts them best, after `n_iter_no_change` more of which none was better, or by `tol`.
+        Share of the labels of each class that are held out. The fit returns the iteration that
+        predicts them best; it ends by `tol`, or after `n_iter_no_change` iterations without an
+        improvement.
     n_iter_no_change : int, default=10
-        Iterations without a better validation before the fit ends.
+        Number of iterations without a better validation after which the fit ends.
     transform_iter : int, default=20
-        Multiplicative steps on new samples where the loss of the data is the divergence.
+        Number of multiplicative steps on new samples if the loss of the data is the divergence.
     n_init : int, default=1
         Number of random starts; the fit with the lowest loss is kept.
     integer : {"allow", "warn", "require"}, default="allow"
-        What to do about data that are not whole numbers.
+        How to treat data that are not whole numbers.
     dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        A^T, the topics. Their scale is that of the fit.
+        A^T, the topics, without normalisation.
     target_components_ : ndarray of shape (n_targets, n_components)
-        B: what a topic says of each class or target.
+        B: the weight of each topic in each class or target.
     loadings_ : ndarray of shape (n_samples, n_components)
-        S of the samples that were fitted, which their labels had a part in.
+        S of the fitted samples, to which their labels contributed.
     classes_ : ndarray of shape (n_targets,)
-        The labels, sorted; missing after a fit to targets.
+        The sorted labels; missing after a fit to targets.
     class_prior_ : ndarray of shape (n_targets,)
-        Share of each class in the labels, by their weights; likewise.
+        Weighted share of each class in the labels; missing after a fit to targets.
     empty_samples_ : ndarray of int
-        Samples of the fit in which nothing was counted, or nothing of positive weight.
+        Samples of the fit without counts, or without counts of positive weight.
     loss_ : float
-        The loss at the end.
+        Final loss.
     history_ : structured ndarray
-        One record an iteration: ``iteration``, ``seconds`` since the start of the fit,
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
         ``minus_loss``, ``loss``, ``loss_data`` and ``loss_labels`` (without their weight
-        `supervision`), ``decrease`` (see `tol`), ``validation``: held-out labels that are right,
-        or minus the squared error of targets; and ``bytes_read`` from files so far.
+        `supervision`), ``decrease`` (see `tol`), ``validation``: the number of correct held-out
+        labels, or minus the squared error of targets; and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
@@ -111,18 +113,19 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
     Notes
     -----
     The updates of ``solver="mu"`` are the multiplicative ones of the paper, for which the loss
-    never rises; where the two losses differ, steps that may raise it are shortened.
+    never rises; if the losses of data and labels differ, steps that might raise it are shortened.
 
-    With ``solver="cd"`` it never rises either. A and B take sweeps of coordinate descent where
-    their loss is a norm (HALS), else a Newton step, which is taken back if it raised the loss; S
-    takes coordinate descent on both terms, whose steps down go to the minimum of an upper bound.
-    Where a loss is the divergence, the fit begins with multiplicative updates, as long as each
-    takes a tenth of the loss away. Memory grows with ``n_components ** 2 * n_features``.
+    With ``solver="cd"`` it never rises either. A and B are updated by sweeps of coordinate descent
+    if their loss is a norm (HALS), otherwise by a Newton step, which is undone if it raised the
+    loss; S is updated by coordinate descent on both terms, whose downward steps minimise an upper
+    bound. If a loss is the divergence, the fit begins with multiplicative updates, as long as each
+    reduces the loss by a tenth. Memory grows with ``n_components ** 2 * n_features``.
 
     A lower loss is not a better classifier. With the `supervision` of the paper, the accuracy for
-    new samples is highest after some ten iterations and falls as the loss does, by one to four
-    points until 1000: hence `max_iter` and `tol`, which belong to these updates and their start.
-    Topics of labelled samples follow the classes, and say next to nothing of groups within a class.
+    new samples is highest after about ten iterations and then falls with the loss, by one to four
+    points until iteration 1000: hence the defaults of `max_iter` and `tol`, which suit these
+    updates and their start. Topics of labelled samples follow the classes and show almost nothing
+    of groups within a class.
 
     References
     ----------
@@ -163,7 +166,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         "transform_iter": [Interval(Integral, 1, None, closed="left")],
     }
     _method: ClassVar[type[SemiSupervised]] = SemiSupervised
-    gain_tol = 0.0  # the paper's tolerance alone
+    gain_tol = 0.0  # only the tolerance of the paper
     _axes: ClassVar[dict[str, str]] = {
         "target_components_": "ck",
         "classes_": "c",
@@ -194,23 +197,26 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         X : non-negative data of shape (n_samples, n_features)
             Counts, or numbers such as TF-IDF, in all the forms of :meth:`PoissonNMF.fit`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets), default=None
-            Labels, of which -1, NaN and None stand for none (-1 and 1 together are two classes); or
-            a matrix of non-negative targets (regression), of which NaN are unknown. A column of
-            numbers that are not whole is a matrix. Without labels this is NMF.
+            Labels; -1, NaN and None mean "unlabelled" (but -1 and 1 together are two classes). Or a
+            matrix of non-negative targets (regression), with NaN for unknown ones; a column
+            (n_samples, 1) of fractional numbers is a matrix of one target. Without labels this is
+            NMF.
         label_weights : array-like of shape (n_samples,) or that of targets, default=None
             Non-negative weights of labels, or of single targets, in the loss. A class whose labels
-            all have weight 0 is never predicted; not all labels may, nor all targets of a column.
+            all have weight 0 is never predicted; at least one label, or one target of each column,
+            must have a positive weight.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
-            Non-negative weights of entries in the loss, which multiply their terms, so that the
-            value of one of weight 0 does not matter; or a sparse matrix that is nonzero where an
-            entry is missing. For counts in memory. A feature of weight 0 in all samples has no part
-            in any topic, and a sample without weights has loadings by its label alone.
+            Non-negative weights that multiply the terms of entries in the loss, so that the value
+            of an entry of weight 0 does not matter; or a sparse matrix that is nonzero where an
+            entry is missing. Only for counts in memory. A feature of weight 0 in all samples is in
+            no topic, and the loadings of a sample without positive weights depend on its label
+            only.
         loadings : array-like of shape (n_samples, n_components), default=None
             S to start from; by default random numbers between 0 and 1.
         components : array-like of shape (n_components, n_features), default=None
-            A^T to start from, likewise.
+            A^T to start from, random by default.
         target_components : array-like of shape (n_targets, n_components), default=None
-            B to start from, likewise. Zeros stay where updates are multiplications.
+            B to start from, random by default. Multiplicative updates keep zeros.
         checkpoint, checkpoint_every, resume, client, layer, raw
             As in :meth:`PoissonNMF.fit`.
 
@@ -222,8 +228,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Raises
         ------
         ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As in :meth:`PoissonNMF.fit`; a ValueError also for labels that are numbers of no
-            classes, and for `data_weights` of counts that are read from a file.
+            As in :meth:`PoissonNMF.fit`; a ValueError also for fractional labels, and for
+            `data_weights` with counts that are read from a file.
 
         Warns
         -----
@@ -261,7 +267,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         Returns
         -------
         ndarray of shape (n_samples, n_components)
-            Found without labels; ``loadings_`` are those of the fit.
+            Loadings that do not use labels; ``loadings_`` are those of the fit.
         """
         both = {name: fit_params[name] for name in _OF_BOTH if name in fit_params}
         return self.fit(X, y, **fit_params).transform(X, **both)

@@ -29,7 +29,7 @@ LOSSES = {
     "DF": Losses("kl", "frobenius"),
     "DD": Losses("kl", "kl"),
 }
-# Samples that a warning names.
+# Number of samples that a warning names.
 _NAMED = 5
 
 
@@ -58,9 +58,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
     ) -> Array:  # fmt: skip
         """Return the loadings of old or new samples, from their data alone.
 
-        With the Frobenius norm they solve a non-negative least squares problem; with the divergence
-        they take `transform_iter` multiplicative steps from loadings that are all the same, as in
-        the paper. Those of a sample do not depend on the other samples.
+        With the Frobenius norm, loadings solve a non-negative least squares problem; with the
+        divergence, they are the result of `transform_iter` multiplicative steps from constant
+        loadings, as in the paper. The loadings of a sample do not depend on the other samples.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
         missing : {"error", "restrict", "zero"}, default="error"
-            What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
+            How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
         layer, raw
@@ -125,7 +125,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         Raises
         ------
         ValueError, ClusterError
-            As :meth:`transform`; if there were no labels in the fit.
+            As in :meth:`transform`; also if the fit had no labels.
 
         Warns
         -----
@@ -150,7 +150,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Rows sum to one. They are no calibrated probabilities.
+            Shares of classes; rows sum to one. They are not calibrated probabilities.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         X, missing, client, layer, raw, data_weights
             As in :meth:`transform`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Labels, of which those that stand for none are left out; or targets.
+            Labels (unlabelled samples are left out), or targets.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples in the mean.
 
@@ -249,6 +249,6 @@ class SupervisedModel(ClassifierMixin, CountModel):
         """Tell scikit-learn that y may be missing, in addition to the tags of the base class."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
-        # classes are told apart by the direction of samples from zero, as by naive Bayes
+        # classes are distinguished by the direction of samples from zero, as in naive Bayes
         tags.classifier_tags.poor_score = True
         return tags

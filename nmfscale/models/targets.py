@@ -72,7 +72,7 @@ def _array_of(y: Any) -> Array:
 
 
 def _is_missing(value: Any) -> bool:
-    # of pandas.NA and NaT no comparison is true or false
+    # comparisons with pandas.NA and NaT are neither true nor false
     of_pandas = type(value).__name__ in ("NAType", "NaTType")
     return value is None or of_pandas or (isinstance(value, float) and value != value)
 
@@ -170,10 +170,10 @@ def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) 
 def _columns_of(weights: Any, taken: Any) -> Any:
     """Return weights of entries for the features that were kept.
 
-    Columns that were not given (-1) have weight 0.
+    Columns that were not given (-1) get weight 0.
     """
     shape, absent = np.shape(weights), np.asarray(taken) < 0
-    if len(shape) != 2 or max(taken) >= shape[1]:  # the check of shapes says what is wrong
+    if len(shape) != 2 or max(taken) >= shape[1]:  # the check of shapes raises the error
         return weights
     if not sp.issparse(weights):
         return np.where(absent, 0.0, np.asarray(weights)[:, taken])
@@ -186,8 +186,8 @@ def weighted_entries(
 ) -> tuple[CountMatrix, EntryWeights]:
     """Return counts multiplied by the weights of their entries, and these weights.
 
-    Weights without names of features are in the order of the columns that were given, of which
-    some may have been selected.
+    Weights without feature names are in the order of the given columns, of which some may have been
+    selected.
     """
     if counts.from_file:
         raise ValueError(

@@ -31,18 +31,18 @@ dtype, n_threads, memory_limit, random_state, verbose, callback
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
     l1_penalty : float, default=0.0
-        As in :class:`PoissonNMF`: only `size_factors_` and the deviance are other for it.
+        As in :class:`PoissonNMF`: it changes only `size_factors_` and the deviance.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Topics; rows sum to one.
     loadings_ : ndarray of shape (n_samples, n_components)
-        Topic proportions of the samples that were fitted; rows sum to one.
+        Topic proportions of the fitted samples; rows sum to one.
     size_factors_ : ndarray of shape (n_samples,)
         Expected total of each sample.
     scales_ : ndarray of shape (n_components,)
-        Sum of each factor of the Poisson NMF, see :meth:`poisson_factors`.
+        Sum of each factor of the Poisson NMF: see :meth:`poisson_factors`.
     loglik_ : float
         Multinomial log-likelihood of the fit.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
@@ -73,7 +73,7 @@ measured_, batch_
     loadings_are_proportions = True
     _reported = "loglik_multinomial"
 
-    # of a restricted copy: sums of the topics over all features of the fit, (K, 1)
+    # in a restricted copy: sums of the topics over all features of the fit, (K, 1)
     _whole: NDArray[Any] | None = None
 
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
@@ -102,7 +102,7 @@ measured_, batch_
 
     def _restricted(self, features: NDArray[Any]) -> Self:
         found = super()._restricted(features)
-        # so that proportions are of all features of the fit
+        # so that proportions refer to all features of the fit
         found._whole = self.components_.sum(axis=1, keepdims=True, dtype=np.float64)
         return found
 

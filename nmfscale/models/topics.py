@@ -36,7 +36,7 @@ AXES = {
     "topic_names_": "k",
     "history_": "t",
 }
-# What a fit says of itself, which merged topics have no part in.
+# Attributes that describe a fit, and that a model with merged topics does not have.
 _OF_THE_FIT = {
     "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "loglik_", "elbo_",
     "loss_", "fixed_topics_",
@@ -46,8 +46,8 @@ _OF_THE_FIT = {
 class TopicsMixin:
     """Methods that return a fitted copy of a model with topics reordered, merged or renamed.
 
-    A model says with `_merged` what merging is, or with `_why_not_merged` why there is no such
-    thing. `_of_topics` names the parameters whose arrays have a number for each topic.
+    A model implements merging in `_merged`, or gives the reason in `_why_not_merged` why it cannot.
+    `_of_topics` names the parameters whose arrays have a number for each topic.
     """
 
     _axes: ClassVar[dict[str, str]] = {}
@@ -63,12 +63,12 @@ class TopicsMixin:
         Parameters
         ----------
         order : sequence of int or str
-            Numbers of the topics, or their names, each once: topic ``order[k]`` becomes topic k.
+            Numbers or names of all topics, each once: topic ``order[k]`` becomes topic k.
 
         Returns
         -------
         self : object
-            A copy, which is the same model. Arrays without an axis of topics are shared with it.
+            A copy that is the same model. It shares the arrays that have no axis of topics.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class TopicsMixin:
 
         Examples
         --------
-        Topics of one fit in the order of another:
+        Arrange the topics of one fit in the order of another:
 
         >>> import numpy as np
         >>> from nmfscale import TopicModel, match_topics, simulate_topic_counts
@@ -106,32 +106,33 @@ class TopicsMixin:
     def merge_topics(self, groups: Any) -> Self:
         r"""Return a copy of the fitted model in which groups of topics are merged.
 
-        The loadings of a group add up, and its factors are the mean of theirs, weighted by what
-        they explain. So the expected total of every sample, and of every feature, is what it was;
-        the expected counts themselves are not, unless the topics of a group were equal.
+        The loadings of a group are the sum over its topics; its factors are the mean over its
+        topics, weighted by the counts that they explain. So the expected total of every sample and
+        of every feature stays the same; the expected counts themselves change, unless the topics of
+        a group were equal.
 
         Parameters
         ----------
         groups : sequence of sequences of int or str, or dict of str to such a sequence
-            Topics of each group, by number or name; as a dict, by the name of the merged topic.
-            Others stay as they are. A merged topic stands where the first of its group was.
+            Topics of each group, by number or name; the keys of a dict are names of the merged
+            topics. Topics in no group stay as they are. A merged topic takes the place of the first
+            topic of its group.
 
         Returns
         -------
         self : object
-            A copy with fewer topics. It has neither ``history_`` nor the log-likelihood or other
-            attributes that say how the fit went: the merged model is no optimum. A fit that starts
-            from it finds one.
+            A copy with fewer topics. It has no ``history_``, log-likelihood or other attributes
+            that describe the fit: the merged model is not an optimum, but a fit can start from it.
 
         Raises
         ------
         NotFittedError
             If the model is not fitted.
         ValueError
-            If a topic is not there or is in two groups; if a prior has other numbers for each
-            topic; if this model has no merged topics: those of :class:`AnchorNMF`,
-            :class:`GammaPoisson` and :class:`NoisyTopicModel` belong to one anchor or one
-            posterior each.
+            If a topic does not exist or is in two groups; if a prior has different numbers for each
+            topic; if topics of this model cannot be merged: a topic of :class:`AnchorNMF`,
+            :class:`GammaPoisson` or :class:`NoisyTopicModel` belongs to one anchor or one
+            posterior.
 
         Notes
         -----
@@ -140,7 +141,7 @@ class TopicsMixin:
         :math:`l_{ig} = \sum_k l_{ik} c_k / c_g`, where :math:`c_g = \sum_j f_{jg}`. In a topic
         model proportions add, and frequencies are weighted by the expected counts of the topics.
         In :class:`LDA` the parameters of Dirichlet posteriors and of the prior of proportions add;
-        those of a topic have the prior once.
+        the sum for a merged topic contains the prior of topics once.
 
         Examples
         --------
@@ -178,14 +179,14 @@ class TopicsMixin:
     def rename_topics(self, names: Any) -> Self:
         """Return a copy of the fitted model whose topics have names.
 
-        Model files keep them, tables and plots of the command line show them, and so does
-        ``set_output(transform="pandas")``. A new fit has none.
+        Model files store the names; tables and plots of the command line and
+        ``set_output(transform="pandas")`` show them. A new fit has no names.
 
         Parameters
         ----------
         names : sequence of str, or dict of int or str to str
-            One for each topic; or new names by number or by present name: others stay, as
-            "topic 0" where they had none. No two may be equal.
+            A name for each topic; or a dict of new names by number or current name, in which case
+            other topics keep their names, or get names such as "topic 0". Names must be distinct.
 
         Returns
         -------
@@ -197,7 +198,7 @@ class TopicsMixin:
         NotFittedError
             If the model is not fitted.
         ValueError
-            If there are more or fewer names than topics, or two topics have one name.
+            If the number of names is not that of topics, or two topics have the same name.
 
         Examples
         --------

@@ -41,8 +41,8 @@ Array = NDArray[Any]
 class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with ``components_`` held fixed, and scores.
 
-    A model says with `_pass_of_loadings` how they are found, and with `_log_probability` what they
-    are worth.
+    A model defines by `_pass_of_loadings` how loadings are found, and by `_log_probability` the
+    probability of counts.
     """
 
     components_: Array
@@ -56,13 +56,13 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     n_threads: int | None
     verbose: int
 
-    # of the fit, those that a restricted copy knows: a mask
+    # mask of the features of the fit in a restricted copy
     _features: Array | None = None
-    # of counts that a copy is for
+    # measured features of the counts that a copy is for
     _measured: Measured | None = None
     _taken: Any
 
-    # scikit-learn would take them for something that pipelines pass on.
+    # scikit-learn would treat them as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
     __metadata_request__score = {"completion": UNUSED, "random_state": UNUSED}
 
@@ -78,8 +78,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> Array:
         """Return the loadings of old or new samples, with the topics held fixed.
 
-        The loadings of a sample do not depend on the other samples, but for rounding where some
-        have counts above 65,535.
+        The loadings of a sample do not depend on the other samples, except for rounding if some
+        samples have counts above 65,535.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
         missing : {"error", "restrict", "zero"}, default="error"
-            What becomes of features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
+            How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
         layer, raw
@@ -103,7 +103,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Raises
         ------
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
-            As :meth:`PoissonNMF.transform`, which also says when it warns.
+            As in :meth:`PoissonNMF.transform`, which also lists the warnings.
 
         Examples
         --------
@@ -128,7 +128,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
         """Return loadings with the index of X, in the container that scikit-learn was set to.
 
-        It takes the index of a DataFrame, but knows nothing of names in AnnData and files.
+        scikit-learn uses the index of a DataFrame, but not names in AnnData and files.
         """
         asked = _get_output_config("transform", self)["dense"]
         if asked != "pandas" or counts.sample_names is None or hasattr(X, "iloc"):
@@ -165,7 +165,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         """Return the pass that finds loadings, unless memory is short of it.
 
-        `gathered` says whether all loadings are to be in memory; `given` are options of transform.
+        `gathered` says whether all loadings will be in memory; `given` holds options of transform.
         """
         raise NotImplementedError
 
@@ -196,8 +196,9 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> float:
         """Return the mean log-probability of a count under the model.
 
-        Loadings are fitted to `X` itself, or with `completion` to a part of its counts, and the
-        rest is scored: then the score tells how many components the counts support.
+        Loadings are fitted to `X` itself. With `completion` they are fitted to a part of its
+        counts, and the remaining counts are scored (document completion): this score shows how many
+        components the counts support.
 
         Parameters
         ----------
@@ -207,17 +208,17 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             Ignored.
         completion : float, default=None
             Share of the counts that is held out and scored, between 0 and 1. Every count is split
-            at random (binomial thinning), which needs whole counts. Samples of which nothing is
-            seen are left out.
+            at random (binomial thinning), which requires whole counts. Samples without seen counts
+            are left out.
         random_state : int, RandomState instance or None, default=None
             Determines how counts are split.
         missing : {"error", "restrict", "zero"}, default="error"
-            As in :meth:`transform`. With "restrict" probabilities are those of a count among the
-            features that `X` has.
+            As in :meth:`transform`. With "restrict", probabilities of a count refer to the features
+            that `X` has.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`. With `completion` the
-            work is done in this process: one stream of random numbers splits the counts, sample
-            after sample.
+            work is done in this process: a single stream of random numbers splits the counts,
+            sample after sample.
         layer, raw
             As in :meth:`fit`.
 
@@ -225,27 +226,29 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         float
             ``sum_ij x_ij log p_ij / sum_ij x_ij`` with ``p_ij = mu_ij / sum_j mu_ij``: the
-            multinomial log-likelihood without its combinatorial constant, per count. Where samples
-            have posteriors it is their evidence lower bound, per count; with `completion` always
-            the former, of the counts that are held out. Higher is better; 0 if there are no counts.
+            multinomial log-likelihood without its combinatorial constant, per count. For models
+            with posteriors of samples it is their evidence lower bound per count, except with
+            `completion`, which scores held-out counts by the former. Higher is better; 0 if there
+            are no counts.
 
         Raises
         ------
         ValueError
-            As :meth:`transform`; if `completion` is no share, or counts are not whole.
+            As in :meth:`transform`; also if `completion` is not between 0 and 1, or counts are not
+            whole.
         MemoryLimitError, ClusterError
             As :meth:`transform`.
 
         Notes
         -----
-        Counts of features that the fit never saw are impossible in a model without a prior. They
-        take no part, neither in the loadings nor in the score, and a warning says how many they
-        are: scores compare models that were fitted to the same samples. A feature that occurs in
-        a few samples of the fit can have next to no probability in the topics of others: a prior
-        such as ``prior_factors=1.01`` smooths the topics.
+        Counts of features without counts in the fit are impossible in a model without a prior. They
+        are left out of the loadings and of the score, and a warning gives their number: scores are
+        comparable between models that were fitted to the same samples. A feature that occurs in few
+        samples of the fit can have almost no probability in the other topics: a prior such as
+        ``prior_factors=1.01`` smooths the topics.
 
-        Without `completion` the score goes on rising with the number of components, also for
-        samples that the fit did not see. Document completion is compared in [1]_.
+        Without `completion` the score always increases with the number of components, even for new
+        samples. Document completion is compared with other methods in [1]_.
 
         References
         ----------
@@ -354,7 +357,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Raises
         ------
         ValueError
-            If `X` is no matrix with a column for each component.
+            If `X` is not a matrix with a column for each component.
 
         Examples
         --------
@@ -402,7 +405,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         self.sample_names_ = counts.sample_names
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
-        if hasattr(self, "topic_names_"):  # of another fit
+        if hasattr(self, "topic_names_"):  # of a different fit
             del self.topic_names_
 
     def _read(self, X: Any, layer: str | None, raw: bool, in_memory: bool = True) -> CountMatrix:
@@ -422,8 +425,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
         """Return counts of samples with the features of the model that is returned, and the client.
 
-        The model is this one, or with ``missing="restrict"`` a copy with the features that `X` has.
-        `known` are other arguments that say what was measured, which the copy keeps.
+        The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
+        has. `known` holds further arguments on measured features, which the copy keeps.
         """
         check_missing(missing)
         counts, client = self._read_for(X, client, layer=layer, raw=raw)
@@ -437,7 +440,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     ) -> tuple[CountMatrix, Any]:
         """Return counts as they are given, and the client that works on them, or None.
 
-        `refusal` is that of `resolve_client`; `choice` are layer and raw.
+        For `refusal` see `resolve_client`; `choice` holds layer and raw.
         """
         in_memory = resolve_client(client, refusal) is None
         counts = self._read(X, in_memory=in_memory, **choice)
@@ -457,8 +460,8 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _explained(self, counts: CountMatrix) -> CountMatrix:
         """Return counts without the features that had no counts in the fit.
 
-        Their factors are zero, or what a prior made of nothing: what such counts do to loadings is
-        decided by a floor, or by the sizes of the topics.
+        Their factors are zero, or come from the prior alone: the effect of such counts on loadings
+        would depend on a floor, or on the sizes of the topics.
         """
         unseen = ~self.components_.any(axis=0) | getattr(self, "unseen_features_", False)
         return leave_out(counts, unseen, "of which the fit had none")

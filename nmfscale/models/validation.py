@@ -30,10 +30,10 @@ from ..storage.atomic import user_path
 
 Array = NDArray[Any]
 
-# The shape of a Gamma prior by default, that of scHPF and hpfrec.
+# The default shape of a Gamma prior, as in scHPF and hpfrec.
 SHAPE = 0.3
-# Parameters of priors, and of posteriors to start from: between these no logarithm or sum of a fit
-# overflows, and counts are not lost to rounding beside them.
+# Limits of parameters of priors and of posteriors to start from: within them no logarithm or sum of
+# a fit overflows, and counts do not vanish in rounding.
 LEAST_PRIOR, MOST_PRIOR = 1e-20, 1e10
 MOST_START = 1e15
 
@@ -64,7 +64,7 @@ def checked_array(
 ) -> Array:
     """Return numbers in float64 of this shape; a single number is broadcast to a vector.
 
-    That vector has no memory of its own.
+    The vector is a read-only broadcast view.
     """
     array = real_numbers(values, name)
     if array.ndim == 0 and len(shape) == 1:
@@ -104,7 +104,7 @@ def checked_size(values: Any, name: str, least: float, most: float) -> None:
 def checked_prior(values: Any, shape: tuple[int, ...], name: str) -> Array:
     """Check that parameters of a prior are positive; return them in float64."""
     array = checked_array(values, shape, name)
-    # of a single number for all there is one to look at, and no memory for more
+    # a broadcast number is checked once, without memory for the whole array
     checked_size(array[:1] if np.ndim(values) == 0 else array, name, LEAST_PRIOR, MOST_PRIOR)
     return array
 
@@ -284,7 +284,7 @@ def constraints_of(
 def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any) -> None:
     """Refuse priors whose topics are in a different order from those of L and F.
 
-    Priors are parameters of an estimator, which meet other fits, without names, by position.
+    Priors are parameters of an estimator without names: other fits use them by position.
     """
     for name, prior in (("prior_factors", prior_factors), ("prior_loadings", prior_loadings)):
         for values in prior if isinstance(prior, tuple) else (prior,):

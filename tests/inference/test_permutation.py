@@ -265,7 +265,7 @@ def test_few_units_are_warned_of():
         ({"alpha": 0}, "alpha=0"),
         ({"strata": [0] * 10 + [1] * 20 + [2] * 30}, "no label can be moved"),
         ({"groups": ["a"] * 60}, "two groups at least"),
-        ({"groups": range(60)}, "another label for each of 60 units"),
+        ({"groups": range(60)}, "a different label for each of 60 units"),
         ({"loadings": np.full((60, 2), -1.0)}, "non-negative"),
         ({"statistic": lambda tables: tables}, "one finite number for each table"),
     ],
