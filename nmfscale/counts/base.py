@@ -99,11 +99,29 @@ class CountMatrix(ABC):
         groups: Any = None, notes: Sequence[str] = (), first_fraction: str | None = None,
     ) -> None:  # fmt: skip
         self.shape = shape
-        self.sample_names = checked_names(sample_names, shape[0], "sample_names", "row")
-        self.feature_names = checked_names(feature_names, shape[1], "feature_names", "column")
+        self.sample_names = sample_names
+        self.feature_names = feature_names
         self.groups = labels_of(groups, shape[0], "groups", "row")
         self.notes = tuple(notes)
         self.first_fraction = first_fraction
+
+    @property
+    def sample_names(self) -> Any:
+        """Names of the rows (n,), or None; names that are set are checked."""
+        return self._sample_names
+
+    @sample_names.setter
+    def sample_names(self, names: Any) -> None:
+        self._sample_names = checked_names(names, self.shape[0], "sample_names", "row")
+
+    @property
+    def feature_names(self) -> Any:
+        """Names of the columns (m,), or None; names that are set are checked."""
+        return self._feature_names
+
+    @feature_names.setter
+    def feature_names(self, names: Any) -> None:
+        self._feature_names = checked_names(names, self.shape[1], "feature_names", "column")
 
     @property
     def nnz(self) -> int:

@@ -78,6 +78,18 @@ def test_a_dict_needs_names_to_look_up():
         matched(dict.fromkeys("xyz", 1), None, "groups")
 
 
+def test_names_that_are_set_are_checked():
+    counts = nmfscale.as_counts([[1, 2, 0], [0, 1, 3]])
+    counts.sample_names, counts.feature_names = ["a", "b"], pd.Index([7, 8, 9])
+    model = nmfscale.TopicModel(1).fit(counts)
+    assert model.feature_labels_.tolist() == [7, 8, 9]
+    assert model.sample_names_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match=r"feature_names has shape \(2,\), but there are 3 column"):
+        counts.feature_names = ["x", "y"]
+    with pytest.raises(ValueError, match=r"sample_names has shape \(3,\), but there are 2 rows"):
+        counts.sample_names = ["x", "y", "z"]
+
+
 def test_names_are_those_of_counts_tables_and_models():
     frame = pd.DataFrame([[1, 2], [3, 4]], index=["x", "y"], columns=[7, 8])
     counts = nmfscale.as_counts(frame)
