@@ -85,6 +85,17 @@ def around_spill(patch, function):
     _around(patch, "readers.external_sort._Run.spill", function)
 
 
+def no_room_for_columns(patch):
+    """Let the disk be full where columns of a stream are written."""
+    _set(
+        patch,
+        "counts.panels.tempfile",
+        SimpleNamespace(
+            gettempdir=lambda: "/full", TemporaryFile=lambda dir: open("/dev/full", "wb")
+        ),
+    )
+
+
 def retry_for(patch, seconds):
     """Retry failed reads for this many seconds."""
     _set(patch, "storage.atomic.RETRY_SECONDS", seconds)

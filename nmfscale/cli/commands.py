@@ -112,15 +112,6 @@ def _check_together(arguments: argparse.Namespace) -> None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     if arguments.labels is not None and arguments.model != "ssnmf":
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
-    from ..methods.poisson.solvers import refusal_of
-
-    given = [
-        option for option in ("scheduler", "workers") if getattr(arguments, option) is not None
-    ]
-    solver, inner_iter = (getattr(arguments, name, None) for name in ("solver", "inner_iter"))
-    refusal = refusal_of(solver, inner_iter) if given and solver is not None else None
-    if refusal is not None:
-        arguments.usage(f"--{given[0]} cannot be used: {in_shell_words(refusal)}")
 
 
 def store(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,10 @@ ctypedef fused index_out:
     uint16_t
     int32_t
 
+ctypedef fused index_to:
+    uint16_t
+    int32_t
+
 ctypedef fused count_type:
     uint8_t
     uint16_t
@@ -151,3 +155,82 @@ def place_columns(
                     place[share, indices[q]] = at + LANES
                     index[at] = <index_out>lane
                     count[at] = data[q]
+
+
+def measure_lanes(
+    const index_out[::1] index,            # IN   columns of a block in SELL-16
+    const count_type[::1] count,
+    const int64_t[::1] offset,             # IN   first step of every slice
+    int64_t[:, ::1] n_entries,             # OUT  (2, n_lanes), added to
+    int n_threads,
+):
+    """Count the entries of every lane: first those with rising indices, then the pieces.
+
+    A piece of a large count follows all other entries of its lane, so its index does not rise.
+    """
+    cdef Py_ssize_t s
+    for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
+                    use_threads_if=offset.shape[0] > 2):
+        measure_slice(index, count, offset[s], offset[s + 1], s * LANES, n_entries)
+
+
+cdef void measure_slice(
+    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
+    Py_ssize_t lane, int64_t[:, ::1] n_entries,
+) noexcept nogil:
+    cdef int64_t[LANES] previous
+    cdef bint[LANES] in_pieces
+    cdef int64_t i
+    cdef Py_ssize_t q, r
+    for r in range(LANES):
+        previous[r], in_pieces[r] = -1, False
+    for q in range(first, last):
+        for r in range(LANES):
+            if count[q * LANES + r] != 0:
+                i = index[q * LANES + r]
+                in_pieces[r] = in_pieces[r] or i <= previous[r]
+                previous[r] = i
+                n_entries[1 if in_pieces[r] else 0, lane + r] += 1
+
+
+def append_lanes(
+    const index_out[::1] index,            # IN   columns of a block in SELL-16
+    const count_type[::1] count,
+    const int64_t[::1] offset,             # IN   first step of every slice
+    int64_t first_lane,                    # IN   added to every index
+    int64_t[:, ::1] place,                 # INOUT (2, n_lanes) next step of a lane: entries, pieces
+    const int64_t[::1] to_offset,          # IN   first step of every slice of the output
+    index_to[::1] to_index,                # OUT
+    count_type[::1] to_count,              # OUT
+    int n_threads,
+):
+    """Copy the entries of every lane behind those that are there, without the padding."""
+    cdef Py_ssize_t s
+    for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
+                    use_threads_if=offset.shape[0] > 2):
+        append_slice(index, count, offset[s], offset[s + 1], first_lane, s * LANES, place,
+                     to_offset[s], to_index, to_count)
+
+
+cdef void append_slice(
+    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
+    int64_t first_lane, Py_ssize_t lane, int64_t[:, ::1] place, int64_t to_first,
+    index_to[::1] to_index, count_type[::1] to_count,
+) noexcept nogil:
+    cdef int64_t[LANES] previous
+    cdef bint[LANES] in_pieces
+    cdef int64_t i
+    cdef Py_ssize_t q, r, at, kind
+    for r in range(LANES):
+        previous[r], in_pieces[r] = -1, False
+    for q in range(first, last):
+        for r in range(LANES):
+            if count[q * LANES + r] != 0:
+                i = index[q * LANES + r]
+                in_pieces[r] = in_pieces[r] or i <= previous[r]
+                previous[r] = i
+                kind = 1 if in_pieces[r] else 0
+                at = (to_first + place[kind, lane + r]) * LANES + r
+                place[kind, lane + r] += 1
+                to_index[at] = <index_to>(first_lane + i)
+                to_count[at] = count[q * LANES + r]

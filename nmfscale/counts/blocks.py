@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ._sell import count_values
 from .base import CountMatrix
 from .cached import cached_property
+from .panels import ColumnFile, bytes_of_panels, panel_slices, stacked
 from .sell import LANES, SellBlock, SellBuilder, largest_of, pieces_of
 
 Array = NDArray[Any]
@@ -77,7 +78,8 @@ class Layout:
         self.shape = counts.shape
         self.column_order = column_order_of(counts)
         self.count_dtype, self.large = narrow_type(counts)
-        self._reader, self._nnz = reader, counts.nnz
+        self._reader, self._nnz, self._n_threads = reader, counts.nnz, n_threads
+        self._panel_entries = panel_entries(counts)
         self._builder = SellBuilder(
             reader, self.shape, self.count_dtype, self.column_order, n_threads, has_sorted_indices
         )
@@ -100,6 +102,34 @@ class Layout:
         """Yield each block with its rows and its columns."""
         yield from ((block, block.rows, block.columns) for block in self.blocks)
 
+    def visit_panels(self) -> Iterator[tuple[slice, SellBlock]]:
+        """Yield slices of the columns, and these columns over all blocks, panel after panel.
+
+        Indices are lanes of all rows. Counts that stay in memory make one panel. Otherwise, the
+        first visit writes the columns of all blocks to a temporary file, because a stream would
+        have to be read again for every panel; the next panel is read while one is in use.
+        """
+        if self.kept or len(self.blocks) == 1:
+            yield slice(0, len(self.column_order) // LANES), self.whole_columns
+            return
+        panels = cut_panels(self._column_file.steps())
+        yield from zip(panels, prefetched(map(self._panel, panels)), strict=True)
+
+    def panel_bytes(self, per_count: int = 0) -> int:
+        """Return the bytes that a visit of panels needs, and `per_count` for each count in use."""
+        if self.kept or len(self.blocks) == 1:
+            return 0
+        return bytes_of_panels(self._panel_entries, self.count_dtype, per_count)
+
+    def _panel(self, which: slice) -> SellBlock:
+        columns = self._column_file.read(which)
+        stretches = [(block.first, each) for block, each in zip(self.blocks, columns, strict=True)]
+        return stacked(stretches, len(self.row_order), self._n_threads)
+
+    @cached_property
+    def _column_file(self) -> ColumnFile:
+        return ColumnFile(columns for _, columns in self.visit("columns"))
+
     def keep(self) -> None:
         """Keep blocks in memory from their next use on."""
         for block in self.blocks:
@@ -113,7 +143,8 @@ class Layout:
     @property
     def bytes_read(self) -> int:
         """Bytes of counts read from a file so far."""
-        return getattr(self._reader, "bytes_read", 0)
+        of_panels = self._column_file.bytes_read if "_column_file" in self.__dict__ else 0
+        return int(getattr(self._reader, "bytes_read", 0)) + of_panels
 
     @property
     def buffer_bytes(self) -> int:
@@ -124,11 +155,9 @@ class Layout:
 
     @cached_property
     def whole_columns(self) -> SellBlock:
-        """The columns of the whole matrix in SELL-16; an error if blocks stay in their file."""
+        """The columns of the whole matrix in SELL-16."""
         if len(self.blocks) == 1:
             return self.blocks[0].columns
-        if not self.kept:
-            raise no_whole_columns(self._reader.whom, len(self.blocks))
         return self._builder.columns(0, self.shape[0], self.row_order)
 
     def count_values(self) -> tuple[Array, NDArray[np.int64]] | None:
@@ -148,14 +177,6 @@ class Layout:
         if not self.kept:
             return SLICE_BYTES * self._nnz
         return sum(block.rows.nbytes + block.columns.nbytes for block in self.blocks)
-
-
-def no_whole_columns(whom: object, n_blocks: int) -> ValueError:
-    """Return the error of a solver that needs whole columns, for counts that stay in a file."""
-    return ValueError(
-        f"{whom} is read in {n_blocks} blocks of rows, and this solver needs whole columns: use "
-        "solver='auto', or counts in memory, into which read_counts reads a file."
-    )
 
 
 class ValueCounts:
@@ -216,6 +237,16 @@ def block_orders(row_nnz: Array) -> Iterator[tuple[int, int, int, NDArray[np.int
         order = lane_order_of(row_nnz[start:stop])
         yield start, stop, first, order
         first += len(order)
+
+
+def cut_panels(steps: Array) -> list[slice]:
+    """Cut slices of columns into panels that have at most as many entries as a block has counts."""
+    return panel_slices(steps, BLOCK_NONZEROS)
+
+
+def panel_entries(counts: CountMatrix) -> int:
+    """Return how many entries a panel may have: those of a block, or of the longest slice."""
+    return max(BLOCK_NONZEROS, LANES * int(counts.column_nnz.max(initial=0)))
 
 
 def narrow_type(counts: CountMatrix) -> tuple[np.dtype[Any], tuple[Array, Array]]:

@@ -142,8 +142,8 @@ class SellBuilder:
         indptr, indices, data, pieces = self._csr(start, stop)
         length = np.diff(indptr)
         n_pieces = np.bincount(pieces.row, minlength=len(length))
-        offset = _offsets((length + n_pieces)[order[order >= 0]], len(order))
-        rows = _empty_block(offset, self.shape[1], self.count_dtype)
+        offset = offsets_of((length + n_pieces)[order[order >= 0]], len(order))
+        rows = empty_block(offset, self.shape[1], self.count_dtype)
         place_rows(
             indptr, indices, data, order, column_lane, offset, rows.index, rows.count,
             self._n_threads,
@@ -174,8 +174,8 @@ class SellBuilder:
         piece_lane = column_lane[pieces.column[by_column]]
         length_without_pieces = length[piece_lane]
         np.add.at(length, piece_lane, 1)
-        offset = _offsets(length, len(self.column_order))
-        columns = _empty_block(offset, len(order), self.count_dtype)
+        offset = offsets_of(length, len(self.column_order))
+        columns = empty_block(offset, len(order), self.count_dtype)
         # 4) Turn `place` into positions in `index`: where a share's first entry of a column goes.
         place -= found
         place += offset[column_lane // LANES]
@@ -226,13 +226,15 @@ def _lanes(order: Array, n_rows: int) -> NDArray[np.int64]:
     return lane
 
 
-def _offsets(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
+def offsets_of(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
+    """Return the first step of every slice, and the end, from the length of every lane."""
     padded = np.zeros(n_lanes, np.int64)
     padded[: len(length_in_lane_order)] = length_in_lane_order
     return np.concatenate([[0], np.cumsum(padded.reshape(-1, LANES).max(axis=1))])
 
 
-def _empty_block(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> SellBlock:
+def empty_block(offset: Array, n_others: int, count_dtype: np.dtype[Any]) -> SellBlock:
+    """Return slices of zeros."""
     size = int(offset[-1]) * LANES
     index_dtype = np.uint16 if n_others <= 1 << 16 else np.int32
     index, count = aligned_zeros((size,), index_dtype), aligned_zeros((size,), count_dtype)

@@ -67,7 +67,7 @@ class SharedVisits:
                 self._read_next()
 
     def visit(self, order: str) -> Iterator[Any]:
-        """Yield the blocks in order "rows", "columns" or "both", like the layout itself."""
+        """Yield blocks in order "rows", "columns" or "both", or "panels", like the layout."""
         item = self._next(order, False)
         while item is not None:
             yield item
@@ -98,7 +98,10 @@ class SharedVisits:
             ((order, _),) = Counter(member.order for member in self._waiting).most_common(1)
             readers = [member for member in self._waiting if member.order == order]
             layout = self._layout
-            self._items = layout.visit_both() if order == "both" else layout.visit(order)
+            if order == "panels":
+                self._items = layout.visit_panels()
+            else:
+                self._items = layout.visit_both() if order == "both" else layout.visit(order)
         self._waiting = [member for member in self._waiting if member not in readers]
         self._n_running = len(readers)
         item, error = None, None
@@ -138,6 +141,10 @@ class SharedLayout:
     def visit_both(self) -> Iterator[Any]:
         """Visit the rows and columns of all blocks with other fits."""
         return self._visits.visit("both")
+
+    def visit_panels(self) -> Iterator[Any]:
+        """Visit panels of columns together."""
+        return self._visits.visit("panels")
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the layout."""

@@ -69,6 +69,11 @@ def counts_name(block: StoredBlock, order: str) -> str:
     return f"counts-{block.number}-{order}"
 
 
+def panel_name(panel: slice) -> str:
+    """Return the name under which the counts of a panel of columns are sent."""
+    return f"counts-panel-{panel.start}-{panel.stop}"
+
+
 def numbered(arrays: list[Array]) -> Arrays:
     """Return a dict of the arrays of blocks, keyed by position in the partition."""
     return {f"block_{i}": array for i, array in enumerate(arrays)}

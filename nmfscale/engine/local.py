@@ -8,9 +8,19 @@ from functools import partial
 from typing import Any
 
 from ..counts.aligned import aligned_empty
-from ..counts.sell import SellBlock
-from .protocol import Array, Executor, Outcome, RowArrays, Step, check_step, check_steps
-from .runner import StepRunner, combine, run_step
+from ..counts.sell import LANES, SellBlock
+from .protocol import (
+    Array,
+    ColumnStep,
+    Executor,
+    Outcome,
+    Panel,
+    RowArrays,
+    Step,
+    check_step,
+    check_steps,
+)
+from .runner import StepRunner, combine, join_panels, run_column_step, run_step
 
 # Memory of row arrays that are no longer needed, kept for the next ones of the same shape: a fit
 # that goes back to its best point lets go of three at once, and needs them again soon after.
@@ -105,11 +115,6 @@ class LocalExecutor(Executor):
         """Whether counts stay in memory."""
         return bool(self.layout.kept)
 
-    def whole_columns(self) -> SellBlock:
-        """Return the columns of all blocks together."""
-        found: SellBlock = self.layout.whole_columns
-        return found
-
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Store an array in lane order, or a list with an array for each block."""
         self._check_put(name, array)
@@ -172,6 +177,15 @@ class LocalExecutor(Executor):
                 self.copy(source, name)
         pairs = zip(runner.values, runner.sums(), strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
+
+    def run_columns(self, step: ColumnStep) -> dict[str, Array]:
+        """Run a step on every panel of columns."""
+        arrays = {name: self.get(name) for name in step.uses if name in self._arrays}
+        found = []
+        for slices, counts in self.layout.visit_panels():
+            lanes = slice(slices.start * LANES, slices.stop * LANES)
+            found.append(run_column_step(step, Panel(lanes, counts, arrays), self.n_threads))
+        return join_panels(found)
 
     def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
         """Run steps block by block; yield one of the row arrays that they make, and keep none."""

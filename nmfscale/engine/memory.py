@@ -17,6 +17,8 @@ from .runner import FAN_IN
 
 # Imports that are made late, threads, and what an allocator does not give back.
 _BESIDES = 64 << 20
+# Bytes of a nonzero count in columns of all blocks together, about.
+_WHOLE_COLUMN_BYTES = 6
 
 
 class Plan(NamedTuple):
@@ -57,11 +59,16 @@ def plan_fit(
         plans = [Plan(rest + rows, False, None)]
     elif layout is None:
         n_bytes = (SLICE_BYTES + needs.per_count) * counts.nnz
+        if needs.whole_row and len(cut_blocks(counts.row_nnz)) > 2:
+            n_bytes += _WHOLE_COLUMN_BYTES * counts.nnz
         plans = [Plan(rest + rows + n_bytes, True, None)]
     else:
+        of_panels = layout.panel_bytes(needs.per_count) if needs.whole_row else 0
         streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
+        streamed += of_panels
+        kept = layout.nbytes + of_panels + needs.per_count * counts.nnz
         plans = [
-            Plan(rest + rows + layout.nbytes + needs.per_count * counts.nnz, True, None),
+            Plan(rest + rows + kept, True, None),
             Plan(streamed + rows, False, None),
             Plan(streamed, False, tempfile.gettempdir()),
         ]

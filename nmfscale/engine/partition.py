@@ -61,7 +61,11 @@ def partition_size_within(
         if limit is None:
             continue
         besides, n_tasks = _WORKER_BYTES + config.memory + sent, slots.get(worker, 1)
-        while (need := besides + n_tasks * _task_bytes(needs, layout, size)) > _SHARE * limit:
+        besides += len(layout.row_order) * needs.whole_row
+        of_threads = config.n_threads * needs.task_thread
+        while (
+            need := besides + n_tasks * (_task_bytes(needs, layout, size) + of_threads)
+        ) > _SHARE * limit:
             if size == 1 or n_blocks * FAN_IN > size * MOST_PARTITIONS:
                 raise MemoryLimitError(
                     f"worker {worker} may hold {readable(limit)}, and the work needs workers of "
@@ -77,4 +81,6 @@ def _task_bytes(needs: Needs, layout: Any, size: int) -> int:
     largest: int = layout.buffer_bytes // 2
     largest += largest // _LEAST_BYTES * needs.per_count
     lanes = size * max(block.last - block.first for block in layout.blocks)
-    return largest + lanes * needs.task_row + (1 + FAN_IN) * needs.sums + needs.task_shared
+    of_rows = largest + lanes * needs.task_row + (1 + FAN_IN) * needs.sums
+    of_panel: int = layout.panel_bytes(needs.per_count) if needs.whole_row else 0
+    return max(of_rows, of_panel) + needs.task_shared

@@ -2,8 +2,9 @@
 
 A method of fitting a model is a `Method`. It talks to the counts, and to arrays with a row for each
 sample, by steps only. A `Step` is one pass over the blocks of the counts: it is pure, can be
-pickled, and names what it reads and what it makes. An `Executor` runs steps in this process or on a
-cluster, so that a method does not know where the counts are.
+pickled, and names what it reads and what it makes. A `ColumnStep` is one pass over the columns of
+the counts. An `Executor` runs steps in this process or on a cluster, so that a method does not know
+where the counts are.
 
 The same rules hold in every executor: `check_steps` checks what steps declare before they run, and
 `nmfscale.engine.runner` what they do.
@@ -106,6 +107,48 @@ class Step(ABC):
         """
 
 
+class Panel(NamedTuple):
+    """Some neighbouring columns of the counts, over all rows, as a column step sees them.
+
+    Attributes
+    ----------
+    lanes : slice
+        The columns, as lanes; their number is a multiple of 16.
+    counts : SellBlock
+        These columns; indices are lanes of all rows.
+    arrays : dict of str to ndarray
+        The row arrays that the step uses, with an entry for each lane of all rows.
+    """
+
+    lanes: slice
+    counts: SellBlock
+    arrays: dict[str, Array]
+
+
+class ColumnStep(ABC):
+    """One pass over panels of columns, with row arrays of all rows at hand; `run` changes nothing.
+
+    Attributes
+    ----------
+    shared : tuple of str
+        Fields that hold large arrays: a cluster gets each of them once.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def uses(self) -> tuple[str, ...]:
+        """Names of the row arrays that `run` uses; names that do not exist are left out."""
+
+    @abstractmethod
+    def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
+        """Work on one panel. Return arrays with an entry for each of its lanes.
+
+        What is found of a column must not depend on the other columns of the panel.
+        """
+
+
 class Outcome(NamedTuple):
     """The result of a step: combined numbers of all blocks, and sums over blocks."""
 
@@ -148,12 +191,15 @@ class Executor(ABC):
         return False
 
     @abstractmethod
-    def whole_columns(self) -> SellBlock:
-        """Return the columns of all blocks together; an error if counts are not in this process."""
-
-    @abstractmethod
     def run(self, *steps: Step) -> list[Outcome]:
         """Run steps on every block, one step after the other."""
+
+    @abstractmethod
+    def run_columns(self, step: ColumnStep) -> dict[str, Array]:
+        """Run a step on every panel; return its arrays with an entry for each lane of the columns.
+
+        Every count is read once.
+        """
 
     @abstractmethod
     def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
@@ -236,6 +282,11 @@ class Needs(NamedTuple):
         For each lane, and for what is shared, in a task of a cluster.
     saved_row : int
         For each row, on disk, whenever row arrays are saved.
+    whole_row : int
+        For each lane of all rows, in a worker that has a panel of columns; 0 where columns are only
+        read in blocks.
+    task_thread : int
+        For each thread of a task.
     """
 
     row: int
@@ -247,6 +298,8 @@ class Needs(NamedTuple):
     task_row: int = 0
     task_shared: int = 0
     saved_row: int = 0
+    whole_row: int = 0
+    task_thread: int = 0
 
 
 class Method(ABC):

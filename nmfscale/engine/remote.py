@@ -9,13 +9,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import Task
-from ..counts.blocks import no_whole_columns
+from ..counts.sell import LANES
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
 from . import progress
@@ -29,11 +29,14 @@ from .lineage import (
     counts_name,
     in_order,
     numbered,
+    panel_name,
     read_arrays,
 )
-from .protocol import Array, Executor, Outcome, Step, check_step, check_steps
-from .runner import FAN_IN, branches, combine
-from .worker import Found, RunConfig, join, run_steps, save_array
+from .protocol import Array, ColumnStep, Executor, Outcome, Step, check_step, check_steps
+from .runner import FAN_IN, branches, combine, join_panels
+from .worker import Found, PanelPlace, RunConfig, join, run_panel, run_steps, save_array
+
+StepType = TypeVar("StepType", Step, ColumnStep)
 
 # Shared arrays that may be asked for again.
 _RECENT_SHARED = 4
@@ -67,12 +70,9 @@ class DaskExecutor(Executor):
         ]
         self._arrays: dict[str, list[ArrayRef]] = {}
         self._recent: deque[Ref] = deque(maxlen=_RECENT_SHARED)
+        self._places: Ref | None = None  # of the columns of all blocks
         self._n_names = 0
         self._n_saves: Counter[type[Step]] = Counter()
-
-    def whole_columns(self) -> Any:
-        """Raise an error: no process has whole columns."""
-        raise no_whole_columns(self.layout.path, len(self.layout.blocks))
 
     def _new_name(self, what: str) -> str:
         self._n_names += 1
@@ -180,6 +180,38 @@ class DaskExecutor(Executor):
         pairs = zip(found.values, found.sums, strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
+    def run_columns(self, step: ColumnStep) -> dict[str, Array]:
+        """Run a step on every panel of columns, each in one task.
+
+        Workers get the row arrays whole, by way of this process.
+        """
+        self.save_every = 1  # less to write than what is sent here
+        published, shared = self._publish(step)
+        arrays = {
+            name: self._sent_file(self._new_name(name), self.get(name))
+            for name in step.uses
+            if name in self._arrays
+        }
+        if self._places is None:
+            places = [block.column_place for block in self.layout.blocks]
+            self._places = self._sent_file(self._new_name("places"), np.array(places))
+        refs = [self._places, *shared, *arrays.values()]
+        sent = [ref.path for ref in refs] if self.config.folder is None else []
+        checks, panels, tasks = self.layout.column_checksums, self.layout.panels, []
+        for i, panel in enumerate(panels):
+            lanes = slice(panel.start * LANES, panel.stop * LANES)
+            place = PanelPlace(panel, self._places, len(self.layout.row_order), not checks.done)
+            sends = sent if self.config.store else [*sent, panel_name(panel)]
+            label = f"columns in lanes {lanes.start}:{lanes.stop} of {self.layout.path}"
+            args = self.config, place, published, arrays
+            tasks.append(Task(label, args, len(self.partitions) + i, tuple(sends)))
+        self.bytes_read += sum(block.nbytes("columns") for block in self.layout.blocks)
+        found = self.pool.run(type(step).__name__, run_panel, tasks)
+        for panel, (_, checksums) in zip(panels, found, strict=True):
+            if checksums is not None:
+                checks.add(panel, checksums)
+        return join_panels([values for values, _ in found])
+
     def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
         """Run steps on some partitions after others, and read the files of their row arrays."""
         check_steps(steps, "stream")
@@ -243,7 +275,7 @@ class DaskExecutor(Executor):
             for name, array in made.items():
                 self._arrays.setdefault(name, [array] * len(self.partitions))[i] = array
 
-    def _publish(self, step: Step) -> tuple[Step, list[Ref]]:
+    def _publish(self, step: StepType) -> tuple[StepType, list[Ref]]:
         """Return a step as it is sent, with references in place of its shared arrays."""
         arrays = {name: getattr(step, name) for name in step.shared}
         refs = {n: self._published(array) for n, array in arrays.items() if array is not None}
@@ -256,9 +288,14 @@ class DaskExecutor(Executor):
         for known in self._recent:
             if known.name.startswith(name):
                 return known
-        ref = self._write(f"{self._new_name(name)}.npz", {"array": array})
-        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
+        ref = self._sent_file(self._new_name(name), array)
         self._recent.append(ref)
+        return ref
+
+    def _sent_file(self, name: str, array: Array) -> Ref:
+        """Save an array for all workers in a file, which goes with what is returned."""
+        ref = self._write(f"{name}.npz", {"array": array})
+        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
         return ref
 
     def _tasks(
@@ -266,6 +303,9 @@ class DaskExecutor(Executor):
     ) -> list[Task]:
         """Return a task for each partition, with its own arguments."""
         orders = [step.reads for step in steps if step.reads is not None]
+        if "columns" in orders and self._places is not None:
+            # workers have these counts once, in panels or in blocks
+            self.pool.forget(map(panel_name, self.layout.panels))
         tasks = []
         for i, partition in enumerate(self.partitions):
             blocks, sends = partition.blocks, []
@@ -282,8 +322,11 @@ class DaskExecutor(Executor):
 def fetch(layout: Any, name: str) -> Any:
     """Return the object that a pool sends under a name: counts, or arrays from a driver's file.
 
-    The names of counts are those of `counts_name`; the name of arrays is the path of their file.
+    The names of counts are those of `counts_name` and `panel_name`; the name of arrays is the path
+    of their file.
     """
+    if name.startswith("counts-panel-"):
+        return layout.panel(slice(*map(int, name.split("-")[2:])))
     if name.startswith("counts-"):
         _, number, order = name.split("-")
         return layout.file.read(layout.blocks[int(number)], order)

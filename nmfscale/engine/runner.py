@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .protocol import Block, Step, Sums, Values
+from .protocol import Array, Block, ColumnStep, Panel, Step, Sums, Values
 
 # So many neighbours of the tree are added, then so many of their sums, and so on.
 FAN_IN = 4
@@ -35,6 +35,25 @@ def _number_or_array(step: str, name: str, value: Any) -> Any:
     if not isinstance(value, int | float):
         raise TypeError(f"{step} returns {name}={value!r}: a step returns numbers and arrays.")
     return value
+
+
+def run_column_step(step: ColumnStep, panel: Panel, n_threads: int) -> dict[str, Array]:
+    """Run a step on one panel of columns, and check what it returns."""
+    found, n_lanes = step.run(panel, n_threads), panel.lanes.stop - panel.lanes.start
+    for name, array in found.items():
+        if len(array) != n_lanes:
+            raise ValueError(
+                f"{type(step).__name__} returns {name} of length {len(array)}: a column step "
+                f"returns an entry for each of the {n_lanes} lanes of its panel."
+            )
+    return found
+
+
+def join_panels(found: list[dict[str, Array]]) -> dict[str, Array]:
+    """Return the arrays of all columns, from those of the panels in their order."""
+    if len(found) == 1:
+        return found[0]
+    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
 
 def combine(values: list[Values]) -> Values:

@@ -24,10 +24,11 @@ import numpy as np
 from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
 from ..counts.aligned import aligned_copy
-from ..counts.sell import SellBlock
+from ..counts.panels import stacked
+from ..counts.sell import LANES, SellBlock
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
-from ..storage.store_blocks import BlockFile
+from ..storage.store_blocks import BlockFile, ColumnChecksums, ColumnPlace
 from ..storage.version import package_version
 from .lineage import (
     ArrayRef,
@@ -38,11 +39,12 @@ from .lineage import (
     counts_name,
     in_order,
     numbered,
+    panel_name,
     read_arrays,
 )
 from .local import LocalBlock
-from .protocol import Array, Step, Sums, Values
-from .runner import StepRunner, fold
+from .protocol import Array, ColumnStep, Panel, Sums, Values
+from .runner import StepRunner, fold, run_column_step
 from .threads import single_blas_thread
 
 # Seconds without the folder of a fit before it counts as ended.
@@ -119,13 +121,42 @@ class LRUCache:
                 self.n_bytes_held -= self._items.pop(key)[1]
 
 
-_cache = LRUCache()
+class WholeArrays:
+    """The row arrays of all rows that this process has, of each fit the newest of each name.
+
+    They may take more than the cache may hold, and tasks that run at a time share them.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[str, str], tuple[str, Array]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, run: str, name: str, ref: Ref, load: Callable[[Ref], Arrays]) -> Array:
+        """Return the array of a name, loaded if it is not the one at hand."""
+        with self._lock:
+            found = self._items.get((run, name))
+            if found is None or found[0] != ref.name:
+                found = None
+                self._items.pop((run, name), None)
+                found = ref.name, aligned_copy(load(ref)["array"])
+                self._items[run, name] = found
+            return found[1]
+
+    def forget(self, run: str) -> None:
+        """Forget all of a fit."""
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                del self._items[key]
+
+
+_cache, _whole = LRUCache(), WholeArrays()
 _buffers = threading.local()
 
 
 def forget_run(run: str) -> None:
     """Delete all that this process caches of a fit."""
     _cache.forget(run)
+    _whole.forget(run)
 
 
 @lru_cache(maxsize=8)
@@ -162,15 +193,17 @@ class TaskContext:
         key = self.config.run, ref.name
         found = _cache.get(key)
         if found is None:
-            found = self.given.get(ref.path)
-            if found is None:
-                found = self._load(ref)
+            found = self._load(ref)
             # what was sent may be shared with other tasks, and starts anywhere
             found = {name: aligned_copy(array) for name, array in found.items()}
             _cache.put(key, found, sum(array.nbytes for array in found.values()))
         return found
 
     def _load(self, ref: Ref) -> Arrays:
+        """Return arrays from what was sent, or from their file."""
+        if ref.path in self.given:
+            sent: Arrays = self.given[ref.path]
+            return sent
         if self.config.folder is None:
             raise MissingArraysError(ref.path)
         begin, folder = time.monotonic(), Path(self.config.folder)
@@ -237,7 +270,7 @@ class TaskContext:
 
     def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
         """Run a step on the blocks, one after the other."""
-        step = self._with_shared(run.step)
+        step = self.with_shared(run.step)
         known = {name: self.resolve(array) for name, array in run.inputs.items()}
         runner = StepRunner([step], self.config.n_threads)
         made: dict[str, list[Array]] = {}
@@ -250,11 +283,31 @@ class TaskContext:
                 made.setdefault(name, []).append(array)
         return runner, made
 
-    def _with_shared(self, step: Step) -> Step:
+    def with_shared(self, step: Any) -> Any:
         """Return a step with its shared arrays in place of references."""
         refs = {name: getattr(step, name) for name in step.shared}
         arrays = {n: self.arrays(ref)["array"] for n, ref in refs.items() if isinstance(ref, Ref)}
-        return replace(step, **arrays) if arrays else step  # type: ignore[type-var]
+        return replace(step, **arrays) if arrays else step
+
+    def panel(self, place: PanelPlace) -> tuple[SellBlock, Array | None]:
+        """Return the counts of a panel of columns, and its checksums if they are wanted."""
+        if self.config.store is None:
+            name = panel_name(place.slices)
+            if name not in self.given:
+                raise MissingArraysError(name)
+            return self.given[name], None
+        file, stretches, firsts = _block_file(*self.config.store), [], []
+        for row in self.arrays(place.places)["array"].tolist():
+            of_block = ColumnPlace(*row)
+            stretches.append(file.read_columns(of_block, place.slices))
+            firsts.append(of_block.first)
+        checksums = ColumnChecksums.of(stretches) if place.checks else None
+        pairs = list(zip(firsts, stretches, strict=True))
+        return stacked(pairs, place.n_lanes, self.config.n_threads), checksums
+
+    def whole(self, name: str, ref: Ref) -> Array:
+        """Return a row array of all rows."""
+        return _whole.get(self.config.run, name, ref, self._load)
 
     def save(self, name: str, arrays: Arrays) -> Ref | Arrays:
         """Write arrays of this partition to a new file; return them if there is no folder."""
@@ -281,6 +334,19 @@ class TaskContext:
         found = make()
         save_arrays(path, found)
         return found
+
+
+@dataclass(frozen=True)
+class PanelPlace:
+    """A panel of columns: its slices, where the columns of blocks are, the number of all lanes.
+
+    `checks` says whether the checksums of what is read are wanted.
+    """
+
+    slices: slice
+    places: Ref
+    n_lanes: int
+    checks: bool
 
 
 @contextmanager
@@ -372,3 +438,16 @@ def save_array(
     """Save a row array of a partition."""
     with context_of(config, partition, given) as context:
         return context.save(name, numbered(context.resolve(array)))
+
+
+def run_panel(
+    config: RunConfig, place: PanelPlace, step: ColumnStep, arrays: dict[str, Ref],
+    given: Mapping[str, Any],
+) -> tuple[dict[str, Array], Array | None]:  # fmt: skip
+    """Run a column step on a panel; return what it found, and checksums if they are wanted."""
+    with context_of(config, Partition(0, ()), given) as context:
+        whole = {name: context.whole(name, ref) for name, ref in arrays.items()}
+        counts, checksums = context.panel(place)
+        lanes = slice(place.slices.start * LANES, place.slices.stop * LANES)
+        panel = Panel(lanes, counts, whole)
+        return run_column_step(context.with_shared(step), panel, config.n_threads), checksums

@@ -54,21 +54,15 @@ def _seen(look: Callable[[], Any]) -> Any:
         return None
 
 
-def resolve_client(client: Any, refusal: str | None) -> Any:
-    """Return the given client, or the active one.
-
-    `refusal` says why the method of the fit cannot do without whole columns of the counts, if so:
-    then None is returned, and a client that was given is a ValueError.
-    """
+def resolve_client(client: Any) -> Any:
+    """Return the given client, or the active one."""
     if client is None:
-        return active_client() if refusal is None else None
+        return active_client()
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
         raise ValueError(
             f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
             "its address."
         )
-    if refusal is not None:
-        raise ValueError(f"client= cannot be used: {refusal}.")
     if client.status in ("closed", "closing"):
         raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
     if in_task(of_pool=True):

@@ -166,7 +166,7 @@ def bootstrap_fit(
     check_interval(level, "percentile")
     check_weighting(weighting)
     _check_estimator(estimator)
-    client = resolve_client(client, None)
+    client = resolve_client(client)
     counts = _counts_of(X, estimator.memory_limit, client, layer=layer, raw=raw)
     fitted = _fitted(estimator, counts, n_threads)
     counts, given = counts_of_fit(fitted, X, counts)
@@ -321,7 +321,7 @@ class RefitTask(ReplicateTask):
         """Return that number on the machine that does the fits, as its memory allows."""
         needs = poisson_needs(
             self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
-            weighted=True,
+            weighted=True, inner_iter=self.estimator.inner_iter,
         )._replace(start=0)  # which is given  # fmt: skip
         limit = self.estimator.memory_limit or memory_of_task()
         return fits_within(self.counts, needs, limit, _TOGETHER)

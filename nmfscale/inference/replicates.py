@@ -132,7 +132,7 @@ def run_replicates(
     finished replicates, or raises KeyboardInterrupt if there are none.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
-    client = resolve_client(client, None)
+    client = resolve_client(client)
     with ExitStack() as stack:
         place = None
         if checkpoint is not None:

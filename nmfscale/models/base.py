@@ -214,15 +214,10 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _counts_of_fit(
-        self, X: Any, options: FitOptions, refusal: str | None = None
-    ) -> tuple[CountMatrix, FitOptions]:
-        """Return the counts of a fit, and its options with the client to use, if any.
-
-        `refusal` is the reason why a cluster cannot be used.
-        """
+    def _counts_of_fit(self, X: Any, options: FitOptions) -> tuple[CountMatrix, FitOptions]:
+        """Return the counts of a fit, and its options with the client to use, if any."""
         layer, raw = options.layer, options.raw
-        counts, client = self._read_for(X, options.client, refusal, layer=layer, raw=raw)
+        counts, client = self._read_for(X, options.client, layer=layer, raw=raw)
         self._take_names(X, counts)
         self._warn_of_many_components(counts)
         return counts, replace(options, client=client)

@@ -18,7 +18,7 @@ from ..engine.protocol import Executor, Method
 from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
-from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, refusal_of, start_of
+from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
@@ -130,10 +130,9 @@ class CountFactorization(HeldFactors):
             Continue from the newest checkpoint in the folder, if there is one. The result is the
             same to the bit as without interruption, even if the counts are stored elsewhere now.
         client : distributed.Client, default=None
-            Dask cluster whose workers run the fit, with the same bits (for solvers that do not need
-            whole columns: "auto", "joint-em", and "em" with ``inner_iter=1``). By default counts in
-            files and dask arrays use the active client, if there is one and it is not asynchronous;
-            all other fits run in this process. Workers that can access the store and the folder of
+            Dask cluster whose workers run the fit, with the same bits. By default counts in files
+            and dask arrays use the active client, if there is one and it is not asynchronous; all
+            other fits run in this process. Workers that can access the store and the folder of
             `checkpoint` (or else the system's temporary folder) read and write there; data are sent
             to all other workers. Counts that are not in a packed store are packed first; counts of
             a single block are fitted in this process.
@@ -204,8 +203,7 @@ class CountFactorization(HeldFactors):
         fixed_topics: Any, fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         check_penalty(self.l1_penalty, self.solver)
-        refusal = refusal_of(self.solver, self.inner_iter)
-        counts, options = self._counts_of_fit(X, options, refusal)
+        counts, options = self._counts_of_fit(X, options)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
@@ -226,7 +224,7 @@ class CountFactorization(HeldFactors):
         constraints = given.constraints
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
-            constraints.weights is not None, seen is not None,
+            constraints.weights is not None, seen is not None, self.inner_iter,
         )  # fmt: skip
         fitted = self._fit_blocks(
             counts, needs, partial(self._make, given=given), options,

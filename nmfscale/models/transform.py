@@ -435,14 +435,12 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         counts = model._explained(counts)
         return model._knowing(counts, known or {}), counts, client
 
-    def _read_for(
-        self, X: Any, client: Any, refusal: str | None = None, **choice: Any
-    ) -> tuple[CountMatrix, Any]:
+    def _read_for(self, X: Any, client: Any, **choice: Any) -> tuple[CountMatrix, Any]:
         """Return counts as they are given, and the client that works on them, or None.
 
-        For `refusal` see `resolve_client`; `choice` holds layer and raw.
+        `choice` holds layer and raw.
         """
-        in_memory = resolve_client(client, refusal) is None
+        in_memory = resolve_client(client) is None
         counts = self._read(X, in_memory=in_memory, **choice)
         return counts, None if in_memory else client_for(counts, client)
 
@@ -482,4 +480,4 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
 def client_for(counts: CountMatrix, client: Any) -> Any:
     """Return the client that works on counts: the active one is for counts in files only."""
-    return client if client is not None or not counts.from_file else resolve_client(None, None)
+    return client if client is not None or not counts.from_file else resolve_client(None)

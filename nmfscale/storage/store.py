@@ -42,9 +42,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, row_chunks
-from ..counts.blocks import block_orders, column_order_of, no_whole_columns, prefetched
+from ..counts.blocks import (
+    block_orders,
+    column_order_of,
+    cut_panels,
+    panel_entries,
+    prefetched,
+)
 from ..counts.cached import cached_property
 from ..counts.memory import Counts
+from ..counts.panels import bytes_of_panels, stacked
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of
 from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names
@@ -53,6 +60,7 @@ from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape
 from .store_blocks import (
     ORDERS,
     BlockFile,
+    ColumnChecksums,
     DamagedStoreError,
     NoStoreError,
     StoredBlock,
@@ -158,11 +166,13 @@ class StoredLayout:
                 raise damaged(file, f"{VALUES}/times do not add up to {counts.nnz} counts")
         self._kept: dict[tuple[int, str], SellBlock] | None = None
         self._buffers: list[Array] | None = None
+        self._panel_entries = panel_entries(counts)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out blocks in memory, which can be read again."""
         state = {**self.__dict__, "_kept": None if self._kept is None else {}, "_buffers": None}
-        state.pop("whole_columns", None)
+        for name in ("whole_columns", "column_checksums"):
+            state.pop(name, None)
         return state
 
     @property
@@ -230,11 +240,49 @@ class StoredLayout:
 
     @cached_property
     def whole_columns(self) -> SellBlock:
-        """The columns of the whole matrix; an error if the store has several blocks."""
+        """The columns of a store of one block, which stays in memory."""
+        assert len(self.blocks) == 1
+        self.keep()
+        return next(self.visit("columns"))[1]
+
+    @cached_property
+    def panels(self) -> list[slice]:
+        """Slices of the columns that make a panel, about as large as a block."""
+        steps = [np.diff(self.file.read_offset(block)) for block in self.blocks]
+        return cut_panels(np.sum(steps, axis=0))
+
+    @cached_property
+    def column_checksums(self) -> ColumnChecksums:
+        """Checksums of the panels that were read, until all were."""
+        return ColumnChecksums(self.file, self.blocks, self.panels)
+
+    def panel(self, which: slice) -> SellBlock:
+        """Return some slices of the columns over all blocks; indices are lanes of all rows."""
+        if self._kept is not None:
+            numbers = range(len(self.blocks))
+            found = [self._read(i, "columns", None).slices(which) for i in numbers]
+        else:
+            found = [self.file.read_columns(block.column_place, which) for block in self.blocks]
+            if not self.column_checksums.done:
+                self.column_checksums.add(which, ColumnChecksums.of(found))
+        firsts = [block.first for block in self.blocks]
+        return stacked(list(zip(firsts, found, strict=True)), len(self.row_order), 1)
+
+    def panel_bytes(self, per_count: int = 0) -> int:
+        """Return the bytes that a visit of panels needs, and `per_count` for each count in use."""
         if len(self.blocks) == 1:
-            self.keep()
-            return next(self.visit("columns"))[1]
-        raise no_whole_columns(self.path, len(self.blocks))
+            return 0
+        return bytes_of_panels(self._panel_entries, self.count_dtype, per_count)
+
+    def visit_panels(self) -> Iterator[tuple[slice, SellBlock]]:
+        """Yield slices of the columns, and these columns over all blocks, panel after panel.
+
+        The next panel is read while this one is in use.
+        """
+        if len(self.blocks) == 1:
+            yield slice(0, len(self.column_order) // LANES), self.whole_columns
+            return
+        yield from zip(self.panels, prefetched(map(self.panel, self.panels)), strict=True)
 
     def count_values(self) -> tuple[Array, Array] | None:
         """Return the values of the counts and how often each occurs; None if many are large."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from .hdf5 import need
 Array = NDArray[Any]
 ORDERS = "rows", "columns"
 PARTS = "index", "count", "offset"
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class DamagedStoreError(DamagedFileError):
@@ -63,6 +65,29 @@ class StoredBlock:
     def nbytes(self, which: str) -> int:
         """Return the bytes of the "rows" or "columns"."""
         return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
+
+    @property
+    def column_place(self) -> ColumnPlace:
+        """Where its columns are."""
+        index, count, offset = (self.extents[f"columns_{part}"] for part in PARTS)
+        size, itemsize = index.size // index.dtype.itemsize, index.dtype.itemsize
+        return ColumnPlace(
+            self.number, self.first, self.last, size, itemsize, index.offset, count.offset,
+            offset.offset,
+        )  # fmt: skip
+
+
+class ColumnPlace(NamedTuple):
+    """Number and lanes of a block; entries of its columns, and where their arrays begin."""
+
+    number: int
+    first: int
+    last: int
+    n_entries: int
+    index_bytes: int
+    at_index: int
+    at_count: int
+    at_offset: int
 
 
 def stored_block(
@@ -114,7 +139,7 @@ class BlockFile:
             size = block.extents[f"{which}_{part}"].size
             pieces[f"{which}_{part}"] = buffer[first : first + size]
             first += size
-        retry(self.path, lambda: self._fill(block, pieces))
+        self._fill([(block.extents[name].offset, piece) for name, piece in pieces.items()])
         for name, piece in pieces.items():
             if (block.number, name) not in self.checked:
                 self._check(block, name, piece)
@@ -123,17 +148,64 @@ class BlockFile:
         )
         slices = SellBlock(index, count, offset, block.n_others[which])
         if (block.number, which) not in self.checked:
-            self._check_slices(slices, block, which)
+            self._check_slices(slices, block.number, which)
+            self.checked.add((block.number, which))
         return slices
 
-    def _fill(self, block: StoredBlock, pieces: dict[str, Array]) -> None:
+    def read_offset(self, block: StoredBlock) -> Array:
+        """Read where the slices of the columns of a block begin."""
+        extent = block.extents["columns_offset"]
+        piece = np.empty(extent.size, np.uint8)
+        self._fill([(extent.offset, piece)])
+        if (block.number, "columns_offset") not in self.checked:
+            self._check(block, "columns_offset", piece)
+        return piece.view(extent.dtype)
+
+    def read_columns(self, place: ColumnPlace, some: slice) -> SellBlock:
+        """Read some neighbouring slices of the columns of a block, and nothing else of it.
+
+        Their checksums are compared by `ColumnChecksums`.
+        """
+        n_others = place.last - place.first
+        index_type = np.dtype(np.uint16 if place.index_bytes == 2 else np.int32)
+        offset = np.empty(some.stop - some.start + 1, np.int64)
+        self._fill([(place.at_offset + some.start * offset.itemsize, offset.view(np.uint8))])
+        first, n_entries = int(offset[0]) * LANES, int(offset[-1] - offset[0]) * LANES
+        if min(first, n_entries) < 0 or first + n_entries > place.n_entries:
+            raise self._unsound(place.number, "columns")
+        found = [np.empty(n_entries, dtype) for dtype in (index_type, self.count_dtype)]
+        at = (place.at_index, place.at_count)
+        self._fill([
+            (begin + first * array.itemsize, array.view(np.uint8))
+            for begin, array in zip(at, found, strict=True)
+        ])  # fmt: skip
+        slices = SellBlock(found[0], found[1], offset - offset[0], n_others)
+        key = place.number, f"columns {some.start}:{some.stop}"
+        if not {key, (place.number, "columns")} & self.checked:
+            self._check_slices(slices, place.number, "columns")
+            self.checked.add(key)
+        return slices
+
+    def check_crc(self, block: StoredBlock, name: str, crc: int) -> None:
+        """Compare the checksum of an array, as it was read, with that in the file."""
+        if crc != block.extents[name].crc32:
+            raise DamagedStoreError(
+                f"{self.path}: blocks/{block.number:06d}/{name} is damaged (its checksum differs); "
+                "pack the counts again."
+            )
+        self.checked.add((block.number, name))
+
+    def _fill(self, pieces: list[tuple[int, Array]]) -> None:
+        """Fill arrays of bytes from where each begins in the file."""
+        retry(self.path, lambda: self._fill_once(pieces))
+
+    def _fill_once(self, pieces: list[tuple[int, Array]]) -> None:
         with self.path.open("rb", buffering=0) as file:
             if file_id(os.fstat(file.fileno())) != self.mark:
                 raise DamagedStoreError(
                     f"{self.path} was changed while it was in use; pack it again and start again."
                 )
-            for name, piece in pieces.items():
-                first = block.extents[name].offset
+            for first, piece in pieces:
                 n_read = read_into(file.fileno(), piece.data, first)
                 if n_read < len(piece):
                     raise DamagedStoreError(
@@ -143,15 +215,9 @@ class BlockFile:
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
         """Compare an array with its checksum."""
-        extent = block.extents[name]
-        if zlib.crc32(piece.data, extent.start_crc32) != extent.crc32:
-            raise DamagedStoreError(
-                f"{self.path}: blocks/{block.number:06d}/{name} is damaged (its checksum differs); "
-                "pack the counts again."
-            )
-        self.checked.add((block.number, name))
+        self.check_crc(block, name, zlib.crc32(piece.data, block.extents[name].start_crc32))
 
-    def _check_slices(self, slices: SellBlock, block: StoredBlock, which: str) -> None:
+    def _check_slices(self, slices: SellBlock, number: int, which: str) -> None:
         """Raise an error for indices with which the kernels would access memory out of bounds.
 
         A valid checksum does not exclude them: another program may have written the file.
@@ -166,8 +232,58 @@ class BlockFile:
             and (not n_entries or slices.count.min() >= 0)
         )
         if not sound:
-            raise DamagedStoreError(
-                f"{self.path}: blocks/{block.number:06d} holds {which} that are not counts of its "
-                "rows and columns; pack the counts again."
-            )
-        self.checked.add((block.number, which))
+            raise self._unsound(number, which)
+
+    def _unsound(self, number: int, which: str) -> DamagedStoreError:
+        return DamagedStoreError(
+            f"{self.path}: blocks/{number:06d} holds {which} that are not counts of its rows and "
+            "columns; pack the counts again."
+        )
+
+
+class ColumnChecksums:
+    """Compares columns that are read a panel at a time with the checksums of whole arrays.
+
+    Once every panel was read, by whatever process, its checksums make up those of the arrays.
+    """
+
+    _PARTS = "columns_index", "columns_count"
+
+    def __init__(self, file: BlockFile, blocks: list[StoredBlock], panels: list[slice]):
+        self._file, self._blocks, self._panels = file, blocks, panels
+        self._found: dict[int, Array] = {}
+        names = {(block.number, name) for block in blocks for name in self._PARTS}
+        self.done = names <= file.checked
+
+    @staticmethod
+    def of(stretches: Sequence[SellBlock]) -> Array:
+        """Return sizes and checksums of a panel's stretches, (n_blocks, 2, 2), int64."""
+        arrays = [(columns.index, columns.count) for columns in stretches]
+        return np.array([[(a.nbytes, zlib.crc32(a.data)) for a in both] for both in arrays])
+
+    def add(self, panel: slice, found: Array) -> None:
+        """Take those of one panel; compare all of them when it is the last."""
+        self._found[panel.start] = found
+        if self.done or len(self._found) < len(self._panels):
+            return
+        parts = np.array([self._found[panel.start] for panel in self._panels])
+        for i, block in enumerate(self._blocks):
+            for j, name in enumerate(self._PARTS):
+                crc = block.extents[name].start_crc32
+                for size, of_part in parts[:, i, j].tolist():
+                    crc = _joined(crc, of_part, size)
+                self._file.check_crc(block, name, crc)
+        self.done, self._found = True, {}
+
+
+def _joined(crc: int, following: int, size: int) -> int:
+    """Return the checksum of bytes with checksum `crc` and `size` bytes that follow them.
+
+    CRC-32 is linear: that of the first bytes and of zeros, less that of zeros alone, and that of
+    the following bytes.
+    """
+    zeros = 0
+    for first in range(0, size, len(_ZEROS)):
+        piece = _ZEROS[: size - first]
+        crc, zeros = zlib.crc32(piece, crc), zlib.crc32(piece, zeros)
+    return crc ^ zeros ^ following

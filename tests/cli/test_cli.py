@@ -917,7 +917,6 @@ def test_wrong_usage(words, capsys):
         (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
         (["--resume"], "--resume needs --checkpoint DIR"),
         (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
-        (["--solver", "scd", "--workers", "2"], "--workers cannot be used: .* whole columns"),
     ],
 )
 def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, capsys):

@@ -187,8 +187,6 @@ def test_clients_that_do_not_do(client, store):
     for other in (client.cluster, client.scheduler.address):
         with pytest.raises(ValueError, match=r"client=.* is no distributed.Client: pass Client\("):
             fit(store, other)
-    with pytest.raises(ValueError, match="client= cannot be used: solver='em' needs whole columns"):
-        fit(store, client, solver="em")
 
 
 def test_a_client_that_is_closed(client, store, opened):
@@ -226,12 +224,6 @@ def test_a_client_that_keeps_its_worker_from_other_tasks(client, store):
 def test_a_fit_on_the_cluster_that_runs_its_task(client, store):
     found = client.submit(tasks.bits_with_worker_client, str(store), BLOCK, 3, pure=False)
     assert found.result(timeout=WALL) == bits(fit(X))
-
-
-def test_other_solvers_stay_in_this_process(client, tmp_path, opened):
-    source = write_h5ad(tmp_path / "counts.h5ad", sp.csr_array(X))
-    assert bits(fit(source, solver="em")) == bits(fit(X, solver="em"))
-    assert not opened
 
 
 def test_tasks_have_names_to_read(client, store):

@@ -102,15 +102,14 @@ def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
 
 
 @pytest.mark.parametrize("source", ["csc", "mtx"], indirect=True)
-def test_the_papers_methods_need_whole_columns(source, monkeypatch):
+def test_whole_columns_of_a_file(source, monkeypatch):
+    expected = fit(X, solver="scd").components_.tobytes()
+    for keep in (False, True):
+        internals.plan(monkeypatch, keep=keep)
+        found = fit(source, solver="scd", memory_limit="1TB")
+        assert found.components_.tobytes() == expected
+    internals.small_blocks(monkeypatch, 1 << 23)  # one block, which stays in memory
     internals.read_anew(monkeypatch)
-    with pytest.raises(ValueError, match=r"counts\.\w+.* needs whole columns: use solver='auto'"):
-        fit(source, solver="scd", memory_limit="1TB")
-    internals.plan(monkeypatch, keep=True)
-    one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
-    assert one.components_.tobytes() == other.components_.tobytes()
-    internals.read_anew(monkeypatch)
-    internals.small_blocks(monkeypatch, 1 << 23)
     one, other = fit(X, solver="scd"), fit(source, solver="scd", memory_limit="1TB")
     assert one.components_.tobytes() == other.components_.tobytes()
 

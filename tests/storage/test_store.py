@@ -618,15 +618,6 @@ def test_two_visits_at_once_do_not_disturb_each_other(store):
         assert_array_equal(rows.count, expected)
 
 
-def test_the_papers_methods_need_whole_columns(store, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="needs whole columns: use solver='auto'"):
-        fit(store, solver="scd")
-    internals.small_blocks(monkeypatch, 1 << 23)
-    pack(as_counts(X), tmp_path / "one.nmf")
-    one, other = fit(X, solver="scd"), fit(tmp_path / "one.nmf", solver="scd")
-    assert one.components_.tobytes() == other.components_.tobytes()
-
-
 # Memory ---------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import kernels
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
 from .objective import FactorModel
@@ -27,7 +28,9 @@ from .state import Seen
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
 PLAIN_EVERY = 20
-# What an update of whole columns reports.
+# Numbers of a held factor, of which the kernels know the places as int32.
+MOST_NUMBERS = 1 << 31
+# What an update of columns reports.
 _ENDS = "kkt_start", "loglik_end"
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
 
@@ -79,8 +82,13 @@ class Alternating(FactorModel):
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
         self.whole = needs_whole_columns(solver, inner_iter)
-        if self.whole:  # refused before any work starts
-            self.executor.whole_columns()
+        size = len(self.executor.layout.row_order) * kernels.row_stride(self.n_components)
+        if self.whole and size >= MOST_NUMBERS:
+            raise ValueError(
+                f"solver={solver!r} takes steps on whole columns, beside all loadings of "
+                f"{self.counts.shape[0]:,} samples and {self.n_components:,} components: these are "
+                "more than 2**31 numbers. Use solver='auto', or fit fewer components."
+            )
 
     def start(self) -> None:
         """Move to the start."""
@@ -169,7 +177,7 @@ class Alternating(FactorModel):
         changes = state.note_rows(found)
         self.executor.copy(start, "L")
         if whole:
-            columns = state.update_whole_columns(self.how, Fn, reports=_ENDS)
+            columns = state.update_columns(self.how, Fn, reports=_ENDS)
         else:
             columns = Seen(kkt=state.move_columns(self.how, Fn, sums))
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])

@@ -28,6 +28,8 @@ SOLVERS = ("auto", "joint-em", *UPDATES)
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # In a task: two points, the next, the one before; the same of priors. And copies of F.
 _COPIES_TASK, _COPIES_TASK_F = 8, 3
+# In a worker that has all of L: as it was read or sent, and for the kernels.
+_COPIES_WHOLE = 2
 # Of correlations that rows share: of both factors, and what they are found by.
 _COPIES_SHARED = 6
 # Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
@@ -90,17 +92,9 @@ def factors_of(
     return found["L"], found["F"]
 
 
-def refusal_of(solver: str, inner_iter: int | None = None) -> str | None:
-    """Return why a solver needs whole columns; None if sums over blocks are enough."""
-    if solver not in UPDATES or not needs_whole_columns(solver, inner_iter):
-        return None
-    remedy = "inner_iter=1, or solver='auto'" if solver == "em" else "solver='auto'"
-    return f"solver={solver!r} needs whole columns of the counts: use {remedy} or 'joint-em'"
-
-
 def poisson_needs(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
-    weighted: bool = False, grouped: bool = False,
+    weighted: bool = False, grouped: bool = False, inner_iter: int | None = None,
 ) -> Needs:  # fmt: skip
     """Return the memory that a fit needs.
 
@@ -112,14 +106,16 @@ def poisson_needs(
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
     more = 3 * grouped  # copies of what a prior is made of
-    scratch = 0
+    scratch = per_thread = 0
     if not own:  # a sample of rows at a time has curvature of its own
         packed = kernels.packed_size(K)
         scratch = (n_threads * LANES * itemsize + SAMPLED_TOGETHER * 8) * packed
     if solver in UPDATES and UPDATES[solver].kernel == "descend":
         # threads gather the factors of a whole row
         longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
-        scratch = max(scratch, n_threads * longest * (K + 2) * LANES * itemsize)
+        per_thread = longest * (K + 2) * LANES * itemsize
+        scratch = max(scratch, n_threads * per_thread)
+    of_columns = solver in UPDATES and needs_whole_columns(solver, inner_iter)
     return Needs(
         row=stride * itemsize * (_COPIES_L + more),
         shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
@@ -130,4 +126,6 @@ def poisson_needs(
         task_row=(_COPIES_TASK + more) * stride * 8 + own * kernels.packed_size(K) * 2,
         task_shared=_COPIES_TASK_F * lanes * stride * 8,
         saved_row=stride * 8,
+        whole_row=_COPIES_WHOLE * (stride * itemsize + 8 * weighted) if of_columns else 0,
+        task_thread=per_thread,
     )

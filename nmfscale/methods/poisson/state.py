@@ -37,6 +37,7 @@ from .steps import (
     Part,
     SampleTerms,
     SumColumns,
+    UpdateColumns,
     UpdateRows,
     WeighColumns,
     convert,
@@ -180,18 +181,24 @@ class PoissonState:
 
     def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
         """Return the row problem of F, with column sums of L unless `prior_of_F` has them."""
-        moves = None
-        if self.constraints.topics is not None:
-            moves = np.zeros(self.stride, self.dtype)
-            moves[: self.n_components] = ~self.constraints.topics
+        total, moves, shared = self._total_of_F(), self._moves_of_F(), self._correlation("F", how)
+        return how.problem(design, total, self.n_components, shared, moves)
+
+    def _total_of_F(self) -> Array:
         total = self.total_L.astype(self.dtype)
-        if self.measured is not None:
-            total = np.zeros_like(total)
-        return how.problem(design, total, self.n_components, self._correlation("F", how), moves)
+        return total if self.measured is None else np.zeros_like(total)
+
+    def _moves_of_F(self) -> Array | None:
+        """Say which components of F move (stride,); None if all do."""
+        if self.constraints.topics is None:
+            return None
+        moves = np.zeros(self.stride, self.dtype)
+        moves[: self.n_components] = ~self.constraints.topics
+        return moves
 
     def whole_columns(self) -> Any:
-        """Return the columns of all blocks in the form of the kernels, weighted if samples are."""
-        counts = self.executor.whole_columns()
+        """Return the columns of a single block in the form of the kernels, perhaps weighted."""
+        counts = self.layout.whole_columns
         if self.weights is not None:
             if self._weighted is None:  # whole columns stay in memory
                 self._weighted = counts.weighted(self.weights, self.dtype, self.n_threads)
@@ -315,30 +322,17 @@ class PoissonState:
         self.set_factor(target)
         return self.note_columns(found)
 
-    def update_whole_columns(
-        self, how: RowUpdate, out: Array, *, reports: tuple[str, ...] = ()
-    ) -> Seen:
+    def update_columns(self, how: RowUpdate, out: Array, *, reports: tuple[str, ...] = ()) -> Seen:
         """Update every row of F in several steps, by the row kernel on the transposed counts."""
-        L, fixed = self.executor.get("L"), self.F.fixed
-        sliced = self.whole_columns()
-        seen = {name: np.zeros(len(out)) for name in reports}
-        getattr(kernels, how.kernel)(
-            sliced, self.problem_of_F(how, L), self.F.values, out,
-            n_threads=self.n_threads, **seen, **self.prior_of_F(),
+        step = UpdateColumns(
+            self.F.values, self._total_of_F(), self.n_components, how, reports, self._moves_of_F(),
+            self.F.fixed, **self.prior_of_F(), room=self._room,
         )  # fmt: skip
-        if fixed is not None:
-            out[fixed] = self.F.values[fixed]
-            if "loglik_end" in seen:  # seen where these would have gone
-                again = np.zeros(len(out))
-                kernels.update_rows(
-                    sliced, self.problem_of_F(RowUpdate(), L), out, None, loglik_end=again,
-                    slices=np.flatnonzero(fixed.reshape(-1, LANES).any(axis=1)),
-                    n_threads=self.n_threads,
-                )  # fmt: skip
-                seen["loglik_end"][fixed] = again[fixed]
+        found = self.executor.run_columns(step)
+        np.copyto(out, found["values"])
         # lanes without a row have no counts and add nothing
-        log_mu = sum_lanes(seen["loglik_end"]) if "loglik_end" in seen else np.nan
-        return Seen(log_mu, self.F.largest(seen["kkt_start"]) if "kkt_start" in seen else np.nan)
+        log_mu = sum_lanes(found["loglik_end"]) if "loglik_end" in found else np.nan
+        return Seen(log_mu, self.F.largest(found["kkt_start"]) if "kkt_start" in found else np.nan)
 
     # Both ---------------------------------------------------------------------------------------
 

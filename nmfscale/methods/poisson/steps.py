@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import kernels
+from ...counts.aligned import aligned_empty
 from ...counts.sell import LANES, SellBlock
-from ...engine.protocol import Block, RowArrays, Step, Sums, Values
+from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
 from ..measured import own_totals, totals_of_groups
 from ..slices import sliced_counts
@@ -297,6 +298,59 @@ class SumColumns(Step):
                 last=part.last, n_threads=n_threads,
             )  # fmt: skip
         return {}
+
+
+@dataclass(frozen=True)
+class UpdateColumns(ColumnStep):
+    """Updates every row of F, in lane order, by the steps `how` while L is held.
+
+    `total` (stride,) are the column sums of L, `moves` (stride,) the components that move, `fixed`
+    (lanes,) the rows of F that stay, `pseudo` and `rate` (lanes, stride) a prior. `reports` are
+    "kkt_start" and "loglik_end", which `run` returns besides the new rows, "values". `room` is
+    memory for counts that are weighted, one panel after the other.
+    """
+
+    F: Any
+    total: Array
+    n_components: int
+    how: RowUpdate
+    reports: tuple[str, ...]
+    moves: Array | None = None
+    fixed: Array | None = None
+    pseudo: Any = None
+    rate: Any = None
+    room: list[Array] = field(default_factory=list)
+
+    shared = ("F", "pseudo", "rate")
+    uses = ("L", "weights")
+
+    def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
+        """Update the rows of a panel."""
+        L, weights, counts = panel.arrays["L"], panel.arrays.get("weights"), panel.counts
+        if weights is not None:
+            counts = counts.weighted(weights, L.dtype, n_threads, self.room)
+        sliced, start = sliced_counts(counts, len(L)), self.F[panel.lanes]
+        prior = {name: getattr(self, name) for name in ("pseudo", "rate")}
+        prior = {name: array[panel.lanes] for name, array in prior.items() if array is not None}
+        seen = {name: np.zeros(len(start)) for name in self.reports}
+        out = aligned_empty(start.shape, start.dtype)
+        update = getattr(kernels, self.how.kernel)
+        update(sliced, self._problem(L, self.how), start, out, n_threads=n_threads, **seen, **prior)
+        if self.fixed is not None:
+            fixed = self.fixed[panel.lanes]
+            out[fixed] = start[fixed]
+            if "loglik_end" in seen:  # seen where these would have gone
+                again = np.zeros(len(out))
+                slices = np.flatnonzero(fixed.reshape(-1, LANES).any(axis=1))
+                kernels.update_rows(
+                    sliced, self._problem(L, RowUpdate()), out, None, loglik_end=again,
+                    slices=slices, n_threads=n_threads,
+                )  # fmt: skip
+                seen["loglik_end"][fixed] = again[fixed]
+        return {"values": out, **seen}
+
+    def _problem(self, L: Array, how: RowUpdate) -> Any:
+        return how.problem(L, self.total, self.n_components, moves=self.moves)
 
 
 @dataclass(frozen=True)
