@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nmfscale.counts.sell import LANES
-from nmfscale.engine.protocol import RowArrays, Step
+from nmfscale.engine.protocol import ColumnStep, RowArrays, Step
 
 
 @dataclass(frozen=True)
@@ -134,3 +134,21 @@ class Puts(Odd):
         like = np.zeros(self.n_entries) if self.n_entries else _lanes(block)
         block.empty(self.name, like)[:] = 1
         return {"value": self.value}
+
+
+@dataclass(frozen=True)
+class OfColumns(ColumnStep):
+    """Adds up the counts of each column times a row array, and times its own shared array."""
+
+    factors: np.ndarray
+    uses: tuple = ("given", "nothing")
+    n_less: int = 0
+    shared = ("factors",)
+
+    def run(self, panel, n_threads):
+        counts, found = panel.counts, np.zeros(panel.lanes.stop - panel.lanes.start)
+        lane = np.repeat(np.arange(len(counts.offset) - 1), np.diff(counts.offset)) * LANES
+        lane = (lane[:, None] + np.arange(LANES)).ravel()
+        np.add.at(found, lane, counts.count * panel.arrays["given"][counts.index])
+        found *= self.factors[panel.lanes]
+        return {"found": found[self.n_less :], "names": np.repeat(len(panel.arrays), len(found))}

@@ -43,8 +43,8 @@ def run_column_step(step: ColumnStep, panel: Panel, n_threads: int) -> dict[str,
     for name, array in found.items():
         if len(array) != n_lanes:
             raise ValueError(
-                f"{type(step).__name__} returns {name} of length {len(array)}: a column step "
-                f"returns an entry for each of the {n_lanes} lanes of its panel."
+                f"{type(step).__name__} returns {name!r}, which has no entry for each lane of its "
+                "panel."
             )
     return found
 

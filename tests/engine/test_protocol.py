@@ -4,7 +4,17 @@ import internals
 import numpy as np
 import pytest
 from clusters import WALL, cluster_of, within
-from odd_steps import Grows, Looks, MakesAndSums, MakesTwo, Odd, Puts, PutsAny, SaysSame
+from odd_steps import (
+    Grows,
+    Looks,
+    MakesAndSums,
+    MakesTwo,
+    Odd,
+    OfColumns,
+    Puts,
+    PutsAny,
+    SaysSame,
+)
 from small_fits import X
 
 import nmfscale
@@ -109,7 +119,18 @@ def of_blocks(executor):
     return executor.get("same"), executor.get_blocks("given")
 
 
-@pytest.mark.parametrize("do", [makes_and_sums, makes_two, says_same, puts_any, of_blocks])
+def of_columns(executor):
+    """Use in columns what was put, and what a step made that is not saved."""
+    step = OfColumns(1 + np.arange(float(len(executor.layout.column_order))))
+    executor.put("given", lanes_of(executor)[:, 0].copy())
+    found = [executor.run_columns(step)]
+    executor.apply(Grows())
+    return [*found, executor.run_columns(step)]
+
+
+@pytest.mark.parametrize(
+    "do", [makes_and_sums, makes_two, says_same, puts_any, of_blocks, of_columns]
+)
 def test_the_same_results_everywhere(executors, do):
     found = everywhere(executors, do)
     assert not isinstance(found, str), found
@@ -123,6 +144,13 @@ def test_the_same_results_everywhere(executors, do):
         assert (found[0][0].values["sum"] < 0) and (found[1] > 0).any()
     if do is of_blocks:
         assert found[1] is None
+    if do is of_columns:
+        assert (found[0]["names"] == 1).all()
+        assert (found[1]["found"] != found[0]["found"]).any()
+
+
+def too_few(executor):
+    return OfColumns(np.ones(len(executor.layout.column_order)), n_less=1)
 
 
 REFUSED = {
@@ -174,6 +202,10 @@ REFUSED = {
     "no number": (
         lambda e: e.run(Puts(value="much")),
         "Puts returns value='much': a step returns numbers and arrays",
+    ),
+    "columns, too few": (
+        lambda e: (e.put("given", lanes_of(e)[:, 0]), e.run_columns(too_few(e))),
+        "OfColumns returns 'found', which has no entry for each lane of its panel",
     ),
     "get, nothing": (lambda e: e.get("nothing"), "there is no row array 'nothing'"),
     "get, any": (
