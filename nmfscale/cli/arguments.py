@@ -147,9 +147,10 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
     what = (
         "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty if "
-        "there is none; or a column of obs of an .h5ad"
+        "there is none; or a column of a table with a header, or of obs of an .h5ad (COLUMN alone: "
+        "of INPUT)"
     )
-    add("--labels", type=_PATH, metavar="FILE|COLUMN", help=what)
+    add("--labels", type=_PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",

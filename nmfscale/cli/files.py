@@ -33,9 +33,11 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     limit = getattr(arguments, "memory_limit", None)
     names = ("layer", "raw", "genome", "feature_type", "transpose")
     column = getattr(arguments, "labels", None)
+    if column is not None and os.path.exists(file_and_column(column)[0]):
+        column = None  # labels_of reads the file
     counts = open_counts(
         arguments.input, integer="allow", in_memory=not streamed and limit is None,
-        memory_limit=limit, groups=None if column is None or os.path.exists(column) else column,
+        memory_limit=limit, groups=column,
         **{name: getattr(arguments, name) for name in names},
     )  # fmt: skip
     if not counts.is_integer:

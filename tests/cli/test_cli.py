@@ -139,7 +139,9 @@ class TestFit:
         adata.write_h5ad(tmp_path / "counts.h5ad")
         known = np.array([label or None for label in labels], object)
         expected = nmfscale.SSNMF(3, random_state=1, max_iter=60).fit(simulated(), known)
-        for given in (tmp_path / "by name.csv", tmp_path / "labels.txt", "class"):
+        (tmp_path / "table.csv").write_text("".join(["name,class\n", *reversed(rows)]))
+        columns = [f"{tmp_path / name}:class" for name in ("counts.h5ad", "table.csv")]
+        for given in (tmp_path / "by name.csv", tmp_path / "labels.txt", "class", *columns):
             words = [tmp_path / "counts.h5ad", "-k", 3, "--model", "ssnmf", "--labels", given]
             assert run("fit", *words, "-o", tmp_path / "model.h5", "--force", "--quiet", *FIT) == 0
             model = nmfscale.load(tmp_path / "model.h5")
