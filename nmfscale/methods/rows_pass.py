@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from ..counts.aligned import aligned_empty
 from ..counts.base import CountMatrix
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor, Needs, Step
@@ -71,9 +72,13 @@ class RowsPass:
                 executor = LocalExecutor(counts.layout(self.n_threads), self.n_threads)
             else:
                 executor = session.executor(cast(Any, counts), self.n_threads)
-            for name, array in self.inputs.items():
-                executor.put(name, array)
-            yield from executor.stream(self.output, *self.steps)
+            yield from self._run(executor)
+
+    def _run(self, executor: Executor) -> Iterator[tuple[Any, Array]]:
+        for name, array in self.inputs.items():
+            executor.put(name, array)
+        yield from executor.stream(self.output, *self.steps)
+        executor.drop(*self.inputs)
 
     def blocks(
         self, client: Any = None, **options: Any
@@ -82,8 +87,13 @@ class RowsPass:
 
         Parameters are those of `in_lanes`.
         """
+        yield from self._in_order(self.in_lanes(client, **options))
+
+    def _in_order(
+        self, blocks: Iterator[tuple[Any, Array]]
+    ) -> Generator[tuple[slice, Array], None, None]:
         layout = self.counts.layout(self.n_threads)
-        for place, values in self.in_lanes(client, **options):
+        for place, values in blocks:
             order = layout.row_order[place.first : place.last]
             order = np.where(order < 0, -1, order - place.start)
             n_rows = place.stop - place.start
@@ -96,7 +106,22 @@ class RowsPass:
 
     def gather(self, client: Any = None, **options: Any) -> Array:
         """Return the output of all rows; parameters are those of `in_lanes`."""
-        return np.concatenate([found for _, found in self.blocks(client, **options)])
+        return self._gathered(self.blocks(client, **options))
+
+    def gather_on(self, executor: Executor) -> Array:
+        """Return the output of all rows by an executor of the same counts, as in a fit.
+
+        It is on disk where the row arrays of the executor are.
+        """
+        return self._gathered(self._in_order(self._run(executor)), executor.folder)
+
+    def _gathered(self, blocks: Iterator[tuple[slice, Array]], folder: str | None = None) -> Array:
+        rows, found = next(blocks)
+        out = aligned_empty((self.counts.shape[0], *found.shape[1:]), found.dtype, folder)
+        out[rows] = found
+        for rows, found in blocks:
+            out[rows] = found
+        return out
 
 
 class LaneBlocks(Sequence[Array]):

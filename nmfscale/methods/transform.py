@@ -30,7 +30,6 @@ from .factors import (
     Array,
     aligned_copy,
     balancing_scales,
-    from_lanes,
     per_lane,
     to_lanes,
 )
@@ -234,18 +233,18 @@ def fit_rows(
     layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
     scales = balancing_scales(counts.total, counts.shape, L, F)
     design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
-    order, stride = layout.row_order, design.shape[1]
+    inputs: dict[str, Any] = {"totals": per_lane(counts.row_totals, layout.row_order)}
     if measured is not None:
         total = group_sums(design, layout.column_order, K, measured)
-        executor.put("groups", per_lane(measured.groups, order))
+        inputs["groups"] = per_lane(measured.groups, layout.row_order)
     start = L * scales.astype(L.dtype)
-    executor.put("L", to_lanes(start, order, stride, dtype, least=MINVAL, folder=executor.folder))
-    executor.put("totals", per_lane(counts.row_totals, order))
-    executor.run(ProjectRows(design, total, K, n_steps))
-    found = from_lanes(executor.get("projected"), order, counts.shape[0], K, executor.folder)
-    executor.drop("L", "totals", "projected", "groups")
-    found /= scales.astype(found.dtype)
-    return found
+    inputs["L"] = LaneBlocks(layout, start, design.shape[1], dtype, least=MINVAL)
+    step = ProjectRows(design, total, K, n_steps)
+    n_threads = executor.n_threads
+    found = RowsPass(counts, (step,), "projected", K, inputs, n_threads=n_threads)
+    loadings = found.gather_on(executor)
+    loadings /= scales.astype(loadings.dtype)
+    return loadings
 
 
 def projection(
